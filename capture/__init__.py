@@ -1,0 +1,7 @@
+"""Real models and foreign traces become tapes here; torch, transformers and datasets live in this room only."""
+
+import os
+
+# Read by huggingface_hub and transformers when they are imported, so it has to stand before any of our modules imports them.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["DO_NOT_TRACK"] = "1"

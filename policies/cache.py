@@ -1,0 +1,156 @@
+"""The expert cache: residency of byte-sized experts under any cache policy, advanced event by event.
+
+One object serves both loops: a replay advances it over a whole tape in one call, a live model one token at a time. It decides
+and counts; it moves no bytes and knows no time. An expert is a key 0..K-1; keys of one cache are contiguous.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from policies.future import next_lookups, run_future
+from policies.protocol import RANK_SIGNATURE
+from policies.queue import run_queue_events, run_queue_serial
+from policies.ranked import ABSENT, run_ranked
+from policies.uniform import run_uniform
+
+_EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
+_KINDS = ("queue", "ranked", "uniform", "future")
+
+
+@lru_cache(maxsize=64)
+def _compiled(rank: Any) -> Any:
+    """The rank function as compiled code; a plain Python function (a user's policy) is compiled here."""
+    if hasattr(rank, "signatures"):
+        return rank
+    try:
+        return njit(RANK_SIGNATURE, nogil=True)(rank)
+    except Exception as error:  # numba raises many kinds; the person needs the first line and the name
+        raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
+
+
+class ExpertCache:
+    """Caches `sizes.size` experts in `capacity.size` caches under `policy`.
+
+    sizes: (K,) i64 bytes per expert. cache_of: (K,) i32 cache of each expert, non-decreasing. capacity: (C,) i64 bytes.
+    profile: (K,) f64 lookups counted beforehand, for policies with `profile_frac` > 0. keep_overflow: an event larger than its
+    cache stays until the next event, as BigMoeOnEdge's engine does; else no more is kept than fits.
+    Raises ValueError if a cache cannot hold one of its experts.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        sizes: NDArray[np.int64],
+        cache_of: NDArray[np.int32],
+        capacity: NDArray[np.int64],
+        *,
+        keep_overflow: bool = False,
+        seed: int = 0,
+        profile: NDArray[np.float64] | None = None,
+    ) -> None:
+        if policy.kind not in _KINDS:
+            raise ValueError(f"{type(policy).__name__}.kind is {policy.kind!r}; it must be one of {', '.join(_KINDS)}")
+        n_keys, n_caches = sizes.size, capacity.size
+        if np.any(np.diff(cache_of) < 0):
+            raise ValueError("cache_of must not decrease: the experts of one cache are contiguous")
+        largest = np.zeros(n_caches, np.int64)
+        np.maximum.at(largest, cache_of, sizes)
+        if np.any(capacity < largest) and not keep_overflow:
+            c = int(np.argmax(capacity < largest))
+            raise ValueError(f"capacity of cache {c} is {capacity[c]} B, below one expert ({largest[c]} B); give more capacity")
+        self.policy, self.keep_overflow, self.seed = policy, keep_overflow, seed
+        self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity
+        self.profile = np.zeros(n_keys) if profile is None else profile
+        self.n_events = 0
+        self.base_of = np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64)
+        self.used = np.zeros(n_caches, np.int64)
+        self.stamp = np.full(n_keys, -1, np.int64)
+        self._draws = np.array([seed], np.uint64)
+        if policy.kind == "queue":
+            self._link = np.zeros(2 * (n_keys + n_caches), np.uint32)
+            self._resident = np.zeros(n_keys, np.uint8)
+        else:
+            self._slots, self._slot_of = np.zeros(n_keys, np.uint32), np.zeros(n_keys, np.uint32)
+            self._count = np.zeros(n_caches, np.int64)
+            self._ranks, self._lasts, self._rank = np.zeros(n_keys), np.zeros(n_keys, np.int64), np.zeros(n_keys)
+            self._n_cached, self._n_total = np.zeros(n_keys, np.int64), np.zeros(n_keys, np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
+        self.used[:] = 0
+        self._has_run = False
+        if self.policy.kind == "queue":
+            self._resident[:] = 0
+            sentinels = np.arange(self.sizes.size, self.sizes.size + self.capacity.size)
+            self._link[2 * sentinels] = self._link[2 * sentinels + 1] = sentinels
+        else:
+            self._slot_of[:] = ABSENT
+            self._count[:] = 0
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """(K,) which experts are resident now."""
+        if self.policy.kind == "queue":
+            return self._resident.astype(np.bool_)
+        return self._slot_of != ABSENT
+
+    def advance(self, keys: NDArray[np.int32], offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """Looks `keys` up in order; returns (n,) u8, 1 for a hit.
+
+        offsets: (m + 1,) i64 bounds of events, each of distinct keys of ONE cache, looked up together; None: one by one.
+        Raises ValueError where a bound is advanced twice: it needs the whole future in one call.
+        """
+        hits = np.empty(keys.size, np.uint8)
+        events = _EACH if offsets is None else offsets
+        if self.policy.kind == "future":
+            self._advance_future(keys, events, hits)
+        elif self.policy.kind == "queue" and offsets is None:
+            run_queue_serial(
+                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self._link, self._resident, self.used, hits
+            )
+        elif self.policy.kind == "queue":
+            run_queue_events(
+                keys, events, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.keep_overflow,
+                self._link, self._resident, self.used, self.stamp, self.n_events, hits,
+            )  # fmt: skip
+        elif self.policy.kind == "ranked":
+            run_ranked(
+                _compiled(self.policy.rank), self.policy.params(), keys, events, self.sizes, self.cache_of, self.base_of,
+                self.capacity, self.policy.bypass, self.keep_overflow, self.profile, self._slots, self._ranks, self._lasts,
+                self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self.stamp, self.n_events, hits,
+            )  # fmt: skip
+        else:
+            run_uniform(
+                keys, events, self.sizes, self.cache_of, self.base_of, self.capacity, self.keep_overflow, self._draws,
+                self._slots, self._slot_of, self._count, self.used, self.stamp, self.n_events, hits,
+            )  # fmt: skip
+        self.n_events += keys.size if offsets is None else offsets.size - 1
+        assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
+        return hits
+
+    def _advance_future(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
+        """One cache after the other, each over its own lookups: their futures do not touch."""
+        if self._has_run:
+            raise ValueError(f"{type(self.policy).__name__} reads the future: it runs only over a recorded tape, in one call")
+        self._has_run = True
+        if self.capacity.size == 1:
+            upcoming = next_lookups(keys, self.sizes.size)
+            run_future(keys, events, upcoming, self.sizes, self.capacity[0], self.keep_overflow, hits)
+            return
+        cache = self.cache_of[keys]
+        widths = np.diff(events)
+        for c in range(self.capacity.size):
+            mine = np.flatnonzero(cache == c)
+            own = keys[mine]
+            own_events = np.concatenate(([0], np.cumsum(widths[cache[events[:-1]] == c]))) if events.size else _EACH
+            own_hits = np.empty(own.size, np.uint8)
+            upcoming = next_lookups(own, self.sizes.size)
+            run_future(own, own_events, upcoming, self.sizes, self.capacity[c], self.keep_overflow, own_hits)
+            hits[mine] = own_hits

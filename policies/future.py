@@ -1,0 +1,133 @@
+"""The future kernel: Belady's MIN in a few bit operations per lookup.
+
+Lookups are numbered in time. A resident expert is one bit, at the number of its next lookup; the victim is the highest bit, and
+`keys` says whose it is. The bits form a tree of 64-way summaries, so setting, clearing and finding the highest take at most four
+steps however many experts are resident. Experts that are never looked up again wait on a stack and leave first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import boolean, int32, int64, njit, types, uint8, uint64, void
+
+_I32, _I64, _U8, _U64 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint64))
+
+
+@njit(_I32(_I32, int64), cache=True, nogil=True)
+def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
+    """(n,) i32: index of the next lookup of the same key, -1 for none. keys (n,) i32 in 0..n_keys-1."""
+    upcoming = np.full(n_keys, -1, np.int32)
+    result = np.empty(keys.shape[0], np.int32)
+    for i in range(keys.shape[0] - 1, -1, -1):
+        key = uint64(keys[i])
+        result[i] = upcoming[key]
+        upcoming[key] = i
+    return result
+
+
+@njit(inline="always")
+def _highest_bit(word):  # type: ignore[no-untyped-def]
+    bit = uint64(0)
+    for half in (uint64(32), uint64(16), uint64(8), uint64(4), uint64(2), uint64(1)):
+        if word >> half:
+            word >>= half
+            bit += half
+    return bit
+
+
+@njit(void(uint64, _U64, _U64, _U64, _U64), cache=True, nogil=True)
+def _set(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
+    bits[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+    i >>= uint64(6)
+    tens[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+    i >>= uint64(6)
+    hundreds[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+    i >>= uint64(6)
+    top[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+
+
+@njit(void(uint64, _U64, _U64, _U64, _U64), cache=True, nogil=True)
+def _clear(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
+    for level in (bits, tens, hundreds, top):
+        level[i >> uint64(6)] &= ~(uint64(1) << (i & uint64(63)))
+        i >>= uint64(6)
+        if level[i]:
+            break
+
+
+@njit(int64(_U64, _U64, _U64, _U64), cache=True, nogil=True)
+def _highest(bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
+    """Index of the highest set bit, -1 if there is none."""
+    i = int64(top.shape[0]) - 1
+    while i >= 0 and top[uint64(i)] == 0:
+        i -= 1
+    if i < 0:
+        return i
+    found = uint64(i)
+    for level in (top, hundreds, tens, bits):
+        found = (found << uint64(6)) | _highest_bit(level[found])
+    return int64(found)
+
+
+@njit(int64(_I32, _I64, int64, _U8, _U64, _U64, _U64, _U64, _U64, _I64), cache=True, nogil=True)
+def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never):  # type: ignore[no-untyped-def]
+    """Removes the farthest expert; returns bytes in use after it, or -1 if none is left to remove."""
+    if n_never[0]:
+        n_never[0] -= 1
+        victim = never[uint64(n_never[0])]
+    else:
+        i = _highest(bits, tens, hundreds, top)
+        if i < 0:
+            return int64(-1)
+        _clear(uint64(i), bits, tens, hundreds, top)
+        victim = uint64(keys[uint64(i)])
+    resident[victim] = 0
+    return used - sizes[victim]
+
+
+@njit(void(_I32, _I64, _I32, _I64, int64, boolean, _U8), cache=True, nogil=True)
+def run_future(keys, offsets, upcoming, sizes, capacity, keep_overflow, hits):  # type: ignore[no-untyped-def]
+    """Belady over ONE cache that starts empty; writes hits (1) and misses (0).
+
+    keys (n,) i32; offsets (m + 1,) i64 event bounds or empty: one by one; upcoming (n,) i32 from `next_lookups`; sizes (K,) i64
+    bytes; capacity bytes; keep_overflow as in queue.run_queue_events; hits (n,) u8.
+    """
+    n = keys.shape[0]
+    bits = np.zeros((n >> 6) + 1, np.uint64)
+    tens = np.zeros((n >> 12) + 1, np.uint64)
+    hundreds = np.zeros((n >> 18) + 1, np.uint64)
+    top = np.zeros((n >> 24) + 1, np.uint64)
+    resident = np.zeros(sizes.shape[0], np.uint8)
+    never = np.zeros(sizes.shape[0], np.uint64)
+    n_never = np.zeros(1, np.int64)
+    used = int64(0)
+    one_by_one = offsets.shape[0] == 0
+    for e in range(uint64(n if one_by_one else offsets.shape[0] - 1)):
+        start = e if one_by_one else uint64(offsets[e])
+        end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
+        missing = int64(0)
+        for i in range(start, end):
+            key = uint64(keys[i])
+            hits[i] = resident[key]
+            if resident[key]:
+                _clear(i, bits, tens, hundreds, top)  # members have no bit, so none of them is a victim
+            else:
+                missing += sizes[key]
+        if one_by_one and missing > capacity:
+            continue  # larger than the cache: streamed
+        while missing and used + missing > capacity:
+            left = _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never)
+            if left < 0:
+                break
+            used = left
+        for i in range(start, end):
+            key = uint64(keys[i])
+            resident[key] = 1
+            if upcoming[i] < 0:
+                never[uint64(n_never[0])] = key
+                n_never[0] += 1
+            else:
+                _set(uint64(upcoming[i]), bits, tens, hundreds, top)
+        used += missing
+        while used > capacity and not keep_overflow:
+            used = _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never)

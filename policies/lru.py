@@ -1,0 +1,24 @@
+"""Least recently used, and its sibling first in, first out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class LRU:
+    """The expert whose last lookup is oldest leaves."""
+
+    kind: ClassVar[str] = "queue"
+    promote: ClassVar[bool] = True
+    is_bound: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class FIFO:
+    """The expert that entered first leaves; hits change nothing."""
+
+    kind: ClassVar[str] = "queue"
+    promote: ClassVar[bool] = False
+    is_bound: ClassVar[bool] = False

@@ -1,0 +1,58 @@
+"""What a cache policy is: a frozen dataclass that says how victims are found, and one small kernel that ranks experts.
+
+A policy never moves bytes and never sees the cache; policies/cache.py does. It is one of four kinds:
+  queue    victims leave in order of entry (`promote=False`) or of last use (`promote=True`); O(1) per lookup
+  ranked   the resident expert with the lowest rank leaves, ties by least recent use; `rank` is evaluated at every lookup
+  uniform  a resident expert drawn uniformly leaves
+  future   the expert whose next lookup is farthest away leaves: a bound, only over a recorded tape
+The same objects run over a recorded tape and inside a live model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numba import float64, int64, types
+
+# rank(now, n_cached, n_total, profile, params) -> float64, evaluated at every lookup of an expert
+#   now      event index (serial lookup: lookup index), int64      n_cached  lookups since it entered, this one included, int64
+#   n_total  lookups since the start, this one included, int64     profile   lookups in the policy's profile, float64
+#   params   the policy's parameters, float64 array
+RANK_SIGNATURE = float64(int64, int64, int64, float64, types.Array(float64, 1, "C"))
+
+
+@runtime_checkable
+class CachePolicy(Protocol):
+    """Which resident expert leaves when room is needed."""
+
+    kind: ClassVar[str]  # queue | ranked | uniform | future
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the policy sees the future: drawn as a bound, never as a method."""
+        ...
+
+
+@runtime_checkable
+class QueuePolicy(CachePolicy, Protocol):
+    """Victims leave in order of entry or of last use."""
+
+    promote: ClassVar[bool]
+
+
+@runtime_checkable
+class RankedPolicy(CachePolicy, Protocol):
+    """Victims leave by falling rank. `bypass`: a missed expert that ranks lowest is streamed and not kept."""
+
+    bypass: ClassVar[bool]
+    profile_frac: float  # share of the tape, from its start, that `profile` counts
+
+    def params(self) -> np.ndarray:
+        """Parameters handed to `rank`, f64 (n,), C-contiguous."""
+        ...
+
+    @staticmethod
+    def rank(*args: Any) -> float:
+        """See RANK_SIGNATURE. Shipped policies hand over a compiled function; a plain Python one is compiled at first use."""
+        ...

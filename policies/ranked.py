@@ -1,0 +1,149 @@
+"""The ranked kernel: any policy that can rank experts, one indexed binary heap per cache, O(log n) per lookup.
+
+The lowest rank leaves, ties by least recent use. The rank function is a first-class function of one fixed signature, so that
+the compiled kernel is cached on disk and serves every policy. Unsigned indices as in queue.py.
+"""
+
+from __future__ import annotations
+
+from numba import boolean, float64, int32, int64, njit, types, uint8, uint32, uint64, void
+
+from policies.protocol import RANK_SIGNATURE
+
+_I32, _I64, _U8, _U32, _F64 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint32, float64))
+ABSENT = 0xFFFFFFFF
+
+
+@njit(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+def _sift_up(slot, key, rank, last, base, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
+    """Places (key, rank, last) at `slot` or above; slots are counted from the cache's `base`."""
+    while slot > 0:
+        above = (slot - uint64(1)) >> uint64(1)
+        other = ranks[base + above]
+        if not (rank < other or (rank == other and last < lasts[base + above])):
+            break
+        moved = heap[base + above]
+        heap[base + slot] = moved
+        ranks[base + slot] = other
+        lasts[base + slot] = lasts[base + above]
+        slot_of[uint64(moved)] = slot
+        slot = above
+    heap[base + slot] = key
+    ranks[base + slot] = rank
+    lasts[base + slot] = last
+    slot_of[key] = slot
+
+
+@njit(void(uint64, uint64, float64, int64, uint64, uint64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+def _sift_down(slot, key, rank, last, base, size, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
+    """Places (key, rank, last) at `slot` or below."""
+    while True:
+        child = uint64(2) * slot + uint64(1)
+        if child >= size:
+            break
+        lower = ranks[base + child]
+        if child + uint64(1) < size:
+            right = ranks[base + child + uint64(1)]
+            if right < lower or (right == lower and lasts[base + child + uint64(1)] < lasts[base + child]):
+                child += uint64(1)
+                lower = right
+        if not (lower < rank or (lower == rank and lasts[base + child] < last)):
+            break
+        moved = heap[base + child]
+        heap[base + slot] = moved
+        ranks[base + slot] = lower
+        lasts[base + slot] = lasts[base + child]
+        slot_of[uint64(moved)] = slot
+        slot = child
+    heap[base + slot] = key
+    ranks[base + slot] = rank
+    lasts[base + slot] = last
+    slot_of[key] = slot
+
+
+@njit(uint64(uint64, uint64, _I64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
+    top = uint64(heap[base])
+    size = uint64(count[c]) - uint64(1)
+    count[c] = size
+    slot_of[top] = ABSENT
+    if size:
+        end = base + size
+        _sift_down(uint64(0), uint64(heap[end]), ranks[end], lasts[end], base, size, heap, ranks, lasts, slot_of)
+    return top
+
+
+@njit(
+    void(
+        types.FunctionType(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, _F64,
+        _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, _U8,
+    ),
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def run_ranked(  # type: ignore[no-untyped-def]
+    rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, profile,
+    heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total, stamp, first_event, hits,
+):  # fmt: skip
+    """Looks `keys` up event by event (offsets empty: one by one); writes hits; the state arrays are advanced in place.
+
+    rank_of: compiled function of RANK_SIGNATURE; base_of (C,) i64 first heap slot of a cache; bypass: a missed key may leave
+    at once; profile (K,) f64; heap (K,) u32 keys with their ranks f64 and last events i64 (lasts) beside them, by slot; slot_of
+    (K,) u32; rank (K,) f64; n_cached, n_total, stamp (K,) i64; count, used (C,) i64. The rest as in queue.run_queue_events.
+    """
+    one_by_one = offsets.shape[0] == 0
+    n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
+    for e in range(uint64(n_events)):
+        start = e if one_by_one else uint64(offsets[e])
+        end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
+        if start == end:
+            continue
+        now = first_event + int64(e)
+        c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
+        base = uint64(base_of[c])
+        missing = int64(0)
+        for i in range(start, end):
+            key = uint64(uint32(keys[i]))
+            is_hit = slot_of[key] != ABSENT
+            n_total[key] += 1
+            n_cached[key] = n_cached[key] + 1 if is_hit else 1
+            rank[key] = rank_of(now, n_cached[key], n_total[key], profile[key], params)
+            stamp[key] = now
+            hits[i] = is_hit
+            if is_hit:
+                slot = uint64(slot_of[key])
+                if rank[key] < ranks[base + slot]:
+                    _sift_up(slot, key, rank[key], now, base, heap, ranks, lasts, slot_of)
+                else:  # an equal rank leaves later too: it was used just now
+                    _sift_down(slot, key, rank[key], now, base, uint64(count[c]), heap, ranks, lasts, slot_of)
+            else:
+                missing += sizes[key]
+        if missing == 0:
+            continue
+        if one_by_one and missing > capacity[c]:
+            continue  # larger than the cache: streamed
+        if not bypass:
+            n_aside = 0  # members of this event are set aside at the end of the heap's own region
+            while used[c] + missing > capacity[c] and count[c] > 0:
+                top = _pop(c, base, count, heap, ranks, lasts, slot_of)
+                if stamp[top] == now:
+                    n_aside += 1
+                    heap[base + uint64(count[c])] = top
+                    # the freed slot holds the member until the loop ends; the next pop frees the slot before it
+                else:
+                    used[c] -= sizes[top]
+                    if n_aside:
+                        heap[base + uint64(count[c])] = heap[base + uint64(count[c] + n_aside)]
+            for _ in range(n_aside):
+                member = uint64(heap[base + uint64(count[c])])
+                _sift_up(uint64(count[c]), member, rank[member], now, base, heap, ranks, lasts, slot_of)
+                count[c] += 1
+        for i in range(start, end):
+            key = uint64(uint32(keys[i]))
+            if not hits[i]:
+                used[c] += sizes[key]
+                _sift_up(uint64(count[c]), key, rank[key], now, base, heap, ranks, lasts, slot_of)
+                count[c] += 1
+        while used[c] > capacity[c] and (bypass or not keep_overflow):
+            top = _pop(c, base, count, heap, ranks, lasts, slot_of)
+            used[c] -= sizes[top]

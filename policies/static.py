@@ -1,0 +1,40 @@
+"""Static pinning by frequency: the experts used most in a profile stay, everything else is streamed through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numba import njit
+
+from policies.protocol import RANK_SIGNATURE
+
+
+@njit(RANK_SIGNATURE, cache=True, nogil=True)
+def _profile(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
+    return profile
+
+
+@dataclass(frozen=True)
+class Static:
+    """Keeps the experts looked up most in the first `profile_frac` of the tape; filled on demand.
+
+    profile_frac: share of the events, from the start, that are counted. At 1.0 the profile is the tape itself: an oracle.
+    """
+
+    profile_frac: float = 0.1
+    kind: ClassVar[str] = "ranked"
+    bypass: ClassVar[bool] = True
+    rank = staticmethod(_profile)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.profile_frac <= 1.0:
+            raise ValueError(f"static: profile_frac {self.profile_frac} must lie in (0, 1]")
+
+    @property
+    def is_bound(self) -> bool:
+        return self.profile_frac >= 1.0
+
+    def params(self) -> np.ndarray:
+        return np.zeros(0)

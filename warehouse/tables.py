@@ -1,0 +1,386 @@
+"""Every column of every table, declared once: name, type, unit, one-line meaning. Writers and readers enforce it.
+
+A table is a list of column names plus its key. Tape tables are written by capture, importers and synthesis; result tables by
+replay. Knows nothing of files or databases: see tape.py, results.py and load.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+
+class BadTable(ValueError):
+    """Rows that do not fit their declared table; the message names the table, the column and the remedy."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: Arrow type, unit (empty for ids, counts and names), meaning."""
+
+    type: pa.DataType
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column names in order, the ones that may be absent, and the key that identifies a row."""
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    meaning: str
+    optional: tuple[str, ...] = ()
+    nullable: tuple[str, ...] = ()
+
+
+U8, U16, U32, I32, I64, F16, F32, F64 = (
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.int32(),
+    pa.int64(),
+    pa.float16(),
+    pa.float32(),
+    pa.float64(),
+)
+TEXT, FLAG = pa.string(), pa.bool_()
+
+COLUMNS: dict[str, Column] = {
+    # keys
+    "request_id": Column(U32, "", "request within the trace, from 0"),
+    "position": Column(I32, "tokens", "token position within its request, from 0"),
+    "layer": Column(U16, "", "absolute layer index in the model"),
+    "pass_id": Column(U32, "", "forward pass of the engine, in the order executed"),
+    "round": Column(U32, "", "draft-and-verify round within the request"),
+    "node": Column(U32, "", "node of the draft tree; 0 is the accepted path's root"),
+    # requests
+    "dataset": Column(TEXT, "", "data set the prompt came from"),
+    "arrival_s": Column(F64, "s", "arrival time from the start of the trace; 0 where requests were run back to back"),
+    "n_prompt_tokens": Column(U32, "tokens", "prompt length"),
+    "n_output_tokens": Column(U32, "tokens", "tokens generated, or teacher-forced after the prompt"),
+    "prompt_sha256": Column(TEXT, "", "SHA-256 of the prompt's token ids as little-endian int32"),
+    # tokens
+    "token_id": Column(I32, "", "vocabulary id of the token that is the INPUT at this position"),
+    "phase": Column(TEXT, "", "prefill, decode, draft or verify"),
+    "nll": Column(F32, "nats", "negative log-likelihood of this token given the earlier ones; null for a request's first token"),
+    # passes
+    "kind": Column(TEXT, "", "prefill, decode, draft or verify"),
+    "n_tokens": Column(U32, "tokens", "tokens processed"),
+    "request_ids": Column(pa.list_(U32), "", "members of the batch"),
+    "policy_state": Column(TEXT, "", "policy in force during the pass; null when the model ran as it is"),
+    # routing and scores
+    "expert_ids": Column(pa.list_(U16), "", "logical ids of the experts applied, by falling weight"),
+    "gate_weights": Column(pa.list_(F32), "1", "weights as the model applied them, after its own normalisation and scaling"),
+    "natural_ids": Column(pa.list_(U16), "", "ids the router chose before a policy rerouted"),
+    "residency": Column(pa.list_(U8), "", "1 where the recording engine found the expert resident, 0 where it read it"),
+    "scores": Column(pa.list_(F32), "1", "raw router logits of all experts, before any softmax, sigmoid, bias or group mask"),
+    # attention
+    "kv_head": Column(U16, "", "key-value head; query heads of its group are summed"),
+    "reduction": Column(TEXT, "", "row (one query), column_sum (all queries of a pass), block_sum (rows summed by key block)"),
+    "n_queries": Column(U32, "", "queries summed into the row"),
+    "key_positions": Column(pa.list_(I32), "tokens", "positions the masses belong to (block starts for block_sum); null: 0, 1, 2, ..."),
+    "mass": Column(pa.list_(F32), "1", "attention probability received, summed over the group's query heads and the row's queries"),
+    "rest": Column(F32, "1", "mass on positions that are not listed"),
+    # acceptance and rounds
+    "parent": Column(U32, "", "parent node in the draft tree"),
+    "depth": Column(U16, "tokens", "depth of the node, from 1"),
+    "rank": Column(U16, "", "rank among its siblings by draft probability, from 0"),
+    "draft_token_id": Column(I32, "", "token proposed"),
+    "draft_prob": Column(F32, "1", "probability the drafter gave it"),
+    "target_prob": Column(F32, "1", "probability the target gave it"),
+    "is_verified": Column(FLAG, "", "the target scored this node"),
+    "is_accepted": Column(FLAG, "", "the target accepted this node"),
+    "pool": Column(pa.list_(U16), "", "experts the drafter may use"),
+    "hotness": Column(pa.list_(U32), "", "accumulated selections per expert"),
+    "entered": Column(pa.list_(U16), "", "experts that entered the pool after the round"),
+    "n_accepted": Column(U16, "tokens", "drafted tokens accepted, without the bonus token"),
+    # losses and quality
+    "expert": Column(U16, "", "expert within the layer"),
+    "bits": Column(U8, "bit", "weight width"),
+    "method": Column(TEXT, "", "quantiser"),
+    "group": Column(U32, "", "weights that share a scale"),
+    "mse": Column(F32, "1", "output mean squared error against full precision, calibration tokens"),
+    "heldout_mse": Column(F32, "1", "the same on held-out tokens"),
+    "topped_up": Column(FLAG, "", "calibration tokens were added from other experts"),
+    "policy": Column(TEXT, "", "policy and its parameters"),
+    "parameters": Column(TEXT, "", "parameters as JSON"),
+    "seed": Column(I64, "", "random seed"),
+    "perplexity": Column(F64, "1", "exp of the mean nll per token"),
+    "bits_per_byte": Column(F64, "bit/B", "nll per byte of UTF-8 text"),
+    "accuracy": Column(F64, "1", "share of items answered exactly"),
+    "acceptance": Column(F64, "1", "mean over tokens of sum_v min(p, q) against the unmodified model"),
+    "kl": Column(F64, "nats", "KL divergence from the unmodified model, mean per token"),
+    "n_items": Column(I64, "", "items scored"),
+    "model_id": Column(TEXT, "", "hub id, directory or 'embedded'"),
+    # results
+    "trace_id": Column(TEXT, "", "tape the row belongs to"),
+    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and the sources of policies/, hw/ and replay/"),
+    "study": Column(TEXT, "", "study that asked for the replay; 'adhoc' for a single one"),
+    "policy_params": Column(TEXT, "", "policy fields as JSON"),
+    "is_bound": Column(FLAG, "", "sees the future: drawn as a bound, never as a method"),
+    "hardware": Column(TEXT, "", "hardware spec name"),
+    "hardware_sha256": Column(TEXT, "", "hash of the hardware spec file"),
+    "scope": Column(TEXT, "", "global (one cache) or per-layer"),
+    "lookup": Column(TEXT, "", "serial (experts one by one) or atomic (the experts of one event together)"),
+    "prefill": Column(TEXT, "", "token-major, or layer-major with one load per unique expert of the pass"),
+    "start": Column(TEXT, "", "persistent across requests, or cold per request"),
+    "overflow": Column(TEXT, "", "evict: an event larger than the cache keeps no more than fits; keep: it stays until the next event"),
+    "expert_format": Column(TEXT, "", "storage format of an expert; 'recorded' is the tape's own size"),
+    "capacity_bytes": Column(I64, "B", "bytes of the cache, all layers together"),
+    "capacity_experts": Column(F64, "experts", "capacity in mean-sized experts, all layers together"),
+    "capacity_frac": Column(F64, "1", "capacity as a share of all experts' bytes"),
+    "cycle_experts": Column(I64, "experts", "L x k: lookups of one decode token; below it a global LRU hits nothing"),
+    "origin": Column(TEXT, "", "captured, imported or synthetic"),
+    "is_extrapolated": Column(FLAG, "", "outside the range the costs were measured or fitted on"),
+    "metric": Column(TEXT, "", "name of the metric"),
+    "unit": Column(TEXT, "", "unit of the value"),
+    "value": Column(F64, "", "value, in the unit beside it"),
+    "low": Column(F64, "", "lower end of the band (hardware ranges or seeds); null when there is none"),
+    "high": Column(F64, "", "upper end of the band; null when there is none"),
+    "denominator": Column(TEXT, "", "what a ratio is divided by"),
+    "start_s": Column(F64, "s", "start of the step on the simulated clock"),
+    "step_s": Column(F64, "s", "duration of the step"),
+    "energy_j": Column(F64, "J", "energy of the step"),
+    "n_lookups": Column(I64, "", "unique expert lookups"),
+    "n_hits": Column(I64, "", "lookups found resident"),
+    "fast_bytes": Column(I64, "B", "bytes read from the fast tier"),
+    "backing_bytes": Column(I64, "B", "bytes fetched from the backing tier"),
+    "ttft_s": Column(F64, "s", "time to first token"),
+    "tbt_mean_s": Column(F64, "s", "mean time between tokens"),
+    "request_energy_j": Column(F64, "J", "energy of the request"),
+    "hit_frac": Column(F64, "1", "hits / unique lookups"),
+    # traces (catalogue)
+    "model_revision": Column(TEXT, "", "revision of the model, where known"),
+    "n_requests": Column(I64, "", "requests in the tape"),
+    "n_layers": Column(I64, "", "layers of the model"),
+    "n_moe_layers": Column(I64, "", "layers with routed experts"),
+    "n_experts": Column(I64, "", "routed experts per MoE layer"),
+    "top_k": Column(I64, "", "experts chosen per token"),
+    "tables": Column(TEXT, "", "tables recorded, comma-separated"),
+    "flags": Column(TEXT, "", "contamination findings as JSON"),
+    "created_utc": Column(TEXT, "", "when the manifest was written"),
+}
+
+TABLES: dict[str, Table] = {
+    "requests": Table(
+        ("request_id", "dataset", "arrival_s", "n_prompt_tokens", "n_output_tokens", "prompt_sha256"),
+        ("request_id",),
+        "a request",
+        nullable=("prompt_sha256",),
+    ),
+    "tokens": Table(
+        ("request_id", "position", "token_id", "phase", "pass_id", "nll"),
+        ("request_id", "position"),
+        "a token of a request, or a draft node",
+        optional=("round", "node"),
+        nullable=("nll", "token_id"),
+    ),
+    "passes": Table(
+        ("pass_id", "kind", "n_tokens", "request_ids", "policy_state"),
+        ("pass_id",),
+        "a forward pass of the engine",
+        nullable=("policy_state",),
+    ),
+    "routing": Table(
+        ("request_id", "position", "layer", "pass_id", "expert_ids", "gate_weights"),
+        ("request_id", "position", "layer"),
+        "a token in a MoE layer; rows ordered by pass, layer, then token as the pass held them",
+        optional=("natural_ids", "residency", "round", "node"),
+        nullable=("gate_weights",),
+    ),
+    "scores": Table(
+        ("request_id", "position", "layer", "scores"),
+        ("request_id", "position", "layer"),
+        "a token in a MoE layer, same order as routing",
+    ),
+    "attention": Table(
+        ("request_id", "pass_id", "position", "layer", "kv_head", "reduction", "n_queries", "key_positions", "mass", "rest"),
+        ("request_id", "pass_id", "position", "layer", "kv_head", "reduction"),
+        "the attention mass one query (row) or all queries of a pass (column_sum, position = last query) put on earlier positions",
+        nullable=("key_positions",),
+    ),
+    "acceptance": Table(
+        (
+            "request_id",
+            "round",
+            "node",
+            "parent",
+            "depth",
+            "rank",
+            "draft_token_id",
+            "draft_prob",
+            "target_prob",
+            "is_verified",
+            "is_accepted",
+        ),
+        ("request_id", "round", "node"),
+        "a drafted node",
+        nullable=("target_prob",),
+    ),
+    "rounds": Table(
+        ("request_id", "round", "layer", "pool", "hotness", "entered", "n_accepted"),
+        ("request_id", "round", "layer"),
+        "a draft-and-verify round in a layer",
+    ),
+    "losses": Table(
+        ("layer", "expert", "bits", "method", "group", "mse", "heldout_mse", "n_tokens", "topped_up"),
+        ("layer", "expert", "bits", "method", "group"),
+        "quantisation loss of an expert",
+        nullable=("heldout_mse",),
+    ),
+    "quality": Table(
+        (
+            "model_id",
+            "policy",
+            "parameters",
+            "dataset",
+            "seed",
+            "perplexity",
+            "bits_per_byte",
+            "accuracy",
+            "acceptance",
+            "kl",
+            "n_items",
+            "n_tokens",
+        ),
+        ("model_id", "policy", "parameters", "dataset", "seed"),
+        "quality of a live model under a policy, measured closed loop",
+        nullable=("perplexity", "bits_per_byte", "accuracy", "acceptance", "kl"),
+    ),
+    "traces": Table(
+        (
+            "trace_id",
+            "model_id",
+            "model_revision",
+            "dataset",
+            "origin",
+            "n_requests",
+            "n_tokens",
+            "n_layers",
+            "n_moe_layers",
+            "n_experts",
+            "top_k",
+            "tables",
+            "flags",
+            "created_utc",
+        ),
+        ("trace_id",),
+        "a tape in the store",
+        nullable=("model_revision",),
+    ),
+    "replays": Table(
+        (
+            "replay_id",
+            "trace_id",
+            "study",
+            "policy",
+            "policy_params",
+            "is_bound",
+            "hardware",
+            "hardware_sha256",
+            "scope",
+            "lookup",
+            "prefill",
+            "start",
+            "overflow",
+            "expert_format",
+            "capacity_bytes",
+            "capacity_experts",
+            "capacity_frac",
+            "cycle_experts",
+            "seed",
+            "origin",
+            "is_extrapolated",
+        ),
+        ("replay_id",),
+        "a replay: what ran, every parameter a column",
+    ),
+    "metrics": Table(
+        ("replay_id", "metric", "unit", "value", "low", "high", "denominator"),
+        ("replay_id", "metric"),
+        "one number of a replay",
+        nullable=("low", "high", "denominator"),
+    ),
+    "timeline": Table(
+        (
+            "replay_id",
+            "pass_id",
+            "kind",
+            "n_tokens",
+            "start_s",
+            "step_s",
+            "energy_j",
+            "n_lookups",
+            "n_hits",
+            "fast_bytes",
+            "backing_bytes",
+        ),
+        ("replay_id", "pass_id"),
+        "a forward pass on the simulated clock",
+    ),
+    "request_metrics": Table(
+        ("replay_id", "request_id", "ttft_s", "tbt_mean_s", "request_energy_j"),
+        ("replay_id", "request_id"),
+        "a request on the simulated clock",
+        nullable=("tbt_mean_s",),
+    ),
+    "curves": Table(
+        ("replay_id", "capacity_experts", "n_lookups", "n_hits", "hit_frac"),
+        ("replay_id", "capacity_experts"),
+        "hits of an LRU of every capacity, from one pass over the tape",
+    ),
+}
+
+TAPE_TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses")
+RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
+
+
+def schema(name: str, present: tuple[str, ...] = ()) -> pa.Schema:
+    """Arrow schema of a table; `present` names the optional columns to include, in declared order."""
+    table = TABLES[name]
+    columns = table.columns + tuple(c for c in table.optional if c in present)
+    return pa.schema([pa.field(c, COLUMNS[c].type, nullable=c in table.nullable) for c in columns])
+
+
+def conform(name: str, rows: pa.Table) -> pa.Table:
+    """`rows` cast to the declared schema, columns in declared order.
+
+    Raises BadTable naming the column when one is missing, unknown, of a type that cannot be cast, or null where it must not be.
+    """
+    table = TABLES[name]
+    known = set(table.columns) | set(table.optional)
+    missing = [c for c in table.columns if c not in rows.column_names]
+    unknown = [c for c in rows.column_names if c not in known]
+    if missing:
+        raise BadTable(f"table {name}: column {missing[0]} is missing; found {', '.join(rows.column_names) or 'none'}")
+    if unknown:
+        raise BadTable(f"table {name}: column {unknown[0]} is not declared in warehouse/tables.py; remove or declare it")
+    wanted = schema(name, tuple(rows.column_names))
+    arrays = []
+    for field in wanted:
+        column = rows.column(field.name)
+        try:
+            column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadTable(f"table {name}: column {field.name} is not {field.type}: {error}") from error
+        if column.null_count and not field.nullable:
+            raise BadTable(f"table {name}: column {field.name} has {column.null_count} nulls; every row needs a value")
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def check_schema(name: str, found: pa.Schema, where: str) -> None:
+    """Raises BadTable unless `found` (of the file `where`) is table `name` of this schema version."""
+    wanted = schema(name, tuple(found.names))
+    for field in wanted:
+        if field.name not in found.names:
+            raise BadTable(f"{where}: not a {name} table of schema {SCHEMA_VERSION}: column {field.name} is missing")
+        if found.field(field.name).type != field.type:
+            raise BadTable(
+                f"{where}: column {field.name} is {found.field(field.name).type}, schema {SCHEMA_VERSION} says {field.type}; "
+                "record or import the tape again with this version"
+            )

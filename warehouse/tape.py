@@ -1,0 +1,273 @@
+"""Tapes on disk: one trace = one directory of Parquet shards with a `manifest.json` written last.
+
+    <store>/traces/<trace_id>/<table>/part-00000.parquet ...   and   <store>/traces/<trace_id>/manifest.json
+
+A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
+without a manifest is an unfinished capture: readers refuse it by name. The store is any fsspec URI. Files are written aside and
+renamed. Imports the schema only, so that capture and import need nothing else of the warehouse.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from warehouse.geometry import Geometry
+from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema, conform
+
+ROW_GROUP_ROWS = 131_072
+
+
+class BadTape(ValueError):
+    """A tape that cannot be read; the message names it, says why and what to do."""
+
+
+class Manifest(BaseModel):
+    """What makes a tape's rows meaningful. Written last; a tape without it is unfinished."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    trace_id: str
+    origin: str  # captured | imported | synthetic
+    source: str  # model id, file name or generator
+    model_id: str
+    model_revision: str | None = None
+    dataset: str
+    geometry: Geometry
+    score_rule: str | None = None  # softmax | softmax_topk | sigmoid_bias_groups; None: no scores recorded
+    score_params: dict[str, Any] = {}  # norm_topk_prob, routed_scaling_factor, n_group, topk_group, bias per layer
+    attention: dict[str, Any] = {}  # reduction, head map, dtype
+    tables: tuple[str, ...]
+    rows: dict[str, int]
+    n_shards: int
+    tokenizer_sha256: str | None = None
+    seed: int | None = None
+    settings: dict[str, Any] = {}  # what the capture or import was asked for
+    statistics: dict[str, Any] = {}  # what a synthetic tape was fitted to
+    flags: dict[str, Any] = {}  # contamination findings: name -> detail
+    versions: dict[str, str] = {}
+    created_utc: str
+
+
+def default_store() -> str:
+    """`TOKENTAPE_STORE`, else ./tape."""
+    return os.environ.get("TOKENTAPE_STORE", "./tape")
+
+
+def disk_full_is_clear(error: OSError, where: str) -> OSError:
+    """The same error with a message that says what to do, where the disk is full."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OSError(error.errno, f"no space left while writing {where}; free some, or give --store on another disk, and run again")
+    return error
+
+
+class Store:
+    """A directory of traces at a path or fsspec URI. Creating a Store touches nothing."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        self.uri = uri or default_store()
+        self.fs, self.root = fsspec.core.url_to_fs(self.uri)
+
+    def path(self, *parts: str) -> str:
+        return "/".join((self.root.rstrip("/"), *parts))
+
+    def trace_path(self, trace_id: str, *parts: str) -> str:
+        return self.path("traces", trace_id, *parts)
+
+    def trace_ids(self) -> list[str]:
+        """Finished tapes, sorted."""
+        return sorted(i for i in self._all_ids() if self.fs.exists(self.trace_path(i, "manifest.json")))
+
+    def unfinished_ids(self) -> list[str]:
+        """Directories of captures that were stopped before their manifest."""
+        return sorted(i for i in self._all_ids() if not self.fs.exists(self.trace_path(i, "manifest.json")))
+
+    def _all_ids(self) -> list[str]:
+        folder = self.path("traces")
+        if not self.fs.isdir(folder):
+            return []
+        return [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(folder, detail=False)]
+
+    def remove(self, trace_id: str) -> None:
+        """Deletes a tape, finished or not; its manifest first, so that a half-deleted tape reads as unfinished."""
+        if trace_id not in self._all_ids():
+            raise BadTape(self._unknown(trace_id))
+        if self.fs.exists(self.trace_path(trace_id, "manifest.json")):
+            self.fs.rm(self.trace_path(trace_id, "manifest.json"))
+        self.fs.rm(self.trace_path(trace_id), recursive=True)
+
+    def size_bytes(self, trace_id: str) -> int:
+        return int(self.fs.du(self.trace_path(trace_id)))
+
+    def _unknown(self, trace_id: str) -> str:
+        known = self.trace_ids()
+        return f"no tape {trace_id!r} in {self.uri}; " + (
+            f"there are {', '.join(known)}" if known else "the store is empty: run `tokentape capture` or `tokentape import`"
+        )
+
+    def resolve(self, prefix: str) -> str:
+        """The one trace id that equals or starts with `prefix`. Raises BadTape naming what there is."""
+        ids = self.trace_ids()
+        hits = [i for i in ids if i == prefix] or [i for i in ids if i.startswith(prefix)]
+        if len(hits) == 1:
+            return hits[0]
+        if hits:
+            raise BadTape(f"{prefix!r} fits several tapes: {', '.join(hits)}; give more of the name")
+        if prefix in self.unfinished_ids():
+            raise BadTape(f"tape {prefix} has no manifest.json: its capture did not finish; run it again with --resume")
+        raise BadTape(self._unknown(prefix))
+
+    def open(self, prefix: str) -> Tape:
+        return Tape(self, self.resolve(prefix))
+
+    def writer(self, trace_id: str) -> TapeWriter:
+        return TapeWriter(self, trace_id)
+
+    # ------------------------------------------------------------------------------------------------ files, atomically
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Writes aside, then renames: a reader sees the old file or the new one."""
+        self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        aside = path + ".part"
+        try:
+            with self.fs.open(aside, "wb") as handle:
+                handle.write(data)
+            self.fs.mv(aside, path)
+        except OSError as error:
+            self._drop(aside)
+            raise disk_full_is_clear(error, path) from error
+
+    def write_parquet(self, path: str, rows: pa.Table) -> None:
+        """One Parquet file, zstd, written aside and renamed. No timestamps inside: equal rows give equal bytes."""
+        self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        aside = path + ".part"
+        try:
+            with self.fs.open(aside, "wb") as handle:
+                pq.write_table(rows, handle, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS)
+            self.fs.mv(aside, path)
+        except OSError as error:
+            self._drop(aside)
+            raise disk_full_is_clear(error, path) from error
+
+    def _drop(self, path: str) -> None:
+        if self.fs.exists(path):
+            self.fs.rm(path)
+
+
+class TapeWriter:
+    """Writes one trace shard by shard; `finish` writes the manifest and so makes the tape exist.
+
+    A capture that is resumed skips the shards for which `has_shard` is true: they are complete.
+    """
+
+    def __init__(self, store: Store, trace_id: str) -> None:
+        self.store, self.trace_id = store, trace_id
+
+    @property
+    def is_finished(self) -> bool:
+        return self.store.fs.exists(self.store.trace_path(self.trace_id, "manifest.json"))
+
+    @property
+    def is_started(self) -> bool:
+        return self.store.fs.isdir(self.store.trace_path(self.trace_id))
+
+    def _part(self, table: str, shard: int) -> str:
+        return self.store.trace_path(self.trace_id, table, f"part-{shard:05d}.parquet")
+
+    def has_shard(self, shard: int) -> bool:
+        return self.store.fs.exists(self._part("requests", shard))
+
+    def write_shard(self, shard: int, tables: dict[str, pa.Table]) -> None:
+        """All tables of one shard. Raises BadTable if a column does not fit its declaration; nothing is written then."""
+        checked = {name: conform(name, rows) for name, rows in tables.items()}
+        for name in sorted(checked, key=lambda name: name == "requests"):  # requests last: it marks the shard complete
+            self.store.write_parquet(self._part(name, shard), checked[name])
+
+    def count_rows(self, tables: tuple[str, ...], n_shards: int) -> dict[str, int]:
+        """Rows per table over all shards, from the Parquet footers."""
+        counts = dict.fromkeys(tables, 0)
+        for name in tables:
+            for shard in range(n_shards):
+                with self.store.fs.open(self._part(name, shard), "rb") as handle:
+                    counts[name] += pq.ParquetFile(handle).metadata.num_rows
+        return counts
+
+    def finish(self, manifest: Manifest) -> None:
+        text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), text.encode())
+
+    def discard(self) -> None:
+        """Removes what an abandoned import or capture wrote."""
+        if self.is_started and not self.is_finished:
+            self.store.fs.rm(self.store.trace_path(self.trace_id), recursive=True)
+
+
+class Tape:
+    """A finished trace: its manifest and its tables, read whole or shard by shard."""
+
+    def __init__(self, store: Store, trace_id: str) -> None:
+        self.store, self.trace_id = store, trace_id
+        path = store.trace_path(trace_id, "manifest.json")
+        with store.fs.open(path, "rb") as handle:
+            raw = handle.read()
+        try:
+            fields = json.loads(raw)
+            version = fields.get("schema_version") if isinstance(fields, dict) else None
+            if version != SCHEMA_VERSION:
+                raise BadTape(
+                    f"{path}: schema version {version}, this tokentape reads {SCHEMA_VERSION}; record or import the tape again"
+                )
+            self.manifest = Manifest.model_validate(fields)
+        except (json.JSONDecodeError, ValidationError) as error:
+            first = str(error).splitlines()[0]
+            raise BadTape(f"{path}: not a manifest ({first}); remove the tape with `tokentape rm {trace_id}`") from error
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.manifest.geometry
+
+    def has(self, table: str) -> bool:
+        return table in self.manifest.tables
+
+    def files(self, table: str) -> list[str]:
+        """Shard files of a table, in order. Raises BadTape if the tape does not hold it or a shard is missing."""
+        if table not in TAPE_TABLES:
+            raise BadTape(f"unknown table {table!r}; a tape may hold {', '.join(TAPE_TABLES)}")
+        if not self.has(table):
+            raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {', '.join(self.manifest.tables)})")
+        paths = [self.store.trace_path(self.trace_id, table, f"part-{i:05d}.parquet") for i in range(self.manifest.n_shards)]
+        for path in paths:
+            if not self.store.fs.exists(path):
+                raise BadTape(f"{path} is missing; the tape is damaged: record or import it again")
+        return paths
+
+    def shards(self, table: str) -> Iterator[pa.Table]:
+        """The table's rows, one shard at a time. Raises BadTape or BadTable on a truncated, foreign or older file."""
+        for path in self.files(table):
+            try:
+                with self.store.fs.open(path, "rb") as handle:
+                    file = pq.ParquetFile(handle)
+                    check_schema(table, file.schema_arrow, path)
+                    yield file.read()
+            except (pa.ArrowInvalid, OSError) as error:
+                if isinstance(error, FileNotFoundError):
+                    raise
+                raise BadTape(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); record or import the tape again") from error
+
+    def read(self, table: str) -> pl.DataFrame:
+        """The whole table as a Polars frame."""
+        frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame) != self.manifest.rows.get(table):
+            raise BadTape(f"tape {self.trace_id}: {table} has {len(frame)} rows, the manifest says {self.manifest.rows.get(table)}; record it again")
+        return frame
