@@ -6,6 +6,7 @@ and counts; it moves no bytes and knows no time. An expert is a key 0..K-1; keys
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from policies.queue import run_queue_events, run_queue_serial
 from policies.ranked import ABSENT, run_ranked
 from policies.uniform import run_uniform
 
-_EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
+EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
 _KINDS = ("queue", "ranked", "uniform", "future")
 
 
@@ -31,7 +32,23 @@ def _compiled(rank: Any) -> Any:
     try:
         return njit(RANK_SIGNATURE, nogil=True)(rank)
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
-        raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
+        first = str(error).splitlines()[0]
+        raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {first}") from error
+
+
+def split_by_cache(
+    keys: NDArray[np.int32], events: NDArray[np.int64], cache_of: NDArray[np.int32], n_caches: int
+) -> Iterator[tuple[int, slice | NDArray[np.int64], NDArray[np.int64]]]:
+    """For each cache: its number, where its lookups stand in `keys`, and the bounds of its own events (empty stays empty)."""
+    if n_caches == 1:
+        yield 0, slice(None), events
+        return
+    cache = cache_of[keys]
+    widths = np.diff(events)
+    event_cache = cache[events[:-1]] if events.size else EACH
+    for c in range(n_caches):
+        bounds = np.concatenate(([0], np.cumsum(widths[event_cache == c]))) if events.size else EACH
+        yield c, np.flatnonzero(cache == c), bounds
 
 
 class ExpertCache:
@@ -67,7 +84,7 @@ class ExpertCache:
         self.policy, self.keep_overflow, self.seed = policy, keep_overflow, seed
         self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity
         self.profile = np.zeros(n_keys) if profile is None else profile
-        self.n_events = 0
+        self.n_events = self.n_lookups = 0
         self.base_of = np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64)
         self.used = np.zeros(n_caches, np.int64)
         self.stamp = np.full(n_keys, -1, np.int64)
@@ -80,6 +97,7 @@ class ExpertCache:
             self._count = np.zeros(n_caches, np.int64)
             self._ranks, self._lasts, self._rank = np.zeros(n_keys), np.zeros(n_keys, np.int64), np.zeros(n_keys)
             self._n_cached, self._n_total = np.zeros(n_keys, np.int64), np.zeros(n_keys, np.int64)
+            self._last = np.full(n_keys, -1, np.int64)
         self.clear()
 
     def clear(self) -> None:
@@ -98,8 +116,8 @@ class ExpertCache:
     def resident(self) -> NDArray[np.bool_]:
         """(K,) which experts are resident now."""
         if self.policy.kind == "queue":
-            return self._resident.astype(np.bool_)
-        return self._slot_of != ABSENT
+            return np.asarray(self._resident == 1)
+        return np.asarray(self._slot_of != ABSENT)
 
     def advance(self, keys: NDArray[np.int32], offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
         """Looks `keys` up in order; returns (n,) u8, 1 for a hit.
@@ -108,7 +126,7 @@ class ExpertCache:
         Raises ValueError where a bound is advanced twice: it needs the whole future in one call.
         """
         hits = np.empty(keys.size, np.uint8)
-        events = _EACH if offsets is None else offsets
+        events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
             self._advance_future(keys, events, hits)
         elif self.policy.kind == "queue" and offsets is None:
@@ -124,13 +142,15 @@ class ExpertCache:
             run_ranked(
                 _compiled(self.policy.rank), self.policy.params(), keys, events, self.sizes, self.cache_of, self.base_of,
                 self.capacity, self.policy.bypass, self.keep_overflow, self.profile, self._slots, self._ranks, self._lasts,
-                self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self.stamp, self.n_events, hits,
+                self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self._last, self.n_events,
+                self.n_lookups, hits,
             )  # fmt: skip
         else:
             run_uniform(
                 keys, events, self.sizes, self.cache_of, self.base_of, self.capacity, self.keep_overflow, self._draws,
                 self._slots, self._slot_of, self._count, self.used, self.stamp, self.n_events, hits,
             )  # fmt: skip
+        self.n_lookups += keys.size
         self.n_events += keys.size if offsets is None else offsets.size - 1
         assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
         return hits
@@ -140,16 +160,8 @@ class ExpertCache:
         if self._has_run:
             raise ValueError(f"{type(self.policy).__name__} reads the future: it runs only over a recorded tape, in one call")
         self._has_run = True
-        if self.capacity.size == 1:
-            upcoming = next_lookups(keys, self.sizes.size)
-            run_future(keys, events, upcoming, self.sizes, self.capacity[0], self.keep_overflow, hits)
-            return
-        cache = self.cache_of[keys]
-        widths = np.diff(events)
-        for c in range(self.capacity.size):
-            mine = np.flatnonzero(cache == c)
+        for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
             own = keys[mine]
-            own_events = np.concatenate(([0], np.cumsum(widths[cache[events[:-1]] == c]))) if events.size else _EACH
             own_hits = np.empty(own.size, np.uint8)
             upcoming = next_lookups(own, self.sizes.size)
             run_future(own, own_events, upcoming, self.sizes, self.capacity[c], self.keep_overflow, own_hits)

@@ -115,7 +115,7 @@ def run_future(keys, offsets, upcoming, sizes, capacity, keep_overflow, hits):  
                 missing += sizes[key]
         if one_by_one and missing > capacity:
             continue  # larger than the cache: streamed
-        while missing and used + missing > capacity:
+        while used + missing > capacity:
             left = _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never)
             if left < 0:
                 break

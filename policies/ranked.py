@@ -76,20 +76,21 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
 @njit(
     void(
         types.FunctionType(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, _F64,
-        _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, _U8,
+        _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, int64, _U8,
     ),
     cache=True,
     nogil=True,
 )  # fmt: skip
 def run_ranked(  # type: ignore[no-untyped-def]
     rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, profile,
-    heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total, stamp, first_event, hits,
+    heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total, last, first_event, first_lookup, hits,
 ):  # fmt: skip
     """Looks `keys` up event by event (offsets empty: one by one); writes hits; the state arrays are advanced in place.
 
     rank_of: compiled function of RANK_SIGNATURE; base_of (C,) i64 first heap slot of a cache; bypass: a missed key may leave
-    at once; profile (K,) f64; heap (K,) u32 keys with their ranks f64 and last events i64 (lasts) beside them, by slot; slot_of
-    (K,) u32; rank (K,) f64; n_cached, n_total, stamp (K,) i64; count, used (C,) i64. The rest as in queue.run_queue_events.
+    at once; profile (K,) f64; heap (K,) u32 keys with their ranks f64 and last lookups i64 (lasts) beside them, by slot; slot_of
+    (K,) u32; rank (K,) f64; n_cached, n_total, last (K,) i64; count, used (C,) i64; lookups are counted from first_lookup. The
+    rest as in queue.run_queue_events.
     """
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
@@ -108,17 +109,17 @@ def run_ranked(  # type: ignore[no-untyped-def]
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
             rank[key] = rank_of(now, n_cached[key], n_total[key], profile[key], params)
-            stamp[key] = now
+            last[key] = first_lookup + int64(i)
             hits[i] = is_hit
             if is_hit:
                 slot = uint64(slot_of[key])
                 if rank[key] < ranks[base + slot]:
-                    _sift_up(slot, key, rank[key], now, base, heap, ranks, lasts, slot_of)
+                    _sift_up(slot, key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
                 else:  # an equal rank leaves later too: it was used just now
-                    _sift_down(slot, key, rank[key], now, base, uint64(count[c]), heap, ranks, lasts, slot_of)
+                    _sift_down(slot, key, rank[key], last[key], base, uint64(count[c]), heap, ranks, lasts, slot_of)
             else:
                 missing += sizes[key]
-        if missing == 0:
+        if missing == 0 and used[c] <= capacity[c]:
             continue
         if one_by_one and missing > capacity[c]:
             continue  # larger than the cache: streamed
@@ -126,7 +127,7 @@ def run_ranked(  # type: ignore[no-untyped-def]
             n_aside = 0  # members of this event are set aside at the end of the heap's own region
             while used[c] + missing > capacity[c] and count[c] > 0:
                 top = _pop(c, base, count, heap, ranks, lasts, slot_of)
-                if stamp[top] == now:
+                if last[top] >= first_lookup + int64(start):
                     n_aside += 1
                     heap[base + uint64(count[c])] = top
                     # the freed slot holds the member until the loop ends; the next pop frees the slot before it
@@ -136,13 +137,13 @@ def run_ranked(  # type: ignore[no-untyped-def]
                         heap[base + uint64(count[c])] = heap[base + uint64(count[c] + n_aside)]
             for _ in range(n_aside):
                 member = uint64(heap[base + uint64(count[c])])
-                _sift_up(uint64(count[c]), member, rank[member], now, base, heap, ranks, lasts, slot_of)
+                _sift_up(uint64(count[c]), member, rank[member], last[member], base, heap, ranks, lasts, slot_of)
                 count[c] += 1
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             if not hits[i]:
                 used[c] += sizes[key]
-                _sift_up(uint64(count[c]), key, rank[key], now, base, heap, ranks, lasts, slot_of)
+                _sift_up(uint64(count[c]), key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
                 count[c] += 1
         while used[c] > capacity[c] and (bypass or not keep_overflow):
             top = _pop(c, base, count, heap, ranks, lasts, slot_of)

@@ -29,11 +29,23 @@ def _remove(slot, c, base, residents, slot_of, count, used, sizes):  # type: ign
     used[c] -= sizes[victim]
 
 
-@njit(
-    void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8), cache=True, nogil=True
-)
+@njit(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8), cache=True, nogil=True)
 def run_uniform(  # type: ignore[no-untyped-def]
-    keys, offsets, sizes, cache_of, base_of, capacity, keep_overflow, state, residents, slot_of, count, used, stamp, first_event, hits
+    keys,
+    offsets,
+    sizes,
+    cache_of,
+    base_of,
+    capacity,
+    keep_overflow,
+    state,
+    residents,
+    slot_of,
+    count,
+    used,
+    stamp,
+    first_event,
+    hits,
 ):
     """Arguments as in ranked.run_ranked; residents (K,) u32 takes the heap's place, state (1,) u64 is the generator's."""
     one_by_one = offsets.shape[0] == 0
@@ -56,7 +68,7 @@ def run_uniform(  # type: ignore[no-untyped-def]
                 n_members += 1
             else:
                 missing += sizes[key]
-        if missing == 0 or (one_by_one and missing > capacity[c]):
+        if (missing == 0 and used[c] <= capacity[c]) or (one_by_one and missing > capacity[c]):
             continue
         while used[c] + missing > capacity[c] and count[c] > n_members:
             slot = _draw(state) % uint64(count[c])

@@ -67,7 +67,7 @@ def default_store() -> str:
 def disk_full_is_clear(error: OSError, where: str) -> OSError:
     """The same error with a message that says what to do, where the disk is full."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OSError(error.errno, f"no space left while writing {where}; free some, or give --store on another disk, and run again")
+        return OSError(error.errno, f"no space left while writing {where}; free some, or give --store elsewhere, and run again")
     return error
 
 
@@ -244,7 +244,8 @@ class Tape:
         if table not in TAPE_TABLES:
             raise BadTape(f"unknown table {table!r}; a tape may hold {', '.join(TAPE_TABLES)}")
         if not self.has(table):
-            raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {', '.join(self.manifest.tables)})")
+            held = ", ".join(self.manifest.tables)
+            raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {held})")
         paths = [self.store.trace_path(self.trace_id, table, f"part-{i:05d}.parquet") for i in range(self.manifest.n_shards)]
         for path in paths:
             if not self.store.fs.exists(path):
@@ -262,12 +263,15 @@ class Tape:
             except (pa.ArrowInvalid, OSError) as error:
                 if isinstance(error, FileNotFoundError):
                     raise
-                raise BadTape(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); record or import the tape again") from error
+                raise BadTape(
+                    f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); record or import the tape again"
+                ) from error
 
     def read(self, table: str) -> pl.DataFrame:
         """The whole table as a Polars frame."""
         frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
         assert isinstance(frame, pl.DataFrame)
-        if len(frame) != self.manifest.rows.get(table):
-            raise BadTape(f"tape {self.trace_id}: {table} has {len(frame)} rows, the manifest says {self.manifest.rows.get(table)}; record it again")
+        stated = self.manifest.rows.get(table)
+        if len(frame) != stated:
+            raise BadTape(f"tape {self.trace_id}: {table} has {len(frame)} rows, the manifest says {stated}; record it again")
         return frame

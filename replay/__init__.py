@@ -1,0 +1,1 @@
+"""Tape x policy x hardware -> result: pure functions over arrays, no I/O, no clock, no global random state."""

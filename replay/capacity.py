@@ -1,0 +1,39 @@
+"""How large the expert cache is: bytes, experts or a share of all experts, as a person writes it."""
+
+from __future__ import annotations
+
+import re
+
+from warehouse.geometry import Geometry
+
+_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def total_expert_bytes(geometry: Geometry, expert_format: str) -> int:
+    """Bytes of all routed experts in all layers."""
+    return sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
+
+
+def parse_capacity(text: str, geometry: Geometry, expert_format: str) -> int:
+    """Bytes of the whole cache from "50%", "1.5GB", "900MiB" or "64 experts" (experts of mean size, over all layers).
+
+    Raises ValueError on anything else and on a capacity of 0 or above all experts.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]+)\s*", text)
+    if not match:
+        raise ValueError(f"capacity {text!r} is not understood; write 50%, 1.5GB, 900MiB or '64 experts'")
+    amount, unit = float(match[1]), match[2].lower()
+    total = total_expert_bytes(geometry, expert_format)
+    if unit == "%":
+        n_bytes = round(total * amount / 100)
+    elif unit in ("expert", "experts"):
+        n_bytes = round(amount * total / (geometry.n_experts * len(geometry.moe_layers)))
+    elif unit in _UNITS:
+        n_bytes = round(amount * _UNITS[unit])
+    else:
+        raise ValueError(f"capacity unit {match[2]!r} is unknown; use %, experts, {', '.join(_UNITS)}")
+    if n_bytes <= 0:
+        raise ValueError(f"capacity {text!r} is zero; give at least one expert")
+    if unit == "%" and amount > 100:
+        raise ValueError(f"capacity {text!r} is more than all experts; give at most 100%")
+    return n_bytes

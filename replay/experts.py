@@ -1,0 +1,279 @@
+"""The expert engine: a tape through a cache policy on a memory hierarchy.
+
+Every (pass, layer) looks up the experts its tokens need; a miss fetches the expert from the backing tier. Open loop: the tape's
+routing is taken as it is. Each forward pass is one step on the simulated clock: passes run one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.cost import StepCost, step_cost
+from hw.spec import HardwareSpec
+from policies import CACHES
+from policies.cache import ExpertCache
+from replay.capacity import total_expert_bytes
+from replay.curve import lru_curve
+from replay.result import Metric, ReplayResult
+from replay.semantics import Semantics
+from replay.stream import Stream, stream
+from replay.trace import DECODE, PREFILL, Trace
+
+Ints = NDArray[np.int64]
+ALL_CAPACITIES = "lru-all-capacities"
+
+
+def policy_name(policy: Any) -> str:
+    """The name a person types for a shipped policy, else the class name."""
+    return next((name for name, kind in CACHES.items() if type(policy) is kind), type(policy).__name__)
+
+
+def policy_params(policy: Any) -> str:
+    """The policy's fields as JSON."""
+    return json.dumps(dataclasses.asdict(policy) if dataclasses.is_dataclass(policy) else {}, sort_keys=True, default=str)  # type: ignore[arg-type]
+
+
+def key_sizes(trace: Trace, expert_format: str) -> Ints:
+    """(K,) bytes of every expert, layer by layer."""
+    return np.repeat(np.array(trace.geometry.expert_bytes(expert_format), np.int64), trace.geometry.n_experts)
+
+
+def make_cache(
+    trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int, looked_up: Stream
+) -> ExpertCache:
+    """An empty cache for `trace`; per-layer scope gives every layer an equal share of the bytes.
+
+    Raises ValueError if a per-layer cache cannot hold the top-k experts of one token, unless overflow is kept.
+    """
+    n_layers, geometry = len(trace.geometry.moe_layers), trace.geometry
+    sizes = key_sizes(trace, expert_format)
+    if semantics.scope == "global":
+        cache_of, capacity = np.zeros(sizes.size, np.int32), np.array([capacity_bytes], np.int64)
+    else:
+        cache_of = (np.arange(sizes.size) // geometry.n_experts).astype(np.int32)
+        capacity = np.full(n_layers, capacity_bytes // n_layers, np.int64)
+        needed = geometry.top_k * int(sizes.max())
+        if semantics.overflow == "evict" and capacity[0] < needed:
+            raise ValueError(
+                f"{capacity_bytes} B over {n_layers} layers is {capacity[0]} B per layer, below top-k = {geometry.top_k} "
+                f"experts ({needed} B); give at least {needed * n_layers} B, or use scope global"
+            )
+    profile = None
+    if policy.kind == "ranked" and policy.profile_frac:
+        counted = looked_up.offsets[round(policy.profile_frac * (looked_up.offsets.size - 1))]
+        profile = np.bincount(looked_up.keys[:counted], minlength=sizes.size).astype(np.float64)
+    keep = semantics.overflow == "keep"
+    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, seed=seed, profile=profile)
+
+
+def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:
+    """(n,) u8 hits of a whole stream; the cache is emptied before every segment but the first."""
+    hits = np.empty(looked_up.keys.size, np.uint8)
+    for first, last in zip(looked_up.segments[:-1], looked_up.segments[1:], strict=True):
+        keys, bounds = looked_up.between(int(first), int(last))
+        if first:
+            cache.clear()
+        start = looked_up.offsets[first]
+        hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
+    return hits
+
+
+def replay(
+    trace: Trace,
+    policy: Any,
+    hardware: HardwareSpec | None,
+    semantics: Semantics,
+    capacity_bytes: int,
+    expert_format: str = "int8-g32",
+    seed: int = 0,
+    overlap: bool = False,
+) -> ReplayResult:
+    """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only).
+
+    Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
+    """
+    looked_up = stream(trace, semantics)
+    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed, looked_up)
+    hits = look_up(cache, looked_up, semantics)
+    per_pass = _per_pass(trace, looked_up, hits, cache.sizes, expert_format, semantics)
+    n_lookups, n_hits, kind = per_pass["n_lookups"], per_pass["n_hits"], trace.pass_kind
+    assert n_lookups.sum() == looked_up.keys.size, "a lookup was lost"
+    metrics = {
+        "n_lookups": Metric(float(n_lookups.sum()), "1"),
+        "n_hits": Metric(float(n_hits.sum()), "1"),
+        "backing_bytes": Metric(float(per_pass["backing_bytes"].sum()), "B"),
+        "hit_frac": _ratio(n_hits, n_lookups, np.ones(kind.size, np.bool_)),
+        "hit_frac_decode": _ratio(n_hits, n_lookups, kind == DECODE),
+        "hit_frac_prefill": _ratio(n_hits, n_lookups, kind == PREFILL),
+    }
+    timeline: dict[str, NDArray[Any]] = {}
+    requests: dict[str, NDArray[Any]] = {}
+    if hardware is not None:
+        ops = _ops(trace)
+        cost = step_cost(hardware, per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], ops, overlap)
+        metrics |= _cost_metrics(trace, cost)
+        timeline = _timeline(trace, per_pass, cost)
+        requests = _requests(trace, cost)
+    total = total_expert_bytes(trace.geometry, expert_format)
+    settings = {
+        **_settings(trace, semantics, expert_format),
+        "policy": policy_name(policy),
+        "policy_params": policy_params(policy),
+        "is_bound": bool(policy.is_bound),
+        "hardware": hardware.name if hardware else "",
+        "hardware_sha256": hardware.sha256 if hardware else "",
+        "capacity_bytes": capacity_bytes,
+        "capacity_experts": capacity_bytes * trace.n_keys / total,
+        "capacity_frac": capacity_bytes / total,
+        "seed": seed,
+        "is_extrapolated": hardware is not None and _is_extrapolated(trace, hardware, capacity_bytes, expert_format),
+    }
+    return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
+
+
+def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str = "int8-g32") -> ReplayResult:
+    """The whole LRU curve, in experts of equal size, from one pass. No hardware: hits only."""
+    geometry = trace.geometry
+    curve = lru_curve(stream(trace, semantics), semantics, len(geometry.moe_layers), geometry.n_experts)
+    settings = {
+        **_settings(trace, semantics, expert_format),
+        "policy": ALL_CAPACITIES,
+        "policy_params": "{}",
+        "is_bound": False,
+        "hardware": "",
+        "hardware_sha256": "",
+        "capacity_bytes": total_expert_bytes(geometry, expert_format),
+        "capacity_experts": float(trace.n_keys),
+        "capacity_frac": 1.0,
+        "seed": 0,
+        "is_extrapolated": False,
+    }
+    series = {
+        "capacity_experts": curve.capacity_experts.astype(np.float64),
+        "n_lookups": np.full(curve.n_hits.size, curve.n_lookups),
+        "n_hits": curve.n_hits,
+        "hit_frac": curve.n_hits / curve.n_lookups,
+    }
+    return ReplayResult(settings, {"n_lookups": Metric(float(curve.n_lookups), "1")}, curves=series)
+
+
+def _settings(trace: Trace, semantics: Semantics, expert_format: str) -> dict[str, Any]:
+    return {
+        "trace_id": trace.trace_id,
+        **dataclasses.asdict(semantics),
+        "expert_format": expert_format,
+        "cycle_experts": trace.cycle_experts,
+        "origin": trace.origin,
+    }
+
+
+def _per_pass(
+    trace: Trace, looked_up: Stream, hits: NDArray[np.uint8], sizes: Ints, expert_format: str, semantics: Semantics
+) -> dict[str, Ints]:
+    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each."""
+    n_passes, starts = trace.pass_ids.size, looked_up.offsets[:-1]
+    key_bytes = sizes[looked_up.keys]
+    missed_bytes = np.where(hits, 0, key_bytes)
+
+    def total(values: Ints) -> Ints:
+        """Sums per event, then per pass; exact, since every sum stays below 2^53."""
+        per_event = np.add.reduceat(values, starts)
+        return np.bincount(looked_up.event_pass, per_event, n_passes).astype(np.int64)
+
+    n_misses = np.add.reduceat(1 - hits.astype(np.int64), starts)
+    fetches = n_misses if semantics.lookup == "serial" else (n_misses > 0).astype(np.int64)
+    passes_over_weights = np.ones(n_passes, np.int64)
+    if semantics.prefill == "token-major":
+        passes_over_weights = np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
+    return {
+        "n_lookups": total(np.ones(hits.size, np.int64)),
+        "n_hits": total(hits.astype(np.int64)),
+        "fast_bytes": total(key_bytes) + passes_over_weights * trace.geometry.non_expert_bytes(expert_format),
+        "backing_bytes": total(missed_bytes),
+        "n_fetches": np.bincount(looked_up.event_pass, fetches, n_passes).astype(np.int64),
+    }
+
+
+def _ops(trace: Trace) -> NDArray[np.float64]:
+    """(p,) operations of every pass, two per weight and token. Weights whose widths the tape does not record count as none."""
+    chosen = np.bincount(trace.row_pass, np.diff(trace.offsets), trace.pass_ids.size)
+    geometry = trace.geometry
+    return np.asarray(2.0 * (trace.pass_tokens * geometry.non_expert_params + chosen * geometry.expert_params))
+
+
+def _is_extrapolated(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str) -> bool:
+    """The fast tier cannot hold cache and non-expert weights, the backing tier cannot hold all experts, or ops are unknown."""
+    geometry = trace.geometry
+    needed = min(capacity_bytes, total_expert_bytes(geometry, expert_format)) + geometry.non_expert_bytes(expert_format)
+    too_large = needed > hardware.tiers[hardware.fast].capacity_bytes.value
+    too_many = total_expert_bytes(geometry, expert_format) > hardware.tiers[hardware.backing].capacity_bytes.value
+    return bool(too_large or too_many or not geometry.expert_params)
+
+
+def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
+    n = int(lookups[where].sum())
+    return Metric(hits[where].sum() / n if n else float("nan"), "1", denominator="unique lookups")
+
+
+def _cost_metrics(trace: Trace, cost: StepCost) -> dict[str, Metric]:
+    decode, prefill = trace.pass_kind == DECODE, trace.pass_kind == PREFILL
+
+    def over(where: NDArray[np.bool_], of: Any, unit: str, values: str, denominator: str | None = None) -> Metric:
+        if not where.any():
+            return Metric(float("nan"), unit)
+        ends = (getattr(cost, values + end)[where] for end in ("", "_low", "_high"))
+        value, low, high = (float(of(series)) for series in ends)
+        return Metric(value, unit, low, high, denominator)
+
+    n_decoded = int(trace.pass_tokens[decode].sum())
+    everything = np.ones(decode.size, np.bool_)
+    metrics = {
+        "decode_step_s": over(decode, np.mean, "s", "seconds", "decode passes"),
+        "decode_step_p99_s": over(decode, lambda s: np.quantile(s, 0.99), "s", "seconds"),
+        "decode_energy_j_per_token": over(decode, lambda j: j.sum() / n_decoded, "J", "joules", "decoded tokens"),
+        "prefill_s": over(prefill, np.sum, "s", "seconds"),
+        "total_s": over(everything, np.sum, "s", "seconds"),
+        "total_energy_j": over(everything, np.sum, "J", "joules"),
+    }
+    if n_decoded:
+        step = over(decode, np.sum, "s", "seconds")
+        assert step.low is not None
+        assert step.high is not None
+        rate = (n_decoded / step.value, n_decoded / step.high, n_decoded / step.low)
+        metrics["decode_tokens_per_s"] = Metric(rate[0], "1/s", rate[1], rate[2])
+    return metrics
+
+
+def _timeline(trace: Trace, per_pass: dict[str, Ints], cost: StepCost) -> dict[str, NDArray[Any]]:
+    return {
+        "pass_id": trace.pass_ids,
+        "kind": np.where(trace.pass_kind == PREFILL, "prefill", "decode"),
+        "n_tokens": trace.pass_tokens,
+        "start_s": np.concatenate(([0.0], np.cumsum(cost.seconds)[:-1])),
+        "step_s": cost.seconds,
+        "energy_j": cost.joules,
+        **{name: per_pass[name] for name in ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")},
+    }
+
+
+def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
+    """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
+    batch = np.diff(trace.member_offsets)
+    member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
+    ids, index = np.unique(trace.members, return_inverse=True)
+    decode = trace.pass_kind[member_pass] == DECODE
+    seconds, joules = cost.seconds[member_pass], (cost.joules / batch)[member_pass]
+    n_decode = np.bincount(index, decode, ids.size)
+    with np.errstate(invalid="ignore"):
+        tbt = np.bincount(index, np.where(decode, seconds, 0.0), ids.size) / n_decode
+    return {
+        "request_id": ids,
+        "ttft_s": np.bincount(index, np.where(decode, 0.0, seconds), ids.size),
+        "tbt_mean_s": tbt,
+        "request_energy_j": np.bincount(index, joules, ids.size),
+    }

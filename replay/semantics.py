@@ -1,0 +1,42 @@
+"""The choices that decide what a hit is, stored with every result: papers rarely state them and results hinge on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "scope": ("global", "per-layer"),
+    "lookup": ("atomic", "serial"),
+    "prefill": ("layer-major", "token-major"),
+    "start": ("persistent", "cold"),
+    "overflow": ("evict", "keep"),
+}
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """How a tape is looked up.
+
+    scope: one cache for all layers, or one per layer with an equal share of the capacity. Has no default: must be given.
+    lookup: atomic, the experts of one event (token and layer) are looked up together and none of them is its victim; serial,
+    one by one in order of weight.
+    prefill: layer-major, each expert loaded once per layer pass (repeats only refresh it); token-major, token after token.
+    start: persistent across requests, or cold: empty at every request.
+    overflow: evict, an event larger than the cache keeps no more than fits; keep, it stays until the next event.
+    Raises ValueError on an unknown word.
+    """
+
+    scope: str
+    lookup: str = "atomic"
+    prefill: str = "layer-major"
+    start: str = "persistent"
+    overflow: str = "evict"
+
+    def __post_init__(self) -> None:
+        for field, allowed in CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; choose {' or '.join(allowed)}")
+
+
+# BigMoeOnEdge's engine: one batch per layer in prefill, repeats promote, evict after the batch and never a member of it.
+ENGINE_BIGMOE = Semantics(scope="global", overflow="keep")

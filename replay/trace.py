@@ -1,0 +1,100 @@
+"""A tape's routing as flat arrays: what every engine of this room reads. Made once per tape, shared by all replays of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from warehouse.geometry import Geometry
+
+PREFILL, DECODE = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Rows are (token, MoE layer) in the order executed: by pass, then layer, then token.
+
+    row_pass, row_layer (index into geometry.moe_layers), row_position: (n,) i32. offsets: (n + 1,) i64 bounds of a row's experts
+    in `ids`. ids: i32 logical expert ids by falling weight. pass_kind (p,) u8: PREFILL or DECODE; pass_tokens (p,) i64;
+    pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
+    """
+
+    trace_id: str
+    origin: str
+    geometry: Geometry
+    row_pass: NDArray[np.int32]
+    row_layer: NDArray[np.int32]
+    row_position: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int32]
+    pass_ids: NDArray[np.int64]
+    pass_kind: NDArray[np.uint8]
+    pass_tokens: NDArray[np.int64]
+    member_offsets: NDArray[np.int64]
+    members: NDArray[np.int64]
+
+    @property
+    def n_keys(self) -> int:
+        """Experts in the model: MoE layers x experts per layer."""
+        return len(self.geometry.moe_layers) * self.geometry.n_experts
+
+    @property
+    def cycle_experts(self) -> int:
+        """L x k: lookups of one decode token. A global LRU smaller than this hits nothing but prefill's last layers."""
+        return len(self.geometry.moe_layers) * self.geometry.top_k
+
+
+def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: pl.DataFrame, passes: pl.DataFrame) -> Trace:
+    """Flat arrays of the tape's `routing` and `passes` tables, in the order executed.
+
+    Raises ValueError naming the row on an expert out of range, a layer that is not a MoE layer, a pass that is not listed, or
+    an empty tape.
+    """
+    if routing.is_empty():
+        raise ValueError(f"tape {trace_id} has no routing rows; nothing to replay")
+    passes = passes.sort("pass_id")
+    pass_ids = passes["pass_id"].to_numpy().astype(np.int64)
+    row_pass_id = routing["pass_id"].to_numpy().astype(np.int64)
+    row_pass = np.searchsorted(pass_ids, row_pass_id)
+    known = (row_pass < pass_ids.size) & (pass_ids[np.minimum(row_pass, pass_ids.size - 1)] == row_pass_id)
+    if not known.all():
+        raise ValueError(f"tape {trace_id}: routing row {int(np.argmin(known))} belongs to a pass that `passes` does not list")
+    layers = np.array(geometry.moe_layers, np.int64)
+    row_layer_id = routing["layer"].to_numpy().astype(np.int64)
+    row_layer = np.searchsorted(layers, row_layer_id)
+    known = (row_layer < layers.size) & (layers[np.minimum(row_layer, layers.size - 1)] == row_layer_id)
+    if not known.all():
+        bad = int(np.argmin(known))
+        raise ValueError(f"tape {trace_id}: routing row {bad} is in layer {row_layer_id[bad]}, which the manifest calls dense")
+    widths = routing["expert_ids"].list.len().to_numpy().astype(np.int64)
+    offsets = np.concatenate(([0], np.cumsum(widths)))
+    ids = routing["expert_ids"].explode().to_numpy().astype(np.int32)
+    if ids.size and (ids.max() >= geometry.n_experts):
+        bad = int(np.searchsorted(offsets, int(np.argmax(ids >= geometry.n_experts)), side="right")) - 1
+        found, known_experts = ids.max(), geometry.n_experts
+        raise ValueError(f"tape {trace_id}: routing row {bad} names expert {found}; the model has {known_experts} per layer")
+    kinds = passes["kind"].to_numpy()
+    batch_sizes = passes["request_ids"].list.len().to_numpy().astype(np.int64)
+    if batch_sizes.min() == 0:
+        raise ValueError(f"tape {trace_id}: pass {pass_ids[int(np.argmin(batch_sizes))]} has no member requests")
+    in_order = np.lexsort((np.arange(row_pass.size), row_layer, row_pass))
+    if not np.array_equal(in_order, np.arange(row_pass.size)):
+        raise ValueError(f"tape {trace_id}: routing rows are not ordered by pass and layer; record or import it again")
+    return Trace(
+        trace_id=trace_id,
+        origin=origin,
+        geometry=geometry,
+        row_pass=row_pass.astype(np.int32),
+        row_layer=row_layer.astype(np.int32),
+        row_position=routing["position"].to_numpy().astype(np.int32),
+        offsets=offsets,
+        ids=ids,
+        pass_ids=pass_ids,
+        pass_kind=np.where(kinds == "prefill", PREFILL, DECODE).astype(np.uint8),
+        pass_tokens=passes["n_tokens"].to_numpy().astype(np.int64),
+        member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),
+        members=passes["request_ids"].explode().to_numpy().astype(np.int64),
+    )

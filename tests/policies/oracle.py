@@ -1,0 +1,40 @@
+"""The obvious cache: dictionaries and scans, one event at a time. Slow, and meant to be read."""
+
+from __future__ import annotations
+
+
+def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False):
+    """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
+
+    policy: lru, fifo, lfu, lfu-lifetime, static or belady. The lowest rank leaves, ties by least recent use.
+    """
+    resident, entered, used_at, cached, total, hits, clock = {}, {}, {}, {}, {}, [], 0
+    for now, event in enumerate(events):
+        missing = []
+        for key in event:
+            clock += 1
+            total[key] = total.get(key, 0) + 1
+            hits.append(int(key in resident))
+            if key not in resident:
+                missing.append(key)
+                entered[key], cached[key] = clock, 0
+            cached[key] += 1
+            used_at[key] = clock
+        if len(event) == 1 and missing and sizes[event[0]] > capacity:
+            continue
+        for key in missing:
+            resident[key] = True
+        later = [k for event in events[now + 1 :] for k in event]
+        # never used again: farther than everything, and the newest of them leaves first
+        future = {k: later.index(k) if k in later else len(later) + used_at[k] for k in resident}
+        farthest = {k: -future[k] for k in resident}
+        rank = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": profile, "belady": farthest}[
+            policy
+        ]
+        protected = [] if policy == "static" else event
+        while sum(sizes[k] for k in resident) > capacity:
+            candidates = [k for k in resident if k not in protected] or ([] if keep_overflow else list(resident))
+            if not candidates:
+                break
+            del resident[min((rank[k], used_at[k], k) for k in candidates)[2]]
+    return hits

@@ -1,0 +1,233 @@
+"""Cache policies against an obvious oracle, properties of the literature, golden counts, and where a method must lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import obvious_hits
+
+from policies import CACHES, LRU, RandomVictim, Static
+from policies.cache import ExpertCache
+
+DETERMINISTIC = ["lru", "fifo", "lfu", "lfu-lifetime", "static", "belady"]
+
+
+def run(policy, events, sizes, capacity, *, serial=False, profile=None, keep_overflow=False, seed=0):
+    """Hits of one global cache over events (lists of keys)."""
+    sizes = np.asarray(sizes, np.int64)
+    cache = ExpertCache(
+        CACHES[policy]() if isinstance(policy, str) else policy,
+        sizes,
+        np.zeros(sizes.size, np.int32),
+        np.array([capacity], np.int64),
+        keep_overflow=keep_overflow,
+        profile=profile,
+        seed=seed,
+    )
+    keys = np.array([k for event in events for k in event], np.int32)
+    offsets = np.concatenate(([0], np.cumsum([len(event) for event in events]))).astype(np.int64)
+    return cache.advance(keys, None if serial else offsets), cache
+
+
+def random_events(rng, n_events, n_keys, k):
+    """Events of k distinct keys with the skew and the recency that routing has."""
+    weights = 1.0 / np.arange(1, n_keys + 1)
+    events, previous = [], np.zeros(0, np.int64)
+    for _ in range(n_events):
+        boost = weights.copy()
+        boost[previous] *= 4
+        previous = rng.choice(n_keys, k, replace=False, p=boost / boost.sum())
+        events.append(previous.tolist())
+    return events
+
+
+tapes = (
+    st.integers(0, 2**32 - 1)
+    .map(np.random.default_rng)
+    .map(lambda rng: (rng, random_events(rng, 60, 12, int(rng.integers(1, 5)))))
+)
+
+
+@pytest.mark.parametrize("policy", DETERMINISTIC)
+@given(tape=tapes, capacity=st.integers(4, 14), unit=st.booleans(), keep=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_atomic_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, unit, keep):
+    rng, events = tape
+    sizes = np.ones(12, np.int64) if unit else rng.integers(1, 4, 12)
+    profile = rng.integers(0, 5, 12).astype(float)
+    hits, cache = run(policy, events, sizes, capacity, profile=profile, keep_overflow=keep)
+    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, profile, keep)
+    if policy != "belady" and not keep:
+        assert sizes[cache.resident].sum() == cache.used[0] <= capacity
+
+
+@pytest.mark.parametrize("policy", DETERMINISTIC)
+@given(tape=tapes, capacity=st.integers(3, 14), unit=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_serial_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, unit):
+    rng, events = tape
+    events = [[key] for event in events for key in event]
+    sizes = np.ones(12, np.int64) if unit else rng.integers(1, 4, 12)
+    profile = rng.integers(0, 5, 12).astype(float)
+    hits, _ = run(policy, events, sizes, capacity, serial=True, profile=profile)
+    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, profile)
+
+
+@pytest.mark.parametrize("policy", [name for name in CACHES if name != "belady"])
+@given(tape=tapes, cut=st.integers(1, 59))
+@settings(max_examples=20, deadline=None)
+def test_advancing_in_two_calls_equals_one(policy, tape, cut):
+    """The live model advances a token at a time, a replay all at once: same kernels, same hits."""
+    _, events = tape
+    whole, cache = run(policy, events, np.ones(12), 6, profile=np.arange(12.0))
+    cache = ExpertCache(cache.policy, cache.sizes, cache.cache_of, cache.capacity, profile=cache.profile)
+    parts = []
+    for part in (events[:cut], events[cut:]):
+        keys = np.array([k for event in part for k in event], np.int32)
+        parts.append(cache.advance(keys, np.concatenate(([0], np.cumsum([len(e) for e in part]))).astype(np.int64)))
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+@given(tape=tapes)
+@settings(max_examples=30, deadline=None)
+def test_lru_misses_never_rise_with_capacity(tape):
+    _, events = tape
+    hits = [run("lru", events, np.ones(12), capacity)[0].sum() for capacity in range(4, 13)]
+    assert hits == sorted(hits)
+
+
+@pytest.mark.parametrize("policy", [name for name in CACHES if name not in ("belady", "static")])  # static may bypass
+@given(tape=tapes, capacity=st.integers(2, 12))
+@settings(max_examples=30, deadline=None)
+def test_nothing_beats_belady_at_equal_sizes(policy, tape, capacity):
+    _, events = tape
+    events = [[key] for event in events for key in event]
+    bound = run("belady", events, np.ones(12), capacity, serial=True)[0].sum()
+    assert run(policy, events, np.ones(12), capacity, serial=True)[0].sum() <= bound
+
+
+@given(tape=tapes, capacity=st.integers(4, 12))
+@settings(max_examples=30, deadline=None)
+def test_lru_as_a_rank_equals_the_queue(tape, capacity):
+    """The ranked kernel with rank = now is an LRU; so a user's rank function is held to the same oracle."""
+    _, events = tape
+    assert run(RankedLRU(), events, np.ones(12), capacity)[0].tolist() == run("lru", events, np.ones(12), capacity)[0].tolist()
+
+
+@dataclass(frozen=True)
+class RankedLRU:
+    """What a user writes: fields are parameters, `rank` is plain Python."""
+
+    kind: ClassVar[str] = "ranked"
+    bypass: ClassVar[bool] = False
+    is_bound: ClassVar[bool] = False
+    profile_frac: ClassVar[float] = 0.0
+
+    def params(self):
+        return np.zeros(0)
+
+    @staticmethod
+    def rank(now, n_cached, n_total, profile, params):
+        return now
+
+
+def test_golden_hits_of_one_fixed_tape():
+    """400 events of 4 of 32 experts; `make golden` prints them to paste after a deliberate change."""
+    assert golden_counts() == GOLDEN
+
+
+# capacity                4     8    16    24 experts of 32, 1,600 lookups
+GOLDEN = {
+    "lru": [867, 1054, 1303, 1474],
+    "lfu": [867, 1143, 1330, 1466],
+    "lfu-lifetime": [867, 1149, 1347, 1467],
+    "fifo": [867, 1023, 1265, 1441],
+    "static": [886, 1063, 1316, 1468],
+    "random": [867, 1030, 1270, 1464],
+    "belady": [867, 1230, 1450, 1536],
+}
+
+
+def golden_counts():
+    events = random_events(np.random.default_rng(20), 400, 32, 4)
+    profile = np.bincount([k for event in events[:40] for k in event], minlength=32).astype(float)
+    return {
+        name: [int(run(name, events, np.ones(32), capacity, profile=profile)[0].sum()) for capacity in (4, 8, 16, 24)]
+        for name in CACHES
+    }
+
+
+def test_negative_a_loop_larger_than_the_cache_defeats_lru_and_fifo():
+    """Layer order floods a global LRU: below one cycle it hits exactly nothing, while random victims and Belady still hit."""
+    events = [[key] for _ in range(50) for key in range(10)]
+    hits = {name: int(run(name, events, np.ones(10), 9, serial=True, profile=np.arange(10.0))[0].sum()) for name in CACHES}
+    assert hits["lru"] == 0
+    assert hits["fifo"] == 0
+    assert hits["random"] > 0
+    assert hits["belady"] > hits["random"]
+
+
+def test_negative_frequency_loses_when_the_working_set_moves():
+    """In-cache LFU keeps yesterday's experts: after a change of topic LRU wins."""
+    first, second = [[k] for _ in range(60) for k in range(4)], [[k] for _ in range(60) for k in range(4, 9)]
+    events = first + second
+    late = slice(len(first), None)
+    lru, _ = run("lru", events, np.ones(9), 5, serial=True)
+    lfu, _ = run("lfu", events, np.ones(9), 5, serial=True)
+    assert lru[late].sum() > 200
+    assert lfu[late].sum() < 10
+
+
+def test_random_victims_follow_the_seed_and_nothing_else():
+    events = random_events(np.random.default_rng(1), 200, 12, 2)
+    a, b, c = (run(RandomVictim(), events, np.ones(12), 5, seed=seed)[0] for seed in (3, 3, 4))
+    assert a.tolist() == b.tolist()
+    assert a.tolist() != c.tolist()
+
+
+def test_caches_of_different_layers_do_not_touch():
+    """Two caches side by side give what each gives alone."""
+    rng = np.random.default_rng(5)
+    one, two = random_events(rng, 80, 8, 2), random_events(rng, 80, 8, 2)
+    keys = np.array([k for a, b in zip(one, two, strict=True) for k in a + [x + 8 for x in b]], np.int32)
+    cache_of = (np.arange(16) // 8).astype(np.int32)
+    for name in CACHES:
+        if name == "random":  # both caches draw from one generator
+            continue
+        profile = np.tile(np.arange(8.0), 2)
+        both = ExpertCache(CACHES[name](), np.ones(16, np.int64), cache_of, np.full(2, 4, np.int64), profile=profile)
+        hits = both.advance(keys, np.arange(0, keys.size + 1, 2, dtype=np.int64)).reshape(-1, 2, 2)
+        for side, events in enumerate((one, two)):
+            alone, _ = run(name, events, np.ones(8), 4, profile=profile[:8])
+            assert hits[:, side].ravel().tolist() == alone.tolist(), name
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="below one expert"):
+        run("lru", [[0]], [5], 4)
+    with pytest.raises(ValueError, match="profile_frac"):
+        Static(profile_frac=0.0)
+    with pytest.raises(ValueError, match="does not compile"):
+        run(BadRank(), [[0]], [1], 1)
+    cache = ExpertCache(CACHES["belady"](), np.ones(2, np.int64), np.zeros(2, np.int32), np.array([1], np.int64))
+    cache.advance(np.array([0], np.int32))
+    with pytest.raises(ValueError, match="reads the future"):
+        cache.advance(np.array([0], np.int32))
+
+
+class BadRank(RankedLRU):
+    @staticmethod
+    def rank(now, n_cached, n_total, profile, params):
+        return undefined_name + now  # noqa: F821
+
+
+def test_policies_hold_no_instances_and_bounds_say_so():
+    assert all(isinstance(kind, type) for kind in CACHES.values())
+    assert [name for name, kind in CACHES.items() if kind().is_bound] == ["belady"]
+    assert Static(profile_frac=1.0).is_bound
+    assert not LRU().is_bound

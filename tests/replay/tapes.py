@@ -1,0 +1,55 @@
+"""Small traces for tests, made from a seed: the arrays a tape would give."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from replay.trace import Trace, trace_from_tables
+from warehouse.geometry import Geometry
+
+GEOMETRY = Geometry(
+    architecture="test",
+    n_layers=4,
+    hidden=64,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    vocab=100,
+    moe_layers=(1, 2, 3),
+    n_experts=8,
+    top_k=2,
+    expert_intermediate=32,
+    dense_intermediate=128,
+)
+
+
+def make_tables(seed=0, n_requests=3, n_prompt=10, n_decode=20, geometry=GEOMETRY):
+    """Polars `routing` and `passes` of requests run back to back: one prefill pass, then one pass per token."""
+    rng = np.random.default_rng(seed)
+    weights = 1.0 / np.arange(1, geometry.n_experts + 1)
+    favourites = {layer: rng.permutation(geometry.n_experts) for layer in geometry.moe_layers}
+    routing, passes = [], []
+    for request in range(n_requests):
+        for step in range(n_decode + 1):
+            positions = range(n_prompt) if step == 0 else [n_prompt + step - 1]
+            kind = "prefill" if step == 0 else "decode"
+            passes.append({"pass_id": len(passes), "kind": kind, "n_tokens": len(positions), "request_ids": [request]})
+            for layer in geometry.moe_layers:
+                for position in positions:
+                    picks = rng.choice(geometry.n_experts, geometry.top_k, replace=False, p=weights / weights.sum())
+                    routing.append(
+                        {
+                            "request_id": request,
+                            "position": position,
+                            "layer": layer,
+                            "pass_id": len(passes) - 1,
+                            "expert_ids": favourites[layer][picks].tolist(),
+                        }
+                    )
+    return pl.DataFrame(routing), pl.DataFrame(passes)
+
+
+def make_trace(seed=0, geometry=GEOMETRY, **sizes) -> Trace:
+    routing, passes = make_tables(seed, geometry=geometry, **sizes)
+    return trace_from_tables("test", geometry, "synthetic", routing, passes)

@@ -1,0 +1,209 @@
+"""The expert engine: conservation, determinism, the LRU curve against single replays, peers, and an engine's own records."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tapes import GEOMETRY, make_trace
+
+from bench.peer import peer_miss_ratio
+from capture.importers.bigmoe import import_bigmoe
+from hw.spec import load
+from policies import CACHES
+from policies.cache import ExpertCache
+from replay.capacity import parse_capacity, total_expert_bytes
+from replay.curve import lru_curve
+from replay.experts import replay, replay_all_capacities
+from replay.semantics import CHOICES, Semantics
+from replay.stream import stream
+from replay.trace import trace_from_tables
+from replay.verify import verify
+from warehouse.tape import Store
+
+PHONE = load("phone-lpddr5x-ufs4")
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "bigmoeonedge"
+EVERY_SEMANTICS = [Semantics(*words) for words in itertools.product(*CHOICES.values())]
+
+
+@pytest.mark.parametrize("name", list(CACHES))
+def test_conservation_and_determinism(name):
+    trace = make_trace(seed=3)
+    capacity = parse_capacity("60%", trace.geometry, "int8-g32")
+    size = trace.geometry.expert_bytes("int8-g32")[0]
+    for semantics in EVERY_SEMANTICS:
+        result = replay(trace, CACHES[name](), PHONE, semantics, capacity)
+        m = {key: metric.value for key, metric in result.metrics.items()}
+        assert m["backing_bytes"] == (m["n_lookups"] - m["n_hits"]) * size
+        line = result.timeline
+        assert line["n_lookups"].sum() == m["n_lookups"]
+        assert line["backing_bytes"].sum() == m["backing_bytes"]
+        assert np.isclose(line["step_s"].sum(), m["total_s"])
+        assert np.isclose(line["energy_j"].sum(), m["total_energy_j"])
+        assert np.isclose(result.request_metrics["request_energy_j"].sum(), m["total_energy_j"])
+        assert np.all(line["step_s"] >= line["backing_bytes"] / PHONE.tiers["flash"].peak_bytes_per_s.value)
+        assert np.all(np.diff(line["start_s"]) > 0)
+        for metric in result.metrics.values():
+            if metric.low is not None:
+                assert metric.low <= metric.value <= metric.high
+        again = replay(make_trace(seed=3), CACHES[name](), PHONE, semantics, capacity)
+        for table, rows in result.tables("id", "test").items():
+            assert rows.equals(again.tables("id", "test")[table]), table
+
+
+def test_a_cache_of_everything_misses_only_once():
+    trace = make_trace()
+    result = replay(trace, CACHES["lru"](), None, Semantics("global"), parse_capacity("100%", trace.geometry, "int4"), "int4")
+    used = np.unique(stream(trace, Semantics("global")).keys).size
+    assert result.metrics["n_lookups"].value - result.metrics["n_hits"].value == used
+    assert set(result.tables("id", "adhoc")) == {"replays", "metrics"}
+
+
+@pytest.mark.parametrize("lookup", CHOICES["lookup"])
+@pytest.mark.parametrize("start", CHOICES["start"])
+@pytest.mark.parametrize("scope", CHOICES["scope"])
+def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
+    trace = make_trace(seed=7, n_decode=40)
+    semantics = Semantics(scope, lookup=lookup, start=start)
+    layers, experts = len(GEOMETRY.moe_layers), GEOMETRY.n_experts
+    curve = lru_curve(stream(trace, semantics), semantics, layers, experts)
+    size = trace.geometry.expert_bytes("fp16")[0]
+    for capacity, hits in zip(curve.capacity_experts, curve.n_hits, strict=True):
+        if scope == "per-layer" and capacity < GEOMETRY.top_k * layers:
+            continue  # refused by the engine: hits would depend on the order within a token
+        result = replay(trace, CACHES["lru"](), None, semantics, int(capacity) * size, "fp16")
+        assert result.metrics["n_hits"].value == hits, capacity
+    assert np.all(np.diff(curve.n_hits) >= 0)
+    rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"]
+    assert rows.column("n_hits").to_pylist() == curve.n_hits.tolist()
+
+
+def decode_like_keys(seed, n_tokens=3000, n_layers=6, n_experts=32, k=4, sticky=0.5):
+    rng = np.random.default_rng(seed)
+    previous, keys = [rng.choice(n_experts, k, replace=False) for _ in range(n_layers)], []
+    for _ in range(n_tokens):
+        for layer in range(n_layers):
+            fresh = rng.choice(n_experts, k, replace=False)
+            kept = previous[layer][rng.random(k) < sticky]
+            previous[layer] = np.concatenate((kept, fresh[~np.isin(fresh, kept)]))[:k]
+            keys.append(previous[layer] + layer * n_experts)
+    return np.concatenate(keys).astype(np.int32)
+
+
+TRACES = {
+    "zipf": lambda: (np.minimum(np.random.default_rng(1).zipf(1.2, 60_000), 500) - 1).astype(np.int32),
+    "decode": lambda: decode_like_keys(2),
+    "scan-and-loop": lambda: (np.arange(60_000) % 150 + np.random.default_rng(3).integers(0, 60, 60_000)).astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("trace", list(TRACES))
+@pytest.mark.parametrize("policy", ["lru", "lfu", "belady"])
+def test_miss_ratios_equal_libcachesim(policy, trace):
+    pytest.importorskip("libcachesim")
+    keys = TRACES[trace]()
+    n_keys = int(keys.max()) + 1
+    for share in (0.1, 0.4):
+        capacity = max(8, int(share * n_keys))
+        cache = ExpertCache(
+            CACHES[policy](), np.ones(n_keys, np.int64), np.zeros(n_keys, np.int32), np.array([capacity], np.int64)
+        )
+        ours = 1.0 - cache.advance(keys).mean()
+        assert round(ours, 6) == round(peer_miss_ratio(keys, policy, capacity), 6)
+
+
+CURVES = {
+    "lru": ("lru", "global"),
+    "belady": ("belady", "global"),
+    "lfu": ("lfu-lifetime", "global"),
+    "layer": ("lru", "per-layer"),
+    "layerlfu": ("lfu-lifetime", "per-layer"),
+}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the BigMoeOnEdge traces are not beside the project")
+@pytest.mark.parametrize(
+    ("name", "n_rows", "n_hits", "n_lookups"), [("qwen", 36864, 29597, 39526), ("gemma", 23040, 18872, 24578)]
+)
+def test_an_engines_own_residency_and_published_curves(name, n_rows, n_hits, n_lookups, tmp_path):
+    store = Store(str(tmp_path))
+    tape = store.open(import_bigmoe(SHARED / f"{name}.route.csv", store))
+    routing = tape.read("routing")
+    trace = trace_from_tables(tape.trace_id, tape.geometry, "imported", routing, tape.read("passes"))
+    recorded = routing["residency"].explode().to_numpy().astype(np.uint8)
+    found = verify(trace, recorded, 4000 * 2**20)
+    assert (found.n_decode_rows, found.n_agree, found.n_hits, found.n_lookups) == (n_rows, n_rows, n_hits, n_lookups)
+    n_compared = 0
+    for row in csv.DictReader((SHARED / f"{name}-curve.csv").open()):
+        if row["policy"] not in CURVES:
+            continue
+        policy, scope = CURVES[row["policy"]]
+        semantics = Semantics(scope, overflow="keep")
+        got = verify(trace, None, int(row["budget_mib"]) * 2**20, policy, semantics)
+        assert f"{100 * got.hit_frac:.3f}" == row["hit_pct_cum"], row
+        assert f"{100 * got.hit_frac_decode:.3f}" == row["hit_pct_decode"], row
+        assert f"{got.backing_bytes / 2**20:.1f}" == row["read_mib"], row
+        n_compared += 1
+    assert n_compared == 55
+
+
+def test_negative_verify_notices_a_wrong_budget_and_a_flipped_row():
+    trace = make_trace()
+    geometry = trace.geometry.model_copy(update={"recorded_expert_bytes": (100, 100, 100)})
+    trace = make_trace(geometry=geometry)
+    semantics = Semantics("global", overflow="keep")
+    looked_up = stream(trace, semantics)
+    cache = ExpertCache(
+        CACHES["lru"](), np.full(24, 100, np.int64), np.zeros(24, np.int32), np.array([1200], np.int64), keep_overflow=True
+    )
+    hits = cache.advance(looked_up.keys, looked_up.offsets)
+    recorded = np.zeros(trace.ids.size, np.uint8)
+    is_decode = np.repeat(trace.pass_kind[trace.row_pass] == 1, np.diff(trace.offsets))
+    recorded[is_decode] = hits[np.repeat(trace.pass_kind[looked_up.event_pass] == 1, np.diff(looked_up.offsets))]
+    assert verify(trace, recorded, 1200).first_difference is None
+    assert verify(trace, recorded, 1000).first_difference is not None
+    recorded[np.flatnonzero(is_decode)[17]] ^= 1
+    found = verify(trace, recorded, 1200)
+    assert (found.first_difference, found.n_decode_rows - found.n_agree) == (17, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("50%", 0.5), ("12 experts", 0.5), ("24experts", 1.0), ("0.001 GB", None), ("64KiB", None)],
+)
+def test_capacities_as_people_write_them(text, expected):
+    total = total_expert_bytes(GEOMETRY, "fp16")
+    got = parse_capacity(text, GEOMETRY, "fp16")
+    assert got == {"0.001 GB": 10**6, "64KiB": 65536}.get(text, round(total * (expected or 0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("half", "not understood"), ("120%", "more than all"), ("0%", "zero"), ("5 apples", "unit 'apples' is unknown")],
+)
+def test_bad_capacities_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_capacity(text, GEOMETRY, "fp16")
+
+
+def test_capacities_that_cannot_work_are_refused():
+    trace = make_trace()
+    with pytest.raises(ValueError, match="below one expert"):
+        replay(trace, CACHES["lru"](), None, Semantics("global"), 10)
+    one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
+    with pytest.raises(ValueError, match="below top-k = 2"):
+        replay(trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
+    with pytest.raises(ValueError, match="unknown expert format 'int5'"):
+        replay(trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
+
+
+def test_results_fit_their_declared_tables():
+    trace = make_trace()
+    tables = replay(trace, CACHES["static"](), PHONE, Semantics("global"), 10**6).tables("abc", "test")
+    assert set(tables) == {"replays", "metrics", "timeline", "request_metrics"}
+    assert tables["timeline"].num_rows == trace.pass_ids.size
+    assert pa.types.is_float64(tables["metrics"].schema.field("value").type)

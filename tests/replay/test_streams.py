@@ -1,0 +1,78 @@
+"""A trace under each semantics: which lookups, in which order, grouped how."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tapes import GEOMETRY, make_tables, make_trace
+
+from replay.semantics import CHOICES, Semantics
+from replay.stream import stream
+from replay.trace import trace_from_tables
+
+
+def obvious_events(routing, passes, prefill):
+    """(pass, layer) groups as lists of distinct keys in order of last mention, from the tables themselves."""
+    kinds = dict(zip(passes["pass_id"], passes["kind"], strict=True))
+    groups: dict = {}
+    for row in routing.iter_rows(named=True):
+        token = row["position"] if prefill == "token-major" and kinds[row["pass_id"]] == "prefill" else -1
+        layer = GEOMETRY.moe_layers.index(row["layer"])
+        mentioned = groups.setdefault((row["pass_id"], token, layer), [])
+        mentioned += [layer * GEOMETRY.n_experts + e for e in row["expert_ids"]]
+    return [[k for i, k in enumerate(g) if k not in g[i + 1 :]] for _, g in sorted(groups.items())]
+
+
+@pytest.mark.parametrize("prefill", CHOICES["prefill"])
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=15, deadline=None)
+def test_events_equal_the_obvious_grouping(prefill, seed):
+    routing, passes = make_tables(seed, n_requests=2, n_prompt=5, n_decode=4)
+    trace = trace_from_tables("t", GEOMETRY, "synthetic", routing, passes)
+    made = stream(trace, Semantics(scope="global", prefill=prefill))
+    events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
+    assert events == obvious_events(routing, passes, prefill)
+
+
+def test_layer_major_prefill_loads_each_expert_once():
+    trace = make_trace(n_requests=1, n_prompt=50, n_decode=0)
+    made = stream(trace, Semantics(scope="global"))
+    assert made.offsets.size == 1 + len(GEOMETRY.moe_layers)
+    assert made.keys.size <= trace.n_keys
+    assert np.unique(made.keys).size == made.keys.size
+
+
+def test_cold_starts_cut_at_requests():
+    trace = make_trace(n_requests=3)
+    persistent, cold = (stream(trace, Semantics(scope="global", start=start)) for start in ("persistent", "cold"))
+    assert persistent.segments.tolist() == [0, persistent.offsets.size - 1]
+    assert cold.segments.size == 4
+    requests = trace.members[trace.member_offsets[cold.event_pass]]
+    for first, last in zip(cold.segments[:-1], cold.segments[1:], strict=True):
+        assert np.unique(requests[first:last]).size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r, p: (r.head(0), p), "no routing rows"),
+        (lambda r, p: (r, p.filter(pl.col("pass_id") != 3)), "belongs to a pass"),
+        (lambda r, p: (r.with_columns(layer=pl.lit(0)), p), "calls dense"),
+        (lambda r, p: (r.with_columns(expert_ids=pl.lit([9, 1])), p), "names expert 9"),
+        (lambda r, p: (r.reverse(), p), "not ordered"),
+        (lambda r, p: (r, p.with_columns(request_ids=pl.lit([], dtype=pl.List(pl.Int64)))), "no member"),
+    ],
+)
+def test_bad_tapes_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        trace_from_tables("t", GEOMETRY, "synthetic", *change(*make_tables()))
+
+
+def test_semantics_must_be_stated():
+    with pytest.raises(TypeError):
+        Semantics()
+    with pytest.raises(ValueError, match="scope 'both' is unknown; choose global or per-layer"):
+        Semantics(scope="both")
