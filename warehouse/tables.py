@@ -82,8 +82,10 @@ COLUMNS: dict[str, Column] = {
     "kv_head": Column(U16, "", "key-value head; query heads of its group are summed"),
     "reduction": Column(TEXT, "", "row (one query), column_sum (all queries of a pass), block_sum (rows summed by key block)"),
     "n_queries": Column(U32, "", "queries summed into the row"),
-    "key_positions": Column(pa.list_(I32), "tokens", "positions the masses belong to (block starts for block_sum); null: 0, 1, 2, ..."),
-    "mass": Column(pa.list_(F32), "1", "attention probability received, summed over the group's query heads and the row's queries"),
+    "key_positions": Column(
+        pa.list_(I32), "tokens", "positions the masses belong to (block starts for block_sum); null: all, from 0"
+    ),
+    "mass": Column(pa.list_(F32), "1", "attention probability received, over the group's query heads and the row's queries"),
     "rest": Column(F32, "1", "mass on positions that are not listed"),
     # acceptance and rounds
     "parent": Column(U32, "", "parent node in the draft tree"),
@@ -118,7 +120,7 @@ COLUMNS: dict[str, Column] = {
     "model_id": Column(TEXT, "", "hub id, directory or 'embedded'"),
     # results
     "trace_id": Column(TEXT, "", "tape the row belongs to"),
-    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and the sources of policies/, hw/ and replay/"),
+    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and sources of policies/, hw/, replay/"),
     "study": Column(TEXT, "", "study that asked for the replay; 'adhoc' for a single one"),
     "policy_params": Column(TEXT, "", "policy fields as JSON"),
     "is_bound": Column(FLAG, "", "sees the future: drawn as a bound, never as a method"),
@@ -128,7 +130,7 @@ COLUMNS: dict[str, Column] = {
     "lookup": Column(TEXT, "", "serial (experts one by one) or atomic (the experts of one event together)"),
     "prefill": Column(TEXT, "", "token-major, or layer-major with one load per unique expert of the pass"),
     "start": Column(TEXT, "", "persistent across requests, or cold per request"),
-    "overflow": Column(TEXT, "", "evict: an event larger than the cache keeps no more than fits; keep: it stays until the next event"),
+    "overflow": Column(TEXT, "", "evict: an event larger than the cache keeps what fits; keep: it stays until the next event"),
     "expert_format": Column(TEXT, "", "storage format of an expert; 'recorded' is the tape's own size"),
     "capacity_bytes": Column(I64, "B", "bytes of the cache, all layers together"),
     "capacity_experts": Column(F64, "experts", "capacity in mean-sized experts, all layers together"),
@@ -163,6 +165,20 @@ COLUMNS: dict[str, Column] = {
     "tables": Column(TEXT, "", "tables recorded, comma-separated"),
     "flags": Column(TEXT, "", "contamination findings as JSON"),
     "created_utc": Column(TEXT, "", "when the manifest was written"),
+    # summaries of tapes
+    "n_selected": Column(I64, "", "tokens that were routed to the expert"),
+    "overlap_frac": Column(F64, "1", "experts a token shares with the token before it in its request, over top-k; mean"),
+    "chance_frac": Column(F64, "1", "the same for uniform random routing: top-k / experts"),
+    "cosine": Column(F64, "1", "cosine between the selections per expert in prefill and in decode"),
+    # claims
+    "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
+    "paper": Column(TEXT, "", "short name of the paper"),
+    "location": Column(TEXT, "", "table, figure or section"),
+    "model": Column(TEXT, "", "model, as the paper calls it"),
+    "setting": Column(TEXT, "", "what the number was measured under"),
+    "statistic": Column(TEXT, "", "value, mean, min or max"),
+    "comparator": Column(TEXT, "", "= (stated), ~ (about), <= or >="),
+    "role": Column(TEXT, "", "input, calibrate (may be fitted on), predict (never fitted on) or report"),
 }
 
 TABLES: dict[str, Table] = {
@@ -200,7 +216,7 @@ TABLES: dict[str, Table] = {
     "attention": Table(
         ("request_id", "pass_id", "position", "layer", "kv_head", "reduction", "n_queries", "key_positions", "mass", "rest"),
         ("request_id", "pass_id", "position", "layer", "kv_head", "reduction"),
-        "the attention mass one query (row) or all queries of a pass (column_sum, position = last query) put on earlier positions",
+        "the attention mass one query (row) or all queries of a pass (column_sum, position = last) put on earlier positions",
         nullable=("key_positions",),
     ),
     "acceptance": Table(
@@ -333,10 +349,33 @@ TABLES: dict[str, Table] = {
         ("replay_id", "capacity_experts"),
         "hits of an LRU of every capacity, from one pass over the tape",
     ),
+    "popularity": Table(
+        ("trace_id", "layer", "expert", "phase", "n_selected"),
+        ("trace_id", "layer", "expert", "phase"),
+        "an expert of a layer that was selected in the phase; one never selected has no row",
+    ),
+    "locality": Table(
+        ("trace_id", "layer", "phase", "overlap_frac", "chance_frac"),
+        ("trace_id", "layer", "phase"),
+        "a layer: the experts that consecutive tokens share; phase is the later token's",
+    ),
+    "similarity": Table(
+        ("trace_id", "layer", "cosine"),
+        ("trace_id", "layer"),
+        "a layer: how alike prefill and decode use its experts",
+    ),
+    "claims": Table(
+        ("claim_id", "paper", "location", "metric", "model", "setting", "statistic", "comparator", "value", "unit", "role"),
+        ("claim_id",),
+        "a number of a paper; value is null where it is withheld or the paper prints none",
+        nullable=("value",),
+    ),
 }
 
 TAPE_TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses")
 RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
+SUMMARY_TABLES = ("popularity", "locality", "similarity")
+WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, "quality", "claims")
 
 
 def schema(name: str, present: tuple[str, ...] = ()) -> pa.Schema:

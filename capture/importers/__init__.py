@@ -1,0 +1,1 @@
+"""Traces of other engines -> tape, one format per file. No torch here."""

@@ -1,0 +1,186 @@
+"""BigMoeOnEdge `route_trace v1` -> tape. The engine streams experts from a phone's flash and logs which it found resident.
+
+    # route_trace v1
+    # model=... arch=... n_layer=48 n_expert=128 n_expert_used=6
+    # layer=0 expert_bytes=3059712 dense_bytes=11953152          one line per layer; expert_bytes=0: a dense layer
+    turn,phase,step,layer,slot,expert,weight,residency,expert_bytes
+
+One line per routed expert: phase 0 is prefill (layer-major), 1 decode (token-major); step is the token's position; slot its rank
+by weight. residency is 1 where the expert was resident (0 on all prefill rows); expert_bytes are the bytes read, 0 on a hit or a
+repeat: it follows from the others and is not kept. Top-k is the header's n_expert_used, never the model card's: runs override it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from capture.importers.checks import BadImport, known_top_k
+from capture.importers.rows import RoutedRows, Source, write_import
+from warehouse.geometry import Geometry
+from warehouse.tape import Store
+
+FORMAT = "# route_trace v1"
+COLUMNS = {
+    "turn": pl.Int64,
+    "phase": pl.Int64,
+    "step": pl.Int64,
+    "layer": pl.Int64,
+    "slot": pl.Int64,
+    "expert": pl.Int64,
+    "weight": pl.Float64,
+    "residency": pl.Int64,
+    "expert_bytes": pl.Int64,
+}
+_MODEL = re.compile(
+    r"# model=(?P<model>.*) arch=(?P<arch>\S+) n_layer=(?P<n_layer>\d+) n_expert=(?P<n_expert>\d+) n_expert_used=(?P<top_k>\d+)"
+)
+_LAYER = re.compile(r"# layer=(\d+) expert_bytes=(\d+) dense_bytes=(\d+)")
+
+
+@dataclass(frozen=True)
+class _Header:
+    model: str
+    geometry: Geometry
+    n_lines: int  # before the first row
+
+
+def import_bigmoe(path: str | Path, store: Store) -> str:
+    """Imports one file and returns the trace id; importing it again changes nothing.
+
+    One request per turn. Its prefill is one pass (more where the engine split the prompt: a new pass starts where the layer falls
+    back), each decode step is one. Token ids are not recorded: null. Raises BadImport, OSError.
+    """
+    path = Path(path)
+    raw = path.read_bytes()
+    header = _header(raw, path)
+    frame = _rows(raw, header, path)
+    source = Source(
+        path=path,
+        content=(raw,),
+        model_id=header.model,
+        geometry=header.geometry,
+        model_top_k=known_top_k(header.model),
+        settings={"importer": "bigmoe", "format": FORMAT.removeprefix("# ")},
+    )
+    return write_import(store, source, _routed(frame, header, path))
+
+
+def _header(raw: bytes, path: Path) -> _Header:
+    """The comment lines and the column line. Raises BadImport."""
+    if not raw:
+        raise BadImport(f"{path}: the file is empty; record or download it again")
+    text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8", errors="replace")
+    if text.readline().strip() != FORMAT:
+        raise BadImport(f"{path}: line 1 is not {FORMAT!r}; give a BigMoeOnEdge route trace")
+    comments = [line.strip() for line in itertools.takewhile(lambda line: line.startswith("#"), text)]
+    n_lines = len(comments) + 2
+    columns = raw.split(b"\n", n_lines)[n_lines - 1 : n_lines]
+    if not columns or columns[0].strip().decode(errors="replace") != ",".join(COLUMNS):
+        raise BadImport(f"{path}: line {n_lines} must be {','.join(COLUMNS)}; the file is of another version or cut off")
+    model = next(filter(None, map(_MODEL.match, comments)), None)
+    if model is None:
+        raise BadImport(f"{path}: no line '# model=... arch=... n_layer=... n_expert=... n_expert_used=...'; download it again")
+    layers = [tuple(map(int, m.groups())) for m in map(_LAYER.match, comments) if m]
+    n_layers, n_experts, top_k = (int(model[name]) for name in ("n_layer", "n_expert", "top_k"))
+    if [layer for layer, _, _ in layers] != list(range(n_layers)):
+        raise BadImport(f"{path}: the header lists {len(layers)} layers, n_layer is {n_layers}; download the file again")
+    if not 0 < top_k <= n_experts:
+        raise BadImport(f"{path}: n_expert_used={top_k} must lie in 1..n_expert ({n_experts}); download the file again")
+    name = re.split(r"[\\/]", model["model"])[-1].removesuffix(".gguf")
+    return _Header(name, _geometry(model["arch"], n_experts, top_k, layers), n_lines)
+
+
+def _geometry(arch: str, n_experts: int, top_k: int, layers: list[tuple[int, ...]]) -> Geometry:
+    """Sizes as recorded; widths are 0: the header has none. A dense layer's bytes count with the next MoE layer, or the last."""
+    moe = [layer for layer, expert_bytes, _ in layers if expert_bytes]
+    dense = [0] * len(moe)
+    for layer, _, dense_bytes in layers:
+        if moe:
+            dense[min(np.searchsorted(moe, layer), len(moe) - 1)] += dense_bytes
+    return Geometry(
+        architecture=arch,
+        n_layers=len(layers),
+        hidden=0,
+        n_heads=0,
+        n_kv_heads=0,
+        head_dim=0,
+        vocab=0,
+        moe_layers=tuple(moe),
+        n_experts=n_experts,
+        top_k=top_k,
+        recorded_expert_bytes=tuple(layers[layer][1] for layer in moe),
+        recorded_dense_bytes=tuple(dense),
+    )
+
+
+def _rows(raw: bytes, header: _Header, path: Path) -> pl.DataFrame:
+    """The CSV part, one row per routed expert. Raises BadImport naming the line of the first row that cannot be read."""
+    body = raw.split(b"\n", header.n_lines)[header.n_lines]
+    if not body.strip():
+        raise BadImport(f"{path}: no rows after the header; record the trace again")
+    if not body.endswith(b"\n"):
+        raise BadImport(f"{path}: the last line is cut off (it has no line end); record or download the file again")
+    try:
+        frame = pl.read_csv(io.BytesIO(body), has_header=False, schema=COLUMNS)
+        if not sum(frame.null_count().row(0)):
+            return frame
+    except pl.exceptions.PolarsError:
+        pass
+    raise BadImport(f"{path}: {_first_bad_line(body, header.n_lines)}; the trace is damaged: record or download it again")
+
+
+def _first_bad_line(body: bytes, n_before: int) -> str:
+    for number, line in enumerate(body.decode(errors="replace").splitlines(), n_before + 1):
+        fields = line.split(",")
+        if len(fields) != len(COLUMNS):
+            return f"line {number} has {len(fields)} fields, {len(COLUMNS)} are expected"
+        for (name, kind), field in zip(COLUMNS.items(), fields, strict=True):
+            try:
+                float(field) if kind == pl.Float64 else int(field)
+            except ValueError:
+                return f"line {number}: {name} is {field!r}, not a number"
+    return "a number is out of range"
+
+
+def _routed(frame: pl.DataFrame, header: _Header, path: Path) -> RoutedRows:
+    """One row per (token, layer) from one per routed expert. Raises BadImport if a token lacks slots or names a foreign layer."""
+    k = header.geometry.top_k
+    turn, phase, step, layer, slot = (frame[name].to_numpy() for name in ("turn", "phase", "step", "layer", "slot"))
+    remedy = "the trace is damaged: record or download it again"
+
+    def line(at: int) -> int:
+        return int(at) + header.n_lines + 1
+
+    keys = np.column_stack((turn, phase, step, layer))
+    wrong = slot != np.arange(len(frame)) % k
+    wrong[1:] |= (slot[1:] > 0) & (keys[1:] != keys[:-1]).any(axis=1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise BadImport(f"{path}: line {line(at)}: slot {slot[at]}, expected slot {at % k} of {k} of one token; {remedy}")
+    if len(frame) % k:
+        raise BadImport(f"{path}: the last token has {len(frame) % k} of {k} experts; {remedy}")
+    moe = np.isin(layer, header.geometry.moe_layers)
+    bad = ~moe | (turn < 0) | (step < 0) | ~np.isin(phase, (0, 1)) | ~np.isin(frame["residency"].to_numpy(), (0, 1))
+    if bad.any():
+        at = int(np.argmax(bad))
+        found = ", ".join(f"{name} {frame[name][at]}" for name in ("turn", "phase", "step", "layer", "residency"))
+        raise BadImport(f"{path}: line {line(at)}: {found}: a value is outside what the header or the format allows; {remedy}")
+    turn, phase, step, layer = keys[::k].T
+    starts = (np.diff(turn) != 0) | (np.diff(phase) != 0) | (np.diff(layer) < 0) | ((phase[1:] == 1) & (np.diff(step) != 0))
+    return RoutedRows(
+        request_id=np.unique(turn, return_inverse=True)[1],
+        position=step,
+        layer=layer,
+        pass_id=np.concatenate(([0], np.cumsum(starts))),
+        is_decode=phase == 1,
+        expert_ids=frame["expert"].to_numpy().reshape(-1, k),
+        gate_weights=frame["weight"].to_numpy().reshape(-1, k),
+        residency=frame["residency"].to_numpy().reshape(-1, k),
+    )

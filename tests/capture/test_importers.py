@@ -1,0 +1,439 @@
+"""Importers: a tiny committed trace, the published ones where they lie, vLLM's arrays, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capture.importers.bigmoe import import_bigmoe
+from capture.importers.checks import BadImport, describe, known_top_k
+from capture.importers.vllm import import_vllm
+from warehouse.tape import Store, Tape
+
+REPO = Path(__file__).resolve().parents[2]
+TINY = REPO / "tests" / "data" / "tiny.route.csv"
+PUBLISHED = REPO.parent / "shared" / "data" / "traces" / "bigmoeonedge"
+BUDGET_BYTES = 2 << 20
+EXPERT_BYTES = (262144, 262144, 196608)
+Batch = tuple[int, list[list[int]]]  # a layer and its tokens' expert ids
+needs_published = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published traces are not beside this checkout")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def simulate_residency(batches: list[Batch], expert_bytes: tuple[int, ...], budget: int) -> list[list[list[int]]]:
+    """1 where an expert was resident. A batch is a layer and its tokens' ids; repeats promote; evict after it, never a member."""
+    cache: OrderedDict[tuple[int, int], int] = OrderedDict()
+    residency, used = [], 0
+    for layer, tokens in batches:
+        members = {(layer, e) for ids in tokens for e in ids}
+        residency.append([[int((layer, e) in cache) for e in ids] for ids in tokens])
+        for e in (e for ids in tokens for e in ids):
+            used += expert_bytes[layer] if (layer, e) not in cache else 0
+            cache[layer, e] = expert_bytes[layer]
+            cache.move_to_end((layer, e))
+        while used > budget and next(iter(cache)) not in members:  # members are the most recent: the first one ends the search
+            used -= cache.popitem(last=False)[1]
+    return residency
+
+
+def tiny_trace() -> str:
+    """The committed file: two turns of 5 and 4 prompt tokens, 10 and 8 decode steps; sticky routing, so that some lookups hit."""
+    rng = random.Random(7)
+    batches: list[Batch] = []
+    keys: list[tuple[int, int, list[int]]] = []  # turn, phase, steps of each batch
+    last = {layer: rng.sample(range(8), 2) for layer in range(3)}
+
+    def choose(layer: int) -> list[int]:
+        kept = [e for e in last[layer] if rng.random() < 0.6]
+        last[layer] = kept + rng.sample([e for e in range(8) if e not in kept], 2 - len(kept))
+        return list(last[layer])
+
+    for turn, (n_prompt, n_decode) in enumerate([(5, 10), (4, 8)]):
+        for layer in range(3):
+            steps = list(range(n_prompt)) if layer < 2 else [n_prompt - 1]
+            keys.append((turn, 0, steps))
+            batches.append((layer, [choose(layer) for _ in steps]))
+        for step in range(n_prompt, n_prompt + n_decode):
+            for layer in range(3):
+                keys.append((turn, 1, [step]))
+                batches.append((layer, [choose(layer)]))
+    lines = ["# route_trace v1", "# model=/data/tiny-moe.gguf arch=tinymoe n_layer=3 n_expert=8 n_expert_used=2"]
+    lines += [f"# layer={i} expert_bytes={b} dense_bytes=1000000" for i, b in enumerate(EXPERT_BYTES)]
+    lines.append("turn,phase,step,layer,slot,expert,weight,residency,expert_bytes")
+    for (turn, phase, steps), (layer, tokens), hits in zip(
+        keys, batches, simulate_residency(batches, EXPERT_BYTES, BUDGET_BYTES), strict=True
+    ):
+        read: set[int] = set()
+        for step, ids, resident in zip(steps, tokens, hits, strict=True):
+            weight = rng.randrange(500, 1000) / 1000
+            for slot, (e, hit) in enumerate(zip(ids, resident, strict=True)):
+                n_bytes = 0 if hit or e in read else EXPERT_BYTES[layer]
+                read.add(e)
+                share = weight if slot == 0 else 1 - weight
+                lines.append(f"{turn},{phase},{step},{layer},{slot},{e},{share:.3f},{hit if phase else 0},{n_bytes}")
+    return "\n".join(lines) + "\n"
+
+
+def decode_batches(tape: Tape) -> tuple[list[Batch], list[bool]]:
+    """Every (pass, layer) batch of the tape in order, and whether it is decode."""
+    routing = tape.read("routing").join(tape.read("passes").select("pass_id", "kind"), on="pass_id", maintain_order="left")
+    grouped = routing.group_by("pass_id", "layer", "kind", maintain_order=True).agg("expert_ids")
+    return [(row["layer"], row["expert_ids"]) for row in grouped.to_dicts()], (grouped["kind"] == "decode").to_list()
+
+
+def test_tiny_is_what_its_recipe_gives() -> None:
+    assert TINY.read_text() == tiny_trace(), "run `python tests/capture/test_importers.py` to write it"
+
+
+def test_golden_import(store: Store) -> None:
+    tape = store.open(import_bigmoe(TINY, store))
+    assert tape.trace_id.startswith("tiny-route-")
+    m = tape.manifest
+    assert (m.origin, m.model_id, m.source) == ("imported", "tiny-moe", "tiny.route.csv")
+    assert m.rows == {"requests": 2, "tokens": 27, "passes": 20, "routing": 9 * 2 + 2 + 18 * 3}
+    assert m.geometry.recorded_expert_bytes == EXPERT_BYTES
+    assert (m.geometry.top_k, m.geometry.n_experts, m.geometry.moe_layers, m.geometry.hidden) == (2, 8, (0, 1, 2), 0)
+    assert m.flags["missing_rows"] == {"expected": 81, "found": 74, "missing_by_layer": {"2": 7}}
+    requests = tape.read("requests")
+    assert requests["n_prompt_tokens"].to_list() == [5, 4]
+    assert requests["n_output_tokens"].to_list() == [10, 8]
+    passes = tape.read("passes")
+    assert passes["n_tokens"].to_list() == [5, *[1] * 10, 4, *[1] * 8]
+    assert passes["request_ids"].to_list() == [[0]] * 11 + [[1]] * 9
+    tokens = tape.read("tokens")
+    assert tokens["token_id"].null_count() == len(tokens) == 27
+    assert tokens.filter(phase="prefill")["pass_id"].unique().sort().to_list() == [0, 11]
+    routing = tape.read("routing")
+    assert routing["pass_id"].is_sorted()
+    assert routing.filter(pass_id=0)["layer"].to_list() == [0] * 5 + [1] * 5 + [2]
+    assert routing.filter(pass_id=0)["position"].to_list() == [0, 1, 2, 3, 4] * 2 + [4]
+    weights = np.array(routing["gate_weights"].to_list())
+    assert np.allclose(weights.sum(axis=1), 1, atol=1e-6)
+    assert (weights[:, 0] >= weights[:, 1]).all()
+
+
+def test_residency_survives_and_is_right_for_the_budget(store: Store) -> None:
+    tape = store.open(import_bigmoe(TINY, store))
+    batches, is_decode = decode_batches(tape)
+    expected = simulate_residency(batches, EXPERT_BYTES, BUDGET_BYTES)
+    found = iter(tape.read("routing")["residency"].to_list())
+    for hits, decode in zip(expected, is_decode, strict=True):
+        for row in hits:
+            assert next(found) == (row if decode else [0, 0])
+    assert 0.2 < np.mean([hit for hits, d in zip(expected, is_decode, strict=True) if d for row in hits for hit in row]) < 0.9
+
+
+@needs_published
+@pytest.mark.parametrize(
+    ("name", "n_routing", "n_decode", "n_hits", "n_prefill_unique", "flags"),
+    [
+        ("qwen", 7461, 36864, 29597, 2662, {"top_k_override", "missing_rows"}),
+        ("gemma", 4710, 23040, 18872, 1538, {"top_k_override"}),
+    ],
+)
+def test_published_traces(
+    store: Store, name: str, n_routing: int, n_decode: int, n_hits: int, n_prefill_unique: int, flags: set[str]
+) -> None:
+    tape = store.open(import_bigmoe(PUBLISHED / f"{name}.route.csv", store))
+    routing = tape.read("routing").join(tape.read("passes").select("pass_id", "kind"), on="pass_id")
+    decode, prefill = routing.filter(kind="decode"), routing.filter(kind="prefill")
+    assert len(routing) == n_routing
+    assert decode["expert_ids"].list.len().sum() == n_decode
+    assert decode["residency"].list.sum().sum() == n_hits
+    assert prefill.explode("expert_ids").select("layer", "expert_ids").n_unique() == n_prefill_unique
+    assert tape.geometry.top_k == 6
+    assert set(tape.manifest.flags) == flags
+    assert tape.manifest.flags["top_k_override"] == {"recorded": 6, "model": 8}
+    batches, is_decode = decode_batches(tape)
+    expected = simulate_residency(batches, tape.geometry.recorded_expert_bytes, 4000 << 20)
+    assert [row for hits, d in zip(expected, is_decode, strict=True) if d for row in hits] == decode["residency"].to_list()
+
+
+def test_import_is_idempotent(store: Store, tmp_path: Path) -> None:
+    trace_id = import_bigmoe(TINY, store)
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
+    assert import_bigmoe(TINY, store) == trace_id
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()} == before
+    changed = tmp_path / "tiny.route.csv"
+    changed.write_text(TINY.read_text().replace("tiny-moe", "other-moe"))
+    assert import_bigmoe(changed, store) != trace_id
+
+
+def test_an_interrupted_import_starts_over(store: Store) -> None:
+    trace_id = import_bigmoe(TINY, store)
+    store.fs.rm(store.trace_path(trace_id, "manifest.json"))
+    assert import_bigmoe(TINY, store) == trace_id
+    assert store.trace_ids() == [trace_id]
+
+
+def rows_of(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def edit(line: int, old: str, new: str) -> str:
+    lines = rows_of(tiny_trace())
+    assert old in lines[line - 1]
+    lines[line - 1] = lines[line - 1].replace(old, new, 1)
+    return "".join(lines)
+
+
+def column(line: int, index: int, value: str) -> str:
+    lines = rows_of(tiny_trace())
+    fields = lines[line - 1].rstrip("\n").split(",")
+    fields[index] = value
+    lines[line - 1] = ",".join(fields) + "\n"
+    return "".join(lines)
+
+
+def repeated_expert() -> str:
+    expert = rows_of(tiny_trace())[6].split(",")[5]
+    return column(8, 5, expert)
+
+
+def token_again() -> str:
+    lines = rows_of(tiny_trace())
+    return "".join(lines + lines[-2:])
+
+
+BAD_TRACES = {
+    "empty": ("", "the file is empty"),
+    "another format": ("layer,expert\n0,1\n", "line 1 is not '# route_trace v1'"),
+    "another version": (edit(6, ",residency", ""), "line 6 must be turn,phase"),
+    "no model line": (edit(2, "# model", "# modell"), "no line '# model="),
+    "a layer missing from the header": ("".join(rows_of(tiny_trace())[:4] + rows_of(tiny_trace())[5:]), "2 layers, n_layer is 3"),
+    "impossible top-k": (edit(2, "n_expert_used=2", "n_expert_used=9"), "n_expert_used=9 must lie in 1..n_expert"),
+    "header only": ("".join(rows_of(tiny_trace())[:6]), "no rows after the header"),
+    "cut inside a line": (tiny_trace()[:-4], "the last line is cut off"),
+    "cut after a field": (tiny_trace()[:-4].rsplit(",", 1)[0] + "\n", "has 8 fields, 9 are expected"),
+    "cut inside a token": ("".join(rows_of(tiny_trace())[:-1]), "the last token has 1 of 2 experts"),
+    "a slot missing": ("".join(rows_of(tiny_trace())[:10] + rows_of(tiny_trace())[11:]), "line 11: slot 0, expected slot 0"),
+    "not a number": (column(20, 5, "three"), "line 20: expert is 'three', not a number"),
+    "expert out of range": (column(20, 5, "8"), "expert 8 is outside 0..7"),
+    "negative expert": (column(20, 5, "-1"), "expert -1 is outside 0..7"),
+    "repeated id": (repeated_expert(), "appears twice in the row"),
+    "NaN weight": (column(20, 6, "nan"), "weight 1 is nan"),
+    "unknown layer": (column(7, 3, "3").replace("\n0,0,0,0,1", "\n0,0,0,3,1", 1), "line 7: turn 0, phase 0, step 0, layer 3"),
+    "unknown phase": (column(7, 1, "2").replace("\n0,0,0,0,1", "\n0,2,0,0,1", 1), "phase 2"),
+    "a token given twice": (token_again(), "was already given"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_bad_traces_leave_the_store_unchanged(name: str, store: Store, tmp_path: Path) -> None:
+    text, message = BAD_TRACES[name]
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    if name == "a slot missing":  # the row after the gap carries the wrong slot
+        message = "expected slot"
+    with pytest.raises(BadImport, match=r"bad\.csv") as caught:
+        import_bigmoe(path, store)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
+
+
+def test_a_missing_file_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nothing\.csv"):
+        import_bigmoe(tmp_path / "nothing.csv", store)
+
+
+def test_a_failed_write_leaves_no_tape(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, data: bytes) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(store, "write_bytes", full)
+    with pytest.raises(OSError, match="no space left"):
+        import_bigmoe(TINY, store)
+    assert store.trace_ids() == store.unfinished_ids() == []
+
+
+def test_contamination_flags(store: Store, tmp_path: Path) -> None:
+    lines = rows_of(tiny_trace())
+    head, body = lines[:6], [line.rstrip("\n").split(",") for line in lines[6:]]
+    for row in body:
+        row[5], row[6] = row[4], "0.5"  # every token chooses experts 0 and 1 with equal weights
+    path = tmp_path / "warmup.csv"
+    path.write_text("".join(head).replace("tiny-moe", "Mixtral-8x7B") + "".join(",".join(r) + "\n" for r in body))
+    flags = store.open(import_bigmoe(path, store)).manifest.flags
+    assert flags["repeated_tokens_frac"] == 1.0
+    assert flags["uniform_weights_frac"] == 1.0
+    assert "top_k_override" not in flags  # Mixtral's top-k is 2
+    assert "duplicate_prompts" not in flags  # the prompts have different lengths
+    sentences = describe({**flags, "top_k_override": {"recorded": 2, "model": 8}, "duplicate_prompts": 1})
+    assert len(sentences) == 5
+    assert any("overrode" in s for s in sentences)
+
+
+def test_duplicate_prompts_are_found_by_routing(store: Store, tmp_path: Path) -> None:
+    lines = rows_of(tiny_trace())
+    turn_0 = [line for line in lines[6:] if line.startswith("0,")]
+    path = tmp_path / "twice.csv"
+    path.write_text("".join(lines[:6] + turn_0 + ["1" + line[1:] for line in turn_0]))
+    assert store.open(import_bigmoe(path, store)).manifest.flags["duplicate_prompts"] == 1
+
+
+def test_a_split_prompt_is_several_passes(store: Store, tmp_path: Path) -> None:
+    """An engine with a small batch runs all layers for the first part of a prompt, then for the rest."""
+    lines = rows_of(tiny_trace())
+    prefill = [line for line in lines[6:] if line.startswith("0,0,") and line.split(",")[3] != "2"]
+    by_part = sorted(prefill, key=lambda line: int(line.split(",")[2]) >= 3)  # stable: layer-major within each part
+    path = tmp_path / "split.csv"
+    path.write_text("".join(lines[:6] + by_part))
+    passes = store.open(import_bigmoe(path, store)).read("passes")
+    assert passes["n_tokens"].to_list() == [3, 2]
+    assert passes["kind"].to_list() == ["prefill", "prefill"]
+
+
+def test_known_top_k() -> None:
+    assert known_top_k("Qwen3-30B-A3B-Q4_K_M") == 8
+    assert known_top_k("DeepSeek-V2-Lite-Chat") == 6
+    assert known_top_k("my-own-moe") is None
+
+
+# ------------------------------------------------------------------------------------------------------------------ vLLM
+
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 32,
+    "mlp_only_layers": [0],
+}
+P, G, L, K = 6, 5, 2, 4
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ids = rng.random((P + G, L, 16)).argsort(axis=2)[:, :, :K].astype(np.int16)
+    return {"prompt_routed_experts": ids[:P], "routed_experts": ids[P:]}
+
+
+def save(folder: Path, content: dict[str, np.ndarray], config: dict[str, object] | None = None) -> tuple[Path, Path]:
+    npz, config_path = folder / "request.npz", folder / "config.json"
+    np.savez(npz, **content)
+    config_path.write_text(json.dumps(CONFIG if config is None else config))
+    return npz, config_path
+
+
+def test_vllm_round_trip(store: Store, tmp_path: Path) -> None:
+    content = arrays() | {"prompt_token_ids": np.arange(100, 100 + P), "token_ids": np.arange(200, 200 + G + 1)}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.moe_layers == (1, 2)
+    assert tape.manifest.flags == {}
+    routing, tokens = tape.read("routing"), tape.read("tokens")
+    assert routing["gate_weights"].null_count() == len(routing) == (P + G) * L
+    assert routing.filter(pass_id=0)["layer"].to_list() == [1] * P + [2] * P
+    back = np.array(routing.sort("position", "layer")["expert_ids"].to_list()).reshape(P + G, L, K)
+    assert (back[:P] == content["prompt_routed_experts"]).all()
+    assert (back[P:] == content["routed_experts"]).all()
+    assert tokens["token_id"].to_list() == [*range(100, 100 + P), *range(200, 200 + G)]  # the last token is no pass's input
+    assert tokens["pass_id"].to_list() == [0] * P + list(range(1, G + 1))
+    requests = tape.read("requests")
+    assert (requests["n_prompt_tokens"][0], requests["n_output_tokens"][0]) == (P, G + 1)
+    assert len(requests["prompt_sha256"][0]) == 64
+
+
+def test_vllm_without_token_ids(store: Store, tmp_path: Path) -> None:
+    tape = store.open(import_vllm(*save(tmp_path, arrays()), store))
+    assert tape.read("tokens")["token_id"].null_count() == P + G
+    assert tape.read("requests")["prompt_sha256"][0] is None
+    assert tape.read("requests")["n_output_tokens"][0] == G
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_vllm_row_of_the_last_token_is_dropped(with_tokens: bool, store: Store, tmp_path: Path) -> None:
+    content = arrays()
+    content["routed_experts"] = np.concatenate((content["routed_experts"], np.zeros((1, L, K), np.int16)))
+    if with_tokens:
+        content |= {"prompt_token_ids": np.arange(P), "token_ids": np.arange(G + 1)}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.manifest.rows["tokens"] == P + G
+    assert list(tape.manifest.flags) == ["last_row_dropped"]
+
+
+def test_vllm_top_k_is_the_array_s(store: Store, tmp_path: Path) -> None:
+    content = {name: ids[:, :, :3] for name, ids in arrays().items()}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.top_k == 3
+    assert tape.manifest.flags == {"top_k_override": {"recorded": 3, "model": 4}}
+
+
+def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    return arrays() | {name: value}
+
+
+def damaged(value: int) -> np.ndarray:
+    ids = arrays()["routed_experts"].copy()
+    ids[2, 1, 0] = value
+    return ids
+
+
+BAD_ARRAYS = {
+    "expert out of range": (changed("routed_experts", damaged(16)), None, "position 8, layer 2: expert 16 is outside 0..15"),
+    "padding": (changed("routed_experts", damaged(-1)), None, "expert -1 is outside"),
+    "repeated id": (changed("routed_experts", damaged(int(arrays()["routed_experts"][2, 1, 1]))), None, "appears twice"),
+    "array missing": (
+        {"routed_experts": arrays()["routed_experts"]},
+        None,
+        "prompt_routed_experts is missing; found routed_experts",
+    ),
+    "two dimensions": (changed("routed_experts", np.zeros((3, 4), np.int16)), None, "int16 [tokens, layers, top-k] is expected"),
+    "floats": (changed("routed_experts", np.zeros((3, L, K))), None, "routed_experts is float64"),
+    "another model's config": (arrays(), CONFIG | {"num_hidden_layers": 5}, "has 2 layers, config.json 4 MoE layers"),
+    "dense config": (arrays(), {k: v for k, v in CONFIG.items() if k != "num_experts"}, "a model without routed experts"),
+    "config of something else": (arrays(), {"vocab_size": 3}, "hidden_size is missing"),
+    "config is a list": (arrays(), [], "give the model's Hugging Face config.json"),
+    "top-k differs": (changed("routed_experts", arrays()["routed_experts"][:, :, :3]), None, "layers and top-k must agree"),
+    "token ids of another request": (changed("token_ids", np.arange(99)), None, "5 rows for 99 token_ids"),
+    "prompt ids of another request": (changed("prompt_token_ids", np.arange(99)), None, "99 entries"),
+    "pickled objects": (changed("routed_experts", np.array([{}, None])), None, "not a readable .npz of plain arrays"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path: Path) -> None:
+    content, config, message = BAD_ARRAYS[name]
+    npz, config_path = save(tmp_path, content, config)
+    with pytest.raises(BadImport) as caught:
+        import_vllm(npz, config_path, store)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut"])
+def test_files_that_are_no_npz(content: bytes, store: Store, tmp_path: Path) -> None:
+    npz, config_path = save(tmp_path, arrays())
+    npz.write_bytes(content)
+    with pytest.raises(BadImport, match=r"request\.npz"):
+        import_vllm(npz, config_path, store)
+    np.save(tmp_path / "bare.npy", np.zeros(3))
+    with pytest.raises(BadImport, match="one bare array"):
+        import_vllm(tmp_path / "bare.npy", config_path, store)
+
+
+def test_importers_need_no_torch() -> None:
+    code = "import sys, capture.importers.bigmoe, capture.importers.vllm; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
+
+
+if __name__ == "__main__":
+    TINY.write_text(tiny_trace())

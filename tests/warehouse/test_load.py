@@ -1,0 +1,251 @@
+"""The loader: what is in the database, that it is the same every time, that it swaps in whole, and that bad files are named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import fsspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from warehouse.load import CLAIMS, database_path, load
+from warehouse.results import has_result, replay_id, result_ids, result_path, write_quality, write_result
+from warehouse.sql import query
+from warehouse.tables import COLUMNS, WAREHOUSE_TABLES, BadTable, schema
+from warehouse.tape import BadTape, Store
+
+N_CLAIMS = sum(1 for _ in csv.DictReader(CLAIMS.open(encoding="utf-8")))
+SHARED_CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "papers" / "claims.csv"
+QUALITY = {
+    "model_id": "tiny",
+    "policy": "none",
+    "parameters": "{}",
+    "dataset": "math",
+    "seed": 0,
+    "perplexity": 3.5,
+    "bits_per_byte": None,
+    "accuracy": 0.9,
+    "acceptance": None,
+    "kl": None,
+    "n_items": 10,
+    "n_tokens": 100,
+}
+
+
+def contents(database: Path) -> dict[str, pl.DataFrame]:
+    return {name: query(database, f"from {name}") for name in WAREHOUSE_TABLES}
+
+
+def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
+    report = load(store, database_path(store))
+    assert report.rows == dict.fromkeys(WAREHOUSE_TABLES, 0) | {"claims": N_CLAIMS}
+    assert str(report) == f"{N_CLAIMS} claims"
+    claims = query(report.database, "from claims")
+    with CLAIMS.open(encoding="utf-8") as handle:
+        expected = [{**row, "value": float(row["value"]) if row["value"] else None} for row in csv.DictReader(handle)]
+    assert claims.to_dicts() == expected
+
+
+@pytest.mark.skipif(not SHARED_CLAIMS.exists(), reason="the papers' numbers are not beside this checkout")
+def test_claims_are_the_papers() -> None:
+    assert CLAIMS.read_bytes() == SHARED_CLAIMS.read_bytes()
+
+
+def test_summaries(small: Store) -> None:
+    database = load(small, database_path(small)).database
+    popularity = query(database, "select phase, expert, n_selected from popularity order by all")
+    assert popularity.rows() == [
+        ("decode", 0, 1),
+        ("decode", 1, 1),
+        ("decode", 2, 1),
+        ("decode", 3, 1),
+        ("prefill", 0, 1),
+        ("prefill", 1, 3),
+        ("prefill", 2, 1),
+        ("prefill", 3, 1),
+    ]
+    locality = query(database, "select phase, overlap_frac, chance_frac from locality order by phase")
+    assert locality.rows() == [("decode", 0.5, 0.5), ("prefill", 0.5, 0.5)]
+    cosine = query(database, "select cosine from similarity").item()
+    assert cosine == pytest.approx(6 / (4 * 12) ** 0.5)
+
+
+def test_trace_catalogue(small: Store) -> None:
+    row = query(load(small, database_path(small)).database, "from traces").to_dicts()[0]
+    assert (row["trace_id"], row["n_requests"], row["n_tokens"], row["n_moe_layers"], row["top_k"]) == ("hand-made", 1, 5, 1, 2)
+    assert row["tables"] == "requests,tokens,passes,routing"
+    assert json.loads(row["flags"]) == {}
+
+
+def test_columns_are_typed_and_described(small: Store) -> None:
+    database = load(small, database_path(small)).database
+    columns = query(database, "select table_name, column_name, data_type, comment from duckdb_columns() where not internal")
+    tables = columns.filter(pl.col("table_name").is_in(WAREHOUSE_TABLES))
+    assert tables["comment"].null_count() == 0
+    types = {(t, c): kind for t, c, kind in tables.select("table_name", "column_name", "data_type").iter_rows()}
+    assert types["timeline", "pass_id"] == "UINTEGER"
+    assert types["popularity", "layer"] == "USMALLINT"
+    assert types["replays", "is_bound"] == "BOOLEAN"
+    for name in WAREHOUSE_TABLES:
+        assert query(database, f"from {name}").columns == schema(name).names
+
+
+def test_dropped_and_loaded_again_is_equal(small: Store, add_tape: Callable[..., None]) -> None:
+    add_tape(small, "second")
+    write_quality(small, [QUALITY])
+    database = database_path(small)
+    load(small, database)
+    first = contents(database)
+    database.unlink()
+    load(small, database)
+    second = contents(database)
+    for name in WAREHOUSE_TABLES:
+        assert first[name].equals(second[name]), name
+    assert first["replays"]["replay_id"].is_sorted()
+    assert len(first["replays"]) == 6
+    assert len(first["curves"]) == 12
+
+
+def test_a_reader_keeps_the_old_database(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    database = database_path(small)
+    load(small, database)
+    with closing(duckdb.connect(str(database), read_only=True)) as reader:
+        before = reader.execute("select count(*) from replays").fetchone()
+        write_result(small, "r9", make_result("r9", "fifo", 2, 0.3, 1.0, 1.0))
+        load(small, database)
+        assert reader.execute("select count(*) from replays").fetchone() == before == (6,)
+    assert query(database, "select count(*) as n from replays").item() == 7
+    assert sorted(p.name for p in database.parent.iterdir()) == ["results", "traces", "warehouse.duckdb"]
+
+
+def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
+    database = database_path(small)
+    load(small, database)
+    before = database.read_bytes()
+    Path(result_path(small, "metrics", "r0")).write_bytes(b"PAR1 cut")
+    with pytest.raises(BadTable, match=r"metrics/r0\.parquet: not a readable Parquet file"):
+        load(small, database)
+    assert database.read_bytes() == before
+    assert not list(database.parent.glob("*.part*"))
+
+
+def test_foreign_and_older_results_are_named(small: Store) -> None:
+    path = Path(result_path(small, "metrics", "r0"))
+    good = pq.read_table(path)
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(BadTable, match=r"r0\.parquet: not a metrics table of schema 1: column replay_id is missing"):
+        load(small, database_path(small))
+    pq.write_table(good.set_column(3, "value", good["value"].cast(pa.float32())), path)
+    with pytest.raises(BadTable, match=r"r0\.parquet: column value is float, schema 1 says double"):
+        load(small, database_path(small))
+
+
+def test_a_damaged_tape_is_named(small: Store) -> None:
+    path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BadTable, match=r"hand-made/routing/part-00000\.parquet: not a readable Parquet file") as caught:
+        load(small, database_path(small))
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(BadTape, match="is missing; the tape is damaged"):
+        load(small, database_path(small))
+
+
+def test_a_tape_without_manifest_is_left_out_and_refused(small: Store, add_tape: Callable[..., None]) -> None:
+    add_tape(small, "second")
+    small.fs.rm(small.trace_path("second", "manifest.json"))
+    report = load(small, database_path(small))
+    assert report.unfinished_tapes == ("second",)
+    assert "left out: 1 unfinished tapes (second)" in str(report)
+    with pytest.raises(BadTape, match=r"second has no manifest\.json"):
+        small.open("second")
+
+
+def test_incomplete_results_and_results_without_a_tape_are_left_out(
+    small: Store, make_result: Callable[..., dict[str, pa.Table]]
+) -> None:
+    small.fs.rm(result_path(small, "replays", "r5"))
+    write_result(small, "r9", make_result("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
+    assert not has_result(small, "r5")
+    assert result_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
+    report = load(small, database_path(small))
+    assert (report.n_incomplete, report.n_without_tape) == (1, 1)
+    for name in ("replays", "metrics", "timeline", "request_metrics", "curves"):
+        found = query(report.database, f"select distinct replay_id from {name} order by 1")
+        assert found["replay_id"].to_list() == ["r0", "r1", "r2", "r3", "r4"], name
+
+
+def test_remote_store(small: Store, tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(small.root, "/bucket", recursive=True)
+    try:
+        remote = Store("memory://bucket")
+        assert database_path(remote) == Path("warehouse.duckdb")
+        here, there = tmp_path / "here.duckdb", tmp_path / "there.duckdb"
+        load(small, here)
+        load(remote, there)
+        for name, frame in contents(here).items():
+            assert frame.equals(contents(there)[name]), name
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_replay_id_is_a_hash_of_its_parts() -> None:
+    key = replay_id({"trace": "t", "seed": 0})
+    assert key == replay_id({"seed": 0, "trace": "t"})
+    assert key != replay_id({"seed": 1, "trace": "t"})
+    assert len(key) == 20
+    with pytest.raises(ValueError, match="plain numbers"):
+        replay_id({"trace": object()})
+
+
+def test_write_result_rejects_what_does_not_fit(store: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    tables = make_result("r0", "lru", 1, 0.1, 1.0, 1.0)
+    for wrong, message in [
+        ({"replays": tables["replays"]}, "table metrics is missing"),
+        (tables | {"nonsense": tables["metrics"]}, "table nonsense is unknown"),
+        (tables | {"replays": pa.concat_tables([tables["replays"]] * 2)}, "has 2 rows"),
+        (tables | {"curves": make_result("r1", "lru", 1, 0.1, 1.0, 1.0)["curves"]}, "rows of another replay_id"),
+        (tables | {"metrics": tables["metrics"].drop_columns("unit")}, "column unit is missing"),
+    ]:
+        with pytest.raises(BadTable, match=message):
+            write_result(store, "r0", wrong)
+    assert not Path(store.root).exists()
+
+
+def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    tables = make_result("r0", "lru", 1, 0.1, 1.0, 1.0)
+    write_result(store, "r0", tables)
+    before = Path(result_path(store, "timeline", "r0")).read_bytes()
+    write_result(store, "r0", tables)
+    assert Path(result_path(store, "timeline", "r0")).read_bytes() == before
+
+
+def test_quality(store: Store) -> None:
+    path = write_quality(store, [QUALITY])
+    assert write_quality(store, [QUALITY]) == path
+    write_quality(store, [QUALITY | {"n_items": 1000, "accuracy": 0.85}, QUALITY | {"dataset": "recall"}])
+    database = load(store, database_path(store)).database
+    rows = query(database, "select dataset, n_items, accuracy from quality order by dataset").rows()
+    assert rows == [("math", 1000, 0.85), ("recall", 10, 0.9)]
+    with pytest.raises(BadTable, match="column surprise is not declared"):
+        write_quality(store, [QUALITY | {"surprise": 1}])
+    with pytest.raises(BadTable, match="column n_items has 1 nulls"):
+        write_quality(store, [{k: v for k, v in QUALITY.items() if k != "n_items"}])
+    with pytest.raises(BadTable, match="table quality"):
+        write_quality(store, [QUALITY | {"accuracy": "high"}])
+    with pytest.raises(ValueError, match="no rows"):
+        write_quality(store, [])
+
+
+def test_every_warehouse_column_has_a_meaning() -> None:
+    for name in WAREHOUSE_TABLES:
+        for column in schema(name).names:
+            assert COLUMNS[column].meaning

@@ -1,0 +1,232 @@
+"""Questions: the views' numbers, every named query, forms of an answer, and that nothing can be written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from warehouse import sql
+from warehouse.load import database_path, load
+from warehouse.results import write_result
+from warehouse.sql import BadQuery, BadWarehouse, named, query, render
+from warehouse.tape import Store
+
+
+@pytest.fixture(scope="module")
+def database(small_template: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read only: tests that change something load their own."""
+    return load(small_template, tmp_path_factory.mktemp("small") / "warehouse.duckdb").database
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    return load(Store(str(folder / "store")), folder / "warehouse.duckdb").database
+
+
+def test_policy_summary_has_metrics_as_columns(database: Path) -> None:
+    row = query(database, "from policy_summary where replay_id = 'r3'").to_dicts()[0]
+    assert (row["policy"], row["hit_frac"], row["decode_step_s"], row["decode_energy_j_per_token"]) == ("lfu", 0.4, 2.0, 3.0)
+    assert (row["n_lookups"], row["prefill_s"], row["model_id"]) == (10, None, "tiny")
+
+
+def test_baselines_show_the_gap(database: Path) -> None:
+    rows = query(
+        database, "select policy, lru_hit_frac, belady_hit_frac, gap_captured_frac from baselines where capacity_experts = 2"
+    )
+    gaps = {policy: (lru, belady, round(gap, 9)) for policy, lru, belady, gap in rows.iter_rows()}
+    assert gaps == {"lru": (0.2, 0.6, 0.0), "lfu": (0.2, 0.6, 0.5), "random": (0.2, 0.6, -0.25), "belady": (0.2, 0.6, 1.0)}
+
+
+def test_baselines_compare_only_equal_conditions(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    write_result(small, "r9", make_result("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial"))
+    database = load(small, database_path(small)).database
+    assert query(database, "select lru_hit_frac, gap_captured_frac from baselines where policy = 'fifo'").rows() == [(None, None)]
+
+
+def test_pareto_holds_methods_that_none_beats(database: Path) -> None:
+    rows = query(database, "select capacity_experts, policy from pareto order by all").rows()
+    assert rows == [(1.0, "lru"), (2.0, "lfu"), (2.0, "lru")]  # random loses to both; bounds take no part
+
+
+def test_paper_vs_replay(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    database = load(small, database_path(small)).database
+    assert query(database, "from paper_vs_replay").is_empty()
+    claims = query(database, "select claim_id, value from claims where value > 1 limit 1").row(0)
+    withheld = query(database, "select claim_id from claims where value is null limit 1").item()
+    tables = make_result("r9", "lru", 2, 0.3, 1.0, 1.0)
+    names = pa.array([claims[0], withheld, "decode_energy_j_per_token", "n_lookups"])
+    values = pa.array([claims[1] * 1.1, 7.0, 1.0, 10.0])
+    tables["metrics"] = tables["metrics"].set_column(1, "metric", names).set_column(3, "value", values)
+    write_result(small, "r9", tables)
+    answers = query(load(small, database).database, "from paper_vs_replay order by paper nulls last")
+    assert answers.columns[:9] == ["claim_id", "location", "metric", "setting", "role", "unit", "paper", "replay", "rel_err"]
+    assert answers["claim_id"].to_list() == [claims[0], withheld]
+    assert answers["rel_err"][0] == pytest.approx(0.1)
+    assert answers.row(1, named=True)["replay"] == 7.0
+    assert answers["rel_err"][1] is None
+
+
+@pytest.mark.parametrize("name", sorted(named()))
+def test_named_queries_run_on_an_empty_and_a_small_warehouse(name: str, database: Path, empty: Path) -> None:
+    question = named()[name]
+    assert question.question.endswith("?")
+    assert question.sql.startswith(f"-- {question.question}\n")
+    assert query(empty, question.sql).is_empty()
+    answer = query(database, question.sql)
+    assert answer.is_empty() == (name == "paper_vs_replay")
+    assert answer.columns == query(empty, question.sql).columns
+
+
+def test_best_policy_is_the_fastest_method(database: Path) -> None:
+    answer = query(database, named()["best_policy"].sql)
+    assert answer.select("capacity_frac", "policy", "decode_step_ms").rows() == [(0.25, "lru", 4000.0), (0.5, "lfu", 2000.0)]
+
+
+WRITES = [
+    "drop table traces",
+    "delete from replays",
+    "insert into traces select * from traces",
+    "create table t as select 1",
+    "create temp table t as select 1",
+    "update metrics set value = 0",
+    "attach 'other.duckdb'",
+    "copy traces to 'out.csv'",
+    "export database 'folder'",
+    "set threads = 1",
+    "install httpfs",
+    "load httpfs",
+    "pragma database_size",
+    "call pragma_version()",
+    "checkpoint",
+    "select 1; drop table traces",
+    "select 1; select 2",
+    "",
+    "-- nothing",
+]
+
+
+@pytest.mark.parametrize("statement", WRITES)
+def test_only_one_question_is_accepted(statement: str, database: Path) -> None:
+    before = database.read_bytes()
+    with pytest.raises(BadQuery) as caught:
+        query(database, statement)
+    assert "\n" not in str(caught.value)
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from traces",
+        "with t as (select 1 as a) from t",
+        "describe traces",
+        "show tables",
+        "summarize metrics",
+        "explain select 1",
+        "values (1)",
+    ],
+)
+def test_forms_of_a_question(statement: str, database: Path) -> None:
+    assert len(query(database, statement))
+
+
+def test_no_other_file_can_be_read(database: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    frame = pl.DataFrame({"a": [1]})  # a Python variable is no table either
+    for source in (
+        f"read_csv('{tmp_path}/secret.csv')",
+        f"'{tmp_path}/secret.csv'",
+        f"read_text('{tmp_path}/secret.csv')",
+        "frame",
+    ):
+        with pytest.raises(BadQuery):
+            query(database, f"select * from {source}")
+    assert len(frame) == 1
+
+
+def test_errors_are_one_line_with_what_there_is(database: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadQuery, match="nope") as caught:
+        query(database, "select nope from traces")
+    assert "\n" not in str(caught.value)
+    assert "Candidate bindings" in str(caught.value)
+    with pytest.raises(BadQuery, match="syntax error"):
+        query(database, "selec 1")
+    with pytest.raises(BadQuery, match="cast the column"):
+        query(database, "select interval 1 day as i")
+    with pytest.raises(FileNotFoundError, match="run `tokentape load` first"):
+        query(tmp_path / "none.duckdb", "select 1")
+    junk = tmp_path / "junk.duckdb"
+    junk.write_bytes(b"hello" * 1000)
+    with pytest.raises(BadWarehouse, match="not a valid DuckDB database file"):
+        query(junk, "select 1")
+
+
+@pytest.fixture
+def held(small: Store) -> Iterator[tuple[Path, int]]:
+    """A database that another process holds for writing, and that process."""
+    database = load(small, database_path(small)).database
+    code = f"import duckdb, sys; c = duckdb.connect({str(database)!r}); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield database, process.pid
+        process.communicate()
+
+
+def test_a_held_database_names_its_holder_and_load_swaps_anyway(
+    small: Store, held: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, holder = held
+    monkeypatch.setattr(sql, "_WAIT_S", 0.2)
+    with pytest.raises(BadWarehouse, match=f"is held by process {holder}; close that program"):
+        query(database, "select 1")
+    load(small, database)  # a new file, renamed over
+    assert len(query(database, "from traces")) == 1
+
+
+# --------------------------------------------------------------------------------------------------------------- render
+
+FRAME = pl.DataFrame(
+    {"name": ["a", "[b]"], "x": [1.23456789, None], "n": [1, 2], "ids": [[1, 2], None], "day": ["2026-01-01", None]}
+)
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    render(FRAME, "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "x", "n", "ids", "day"]
+    assert lines[1].split() == ["a", "1.23457", "1", "[1,", "2]", "2026-01-01"]
+    assert lines[2].split() == ["[b]", "2"]
+    assert lines[3] == "(2 rows)"
+
+
+def test_csv_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    render(FRAME, "csv")
+    assert capsys.readouterr().out == 'name,x,n,ids,day\na,1.23456789,1,"[1, 2]",2026-01-01\n[b],,2,,\n'
+    render(FRAME, "json")
+    assert json.loads(capsys.readouterr().out) == FRAME.to_dicts()
+    render(FRAME, "csv", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().startswith("name,x,n,ids,day\n")
+
+
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    render(FRAME, "parquet", tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(ValueError, match="give --out FILE"):
+        render(FRAME, "parquet")
+    with pytest.raises(ValueError, match="unknown format 'xls'; known: table, csv, json, parquet"):
+        render(FRAME, "xls")
+
+
+def test_integer_sums_are_integers(database: Path) -> None:
+    frame = query(database, "select sum(n_lookups) as n, sum(value) as v, 1.5::decimal(10,2) as d from timeline, metrics")
+    assert frame.schema == {"n": pl.Int64, "v": pl.Float64, "d": pl.Float64}

@@ -1,0 +1,164 @@
+"""Declared columns: what conforms round-trips, what does not is named, and the documents say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from warehouse.reference import refresh
+from warehouse.tables import (
+    COLUMNS,
+    RESULT_TABLES,
+    TABLES,
+    TAPE_TABLES,
+    WAREHOUSE_TABLES,
+    BadTable,
+    check_schema,
+    conform,
+    schema,
+)
+from warehouse.tape import BadTape, Store
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def values(kind: pa.DataType) -> st.SearchStrategy[object]:
+    if pa.types.is_list(kind):
+        return st.lists(values(kind.value_type), max_size=4)
+    if pa.types.is_string(kind):
+        return st.text(max_size=8)
+    if pa.types.is_boolean(kind):
+        return st.booleans()
+    if pa.types.is_floating(kind):
+        return st.floats(width=kind.bit_width, allow_nan=False)
+    signed = pa.types.is_signed_integer(kind)
+    bits = kind.bit_width - signed
+    return st.integers(-(2**bits) if signed else 0, 2**bits - 1)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[str, pa.Table]:
+    name = draw(st.sampled_from(sorted(TABLES)))
+    present = tuple(draw(st.lists(st.sampled_from(TABLES[name].optional), unique=True)) if TABLES[name].optional else ())
+    n = draw(st.integers(0, 4))
+    columns = {}
+    for field in schema(name, present):
+        value = values(field.type) if not field.nullable else st.none() | values(field.type)
+        columns[field.name] = pa.array(draw(st.lists(value, min_size=n, max_size=n)), field.type)
+    return name, pa.table(columns)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tables())
+def test_conforming_rows_round_trip_through_parquet(tmp_path: Path, drawn: tuple[str, pa.Table]) -> None:
+    name, rows = drawn
+    checked = conform(name, rows.select(list(reversed(rows.column_names))))
+    assert checked.schema.equals(schema(name, tuple(rows.column_names)))
+    assert conform(name, checked).equals(checked)
+    path = tmp_path / "rows.parquet"
+    pq.write_table(checked, path, compression="zstd")
+    check_schema(name, pq.read_schema(path), "rows.parquet")
+    assert pq.read_table(path).equals(checked)
+    assert checked.to_pylist() == rows.select(checked.column_names).to_pylist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(tables(), st.data())
+def test_a_missing_foreign_or_null_column_is_named(drawn: tuple[str, pa.Table], data: st.DataObject) -> None:
+    name, rows = drawn
+    column = data.draw(st.sampled_from(TABLES[name].columns))
+    with pytest.raises(BadTable, match=f"table {name}: column {column} is missing"):
+        conform(name, rows.drop_columns(column))
+    with pytest.raises(BadTable, match=f"column {column} is missing"):
+        check_schema(name, rows.schema.remove(rows.schema.get_field_index(column)), "old.parquet")
+    with pytest.raises(BadTable, match="column surprise is not declared"):
+        conform(name, rows.append_column("surprise", pa.nulls(len(rows))))
+    if len(rows) and column not in TABLES[name].nullable:
+        at = rows.column_names.index(column)
+        with pytest.raises(BadTable, match=f"column {column} has {len(rows)} nulls"):
+            conform(name, rows.set_column(at, column, pa.nulls(len(rows), COLUMNS[column].type)))
+
+
+def test_values_that_do_not_fit_are_named() -> None:
+    with pytest.raises(BadTable, match="column layer is not uint16"):
+        conform("similarity", pa.table({"trace_id": ["t"], "layer": [70_000], "cosine": [0.5]}))
+    with pytest.raises(BadTable, match="column cosine is not double"):
+        conform("similarity", pa.table({"trace_id": ["t"], "layer": [1], "cosine": ["high"]}))
+
+
+def test_declarations_are_complete() -> None:
+    for name, table in TABLES.items():
+        every = table.columns + table.optional
+        assert len(set(every)) == len(every), name
+        assert set(table.key) <= set(every), name
+        assert set(table.nullable) <= set(every), name
+        assert all(COLUMNS[column].meaning for column in every)
+    assert set(TAPE_TABLES) | set(WAREHOUSE_TABLES) == set(TABLES)
+    assert set(RESULT_TABLES) <= set(WAREHOUSE_TABLES)
+    assert {column for table in TABLES.values() for column in table.columns + table.optional} == set(COLUMNS)
+
+
+@pytest.mark.parametrize(("document", "names"), [("tape.md", TAPE_TABLES), ("warehouse.md", WAREHOUSE_TABLES)])
+def test_documents_show_the_declared_columns(document: str, names: tuple[str, ...]) -> None:
+    text = (DOCS / document).read_text(encoding="utf-8")
+    assert refresh(text) == text, f"run `python -m warehouse.reference docs/{document}`"
+    for name in names:
+        assert f"<!-- table {name} -->" in text
+
+
+# ------------------------------------------------------------------------------------------------- tapes that cannot be read
+
+
+def test_tape_files_that_cannot_be_read(small: Store) -> None:
+    path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
+    good = pq.read_table(path)
+    whole = path.read_bytes()
+    for content in (b"", whole[:200], b"not parquet at all"):
+        path.write_bytes(content)
+        with pytest.raises(BadTape, match=r"part-00000\.parquet: not a readable Parquet file") as caught:
+            small.open("hand-made").read("routing")
+        assert "\n" not in str(caught.value)
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(BadTable, match="column request_id is missing"):
+        small.open("hand-made").read("routing")
+    pq.write_table(good.set_column(2, "layer", good["layer"].cast(pa.int64())), path)
+    with pytest.raises(BadTable, match="column layer is int64, schema 1 says uint16; record or import the tape again"):
+        small.open("hand-made").read("routing")
+    pq.write_table(good.slice(1), path)
+    with pytest.raises(BadTape, match="routing has 4 rows, the manifest says 5"):
+        small.open("hand-made").read("routing")
+    path.unlink()
+    with pytest.raises(BadTape, match="is missing; the tape is damaged"):
+        small.open("hand-made").read("routing")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 0'), "schema version 0, this tokentape reads 1"),
+        (lambda text: text[:50], "not a manifest"),
+        (lambda text: text.replace('"origin"', '"origins"'), "not a manifest"),
+        (lambda text: "[]", "schema version None"),
+    ],
+)
+def test_manifests_that_cannot_be_read(small: Store, change: Callable[[str], str], message: str) -> None:
+    path = Path(small.trace_path("hand-made", "manifest.json"))
+    path.write_text(change(path.read_text()))
+    with pytest.raises(BadTape, match=message) as caught:
+        small.open("hand-made")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_tapes_and_tables_are_named(small: Store) -> None:
+    with pytest.raises(BadTape, match=r"no tape 'nope' in .*; there are hand-made"):
+        small.open("nope")
+    with pytest.raises(BadTape, match="holds no scores; capture it with --tables scores"):
+        small.open("hand").read("scores")
+    with pytest.raises(BadTape, match="unknown table 'nonsense'"):
+        small.open("hand").read("nonsense")

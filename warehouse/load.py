@@ -1,0 +1,245 @@
+"""Tapes, results and claims -> `warehouse.duckdb`. Only the loader writes it, and never in place.
+
+The database is built in a file beside the old one and renamed over it: readers see the old one or the new one, whole, and a crash
+loses nothing. It holds nothing of its own: dropped and loaded again, it has the same tables row for row. Tapes stay in Parquet;
+what the pages need of them are the summary tables (summaries.sql). Every column carries its meaning and unit as a comment.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow import csv
+
+from warehouse.results import quality_paths, result_ids, result_path, table_ids
+from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
+from warehouse.tables import COLUMNS, RESULT_TABLES, TABLES, WAREHOUSE_TABLES, BadTable, check_schema, conform, schema
+from warehouse.tape import Store, Tape
+
+_HERE = Path(__file__).parent
+CLAIMS = _HERE / "claims" / "claims.csv"
+_FILES_PER_READ = 1000  # result files handed to DuckDB at once
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load found: rows per table; tapes without a manifest; results without their last file, or whose tape is gone."""
+
+    database: Path
+    rows: dict[str, int]
+    unfinished_tapes: tuple[str, ...]
+    n_incomplete: int
+    n_without_tape: int
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {name}" for name, n in self.rows.items() if n)
+        left_out = {
+            f"{len(self.unfinished_tapes)} unfinished tapes ({', '.join(self.unfinished_tapes)})": len(self.unfinished_tapes),
+            f"{self.n_incomplete} incomplete results": self.n_incomplete,
+            f"{self.n_without_tape} results whose tape is gone": self.n_without_tape,
+        }
+        omitted = "; ".join(text for text, n in left_out.items() if n)
+        return f"{counts}; left out: {omitted}" if omitted else counts
+
+
+def database_path(store: Store) -> Path:
+    """`<store>/warehouse.duckdb`; for a remote store, ./warehouse.duckdb: DuckDB needs a local file."""
+    return Path(store.path("warehouse.duckdb")) if _is_local(store) else Path("warehouse.duckdb")
+
+
+def load(store: Store, database: Path) -> LoadReport:
+    """Builds the warehouse of `store` and swaps it in at `database`.
+
+    Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
+    The old database stays then.
+    """
+    database.parent.mkdir(parents=True, exist_ok=True)
+    # The id of this thread, which is the process's for its main thread: two loads at once do not meet in one file.
+    part = database.with_name(f"{database.name}.{threading.get_native_id()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with _clear_errors(database):
+            with closing(duckdb.connect(str(part), config=NO_EXTENSIONS)) as connection:
+                connection.begin()  # one write to the disk instead of one per statement
+                report = _build(connection, store, database)
+                connection.commit()
+            os.replace(part, database)
+    finally:
+        part.unlink(missing_ok=True)
+        part.with_name(part.name + ".wal").unlink(missing_ok=True)
+    return report
+
+
+def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) -> LoadReport:
+    if not _is_local(store):
+        connection.register_filesystem(store.fs)
+    for name in WAREHOUSE_TABLES:
+        _create(connection, name)
+    tapes = [store.open(trace_id) for trace_id in store.trace_ids()]
+    _insert(connection, "traces", pa.Table.from_pylist([_catalogue_row(tape) for tape in tapes], schema=schema("traces")))
+    for tape in tapes:
+        if tape.has("routing"):
+            _summarise(connection, tape)
+    complete = result_ids(store)
+    n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
+    _read_results(connection, store, "replays", complete)
+    connection.execute("delete from replays where trace_id not in (select trace_id from traces)")
+    loaded = {row[0] for row in connection.execute("select replay_id from replays").fetchall()}
+    for name in RESULT_TABLES[1:]:
+        _read_results(connection, store, name, [key for key in table_ids(store, name) if key in loaded])
+    _read_files(connection, store, "quality", quality_paths(store))
+    _keep_largest_quality(connection)
+    _insert(connection, "claims", claims())
+    connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
+    rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
+    return LoadReport(database, rows, tuple(store.unfinished_ids()), n_incomplete, len(complete) - len(loaded))
+
+
+def claims() -> pa.Table:
+    """The papers' numbers, as table `claims`."""
+    kinds = csv.ConvertOptions(column_types={name: COLUMNS[name].type for name in TABLES["claims"].columns})
+    return conform("claims", csv.read_csv(CLAIMS, convert_options=kinds))
+
+
+def _create(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """An empty table of the declared columns, described."""
+    empty = schema(name).empty_table()
+    connection.register("declared", empty)
+    connection.execute(f"create table {name} as from declared")
+    connection.unregister("declared")
+    connection.execute(f"comment on table {name} is {_quoted('a row is ' + TABLES[name].meaning)}")
+    for column in TABLES[name].columns:
+        text = COLUMNS[column].meaning + (f" [{COLUMNS[column].unit}]" if COLUMNS[column].unit else "")
+        connection.execute(f'comment on column {name}."{column}" is {_quoted(text)}')
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    connection.register("incoming", conform(name, rows))
+    connection.execute(f"insert into {name} from incoming")
+    connection.unregister("incoming")
+
+
+def _catalogue_row(tape: Tape) -> dict[str, object]:
+    m, geometry = tape.manifest, tape.geometry
+    return {
+        "trace_id": m.trace_id,
+        "model_id": m.model_id,
+        "model_revision": m.model_revision,
+        "dataset": m.dataset,
+        "origin": m.origin,
+        "n_requests": m.rows.get("requests", 0),
+        "n_tokens": m.rows.get("tokens", 0),
+        "n_layers": geometry.n_layers,
+        "n_moe_layers": len(geometry.moe_layers),
+        "n_experts": geometry.n_experts,
+        "top_k": geometry.top_k,
+        "tables": ",".join(m.tables),
+        "flags": json.dumps(m.flags, sort_keys=True),
+        "created_utc": m.created_utc,
+    }
+
+
+def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
+    """Adds a tape's rows to the summary tables."""
+    for table in ("routing", "passes"):
+        files = tape.files(table)
+        columns = ", ".join(schema(table).names)
+        with _naming(files, f"record or import tape {tape.trace_id} again"):
+            _check_schemas(tape.store, table, files)
+            listed = ", ".join(_quoted(_uri(tape.store, path)) for path in files)
+            connection.execute(f"create or replace temp view tape_{table} as select {columns} from read_parquet([{listed}])")
+    connection.execute(
+        "create or replace temp table tape as select ?::varchar as trace_id, ?::double as n_experts, ?::bigint as top_k",
+        [tape.trace_id, tape.geometry.n_experts, tape.geometry.top_k],
+    )
+    with _naming([tape.store.trace_path(tape.trace_id)], f"record or import tape {tape.trace_id} again"):
+        connection.execute((_HERE / "summaries.sql").read_text(encoding="utf-8"))
+
+
+def _read_results(connection: duckdb.DuckDBPyConnection, store: Store, name: str, keys: Sequence[str]) -> None:
+    _read_files(connection, store, name, [result_path(store, name, key) for key in keys])
+
+
+def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, paths: Sequence[str]) -> None:
+    """Appends files of one table, in the order given and in each file's own order."""
+    columns = ", ".join(f'"{column}"' for column in TABLES[name].columns)
+    for start in range(0, len(paths), _FILES_PER_READ):
+        batch = list(paths[start : start + _FILES_PER_READ])
+        with _naming(batch, "remove that file and run the study again"):
+            _check_schemas(store, name, batch)
+            files = [_uri(store, path) for path in batch]
+            connection.execute(f"insert into {name} select {columns} from read_parquet(?)", [files])
+
+
+def _check_schemas(store: Store, name: str, paths: Sequence[str]) -> None:
+    """Raises BadTable naming the first file that is truncated, foreign or of another schema."""
+    for path in paths:
+        try:
+            with store.fs.open(path, "rb") as handle:
+                found = pq.read_schema(handle)
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
+        check_schema(name, found, path)
+
+
+def _keep_largest_quality(connection: duckdb.DuckDBPyConnection) -> None:
+    """One row per key: where a setting was measured more than once, the one with the most items."""
+    key = ", ".join(TABLES["quality"].key)
+    connection.execute(f"""
+        create or replace temp table chosen as from quality
+        qualify row_number() over (partition by {key} order by n_items desc, n_tokens desc, quality) = 1;
+        delete from quality; insert into quality from chosen order by {key}; drop table chosen""")
+
+
+def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
+    row = connection.execute(sql).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _is_local(store: Store) -> bool:
+    return isinstance(store.fs, LocalFileSystem)
+
+
+def _uri(store: Store, path: str) -> str:
+    """The path as DuckDB takes it."""
+    return path if _is_local(store) else str(store.fs.unstrip_protocol(path))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@contextmanager
+def _naming(paths: Sequence[str], remedy: str) -> Iterator[None]:
+    """DuckDB's errors while reading these files, as BadTable with the remedy."""
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.InternalException) as error:
+        where = paths[0] if len(paths) == 1 else f"{len(paths)} files of {os.path.dirname(paths[0])}"
+        raise BadTable(f"{where}: {one_line(error)}; {remedy}") from error
+
+
+@contextmanager
+def _clear_errors(database: Path) -> Iterator[None]:
+    """DuckDB's own errors as one line: a full disk as OSError, the rest as BadWarehouse."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if "No space left" in str(error):
+            raise OSError(
+                errno.ENOSPC, f"no space left while building {database}; free some, or give --database on another disk"
+            ) from error
+        raise BadWarehouse(f"building {database} failed: {one_line(error)}; the old one, if any, is untouched") from error

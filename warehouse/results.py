@@ -1,0 +1,106 @@
+"""Results at rest: one replay = one Parquet file per result table, named by the hash of everything that decides its numbers.
+
+    <store>/results/<table>/<replay_id>.parquet   and   <store>/quality/<hash of its rows>.parquet
+
+The file in `results/replays` is written last and so marks a result complete; an interrupted one is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from warehouse.tables import RESULT_TABLES, BadTable, conform, schema
+from warehouse.tape import Store
+
+ID_DIGITS = 20  # of the hash: 80 bits
+
+
+def replay_id(parts: Mapping[str, Any]) -> str:
+    """Hash of what decides a replay's numbers. `parts` holds JSON values; the order of its keys does not matter.
+
+    Raises ValueError for a value that JSON cannot hold exactly, NaN included.
+    """
+    try:
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"replay_id: {error}; give plain numbers, strings, lists and dicts") from error
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
+
+
+def result_path(store: Store, table: str, key: str) -> str:
+    return store.path("results", table, f"{key}.parquet")
+
+
+def has_result(store: Store, key: str) -> bool:
+    """True once every table of the replay is written."""
+    return bool(store.fs.exists(result_path(store, "replays", key)))
+
+
+def result_ids(store: Store) -> list[str]:
+    """Complete results, sorted."""
+    return _stems(store, "results", "replays")
+
+
+def table_ids(store: Store, table: str) -> list[str]:
+    """Replays that wrote the table, complete or not, sorted."""
+    return _stems(store, "results", table)
+
+
+def write_result(store: Store, key: str, tables: Mapping[str, pa.Table]) -> None:
+    """Writes one replay's tables; `replays` (one row) and `metrics` must be among them.
+
+    Raises BadTable when a table does not fit its declaration or belongs to another replay; nothing is written then.
+    """
+    unknown = sorted(set(tables) - set(RESULT_TABLES))
+    missing = [name for name in ("replays", "metrics") if name not in tables]
+    if unknown:
+        raise BadTable(f"result {key}: table {unknown[0]} is unknown; a result may hold {', '.join(RESULT_TABLES)}")
+    if missing:
+        raise BadTable(f"result {key}: table {missing[0]} is missing; every result holds replays and metrics")
+    checked = {name: conform(name, rows) for name, rows in tables.items()}
+    if checked["replays"].num_rows != 1:
+        raise BadTable(f"result {key}: table replays has {checked['replays'].num_rows} rows; a result is one replay")
+    for name, rows in checked.items():
+        if set(rows.column("replay_id").unique().to_pylist()) - {key}:
+            raise BadTable(f"result {key}: table {name} holds rows of another replay_id")
+    for name in sorted(checked, key=lambda name: name == "replays"):  # replays last: it marks the result complete
+        store.write_parquet(result_path(store, name, key), checked[name])
+
+
+def write_quality(store: Store, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes rows of table `quality` into a file named by their content; its path. Writing them again changes nothing.
+
+    Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
+    """
+    if not rows:
+        raise ValueError("quality: no rows to write")
+    undeclared = sorted({column for row in rows for column in row} - set(schema("quality").names))
+    if undeclared:
+        raise BadTable(f"table quality: column {undeclared[0]} is not declared in warehouse/tables.py; remove or declare it")
+    try:
+        table = conform("quality", pa.Table.from_pylist([dict(row) for row in rows], schema=schema("quality")))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadTable(f"table quality: {str(error).splitlines()[0]}") from error
+    digest = hashlib.sha256(json.dumps(table.to_pylist(), sort_keys=True).encode()).hexdigest()[:ID_DIGITS]
+    path = store.path("quality", f"{digest}.parquet")
+    store.write_parquet(path, table)
+    return path
+
+
+def quality_paths(store: Store) -> list[str]:
+    """Files of table quality, sorted."""
+    return [store.path("quality", f"{stem}.parquet") for stem in _stems(store, "quality")]
+
+
+def _stems(store: Store, *folder: str) -> list[str]:
+    """Names without `.parquet` of the finished files of a folder; none if it does not exist."""
+    path = store.path(*folder)
+    if not store.fs.isdir(path):
+        return []
+    names = (entry.rsplit("/", 1)[-1] for entry in store.fs.ls(path, detail=False))
+    return sorted(name.removesuffix(".parquet") for name in names if name.endswith(".parquet"))
