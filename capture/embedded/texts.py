@@ -59,9 +59,46 @@ def doc_topics(held_out: bool) -> list[Item]:
 
 # ---------------------------------------------------------------------------------------------------------------- math
 
-NAMES = "Ann Ben Cara Dan Eve Finn Gia Hugo Iris Jon Kim Leo Mia Ned Ola Pia Raj Sue Tom Uma".split()
-THINGS = "apples books coins pens cards eggs shells stamps keys cups nuts bolts maps seeds tiles".split()
-PLACES = "boxes bags shelves trays baskets drawers".split()
+NAMES = [
+    "Ann",
+    "Ben",
+    "Cara",
+    "Dan",
+    "Eve",
+    "Finn",
+    "Gia",
+    "Hugo",
+    "Iris",
+    "Jon",
+    "Kim",
+    "Leo",
+    "Mia",
+    "Ned",
+    "Ola",
+    "Pia",
+    "Raj",
+    "Sue",
+    "Tom",
+    "Uma",
+]
+THINGS = [
+    "apples",
+    "books",
+    "coins",
+    "pens",
+    "cards",
+    "eggs",
+    "shells",
+    "stamps",
+    "keys",
+    "cups",
+    "nuts",
+    "bolts",
+    "maps",
+    "seeds",
+    "tiles",
+]
+PLACES = ["boxes", "bags", "shelves", "trays", "baskets", "drawers"]
 
 
 def _add(rng: np.random.Generator, total: int) -> int:
@@ -163,9 +200,9 @@ def math_items(held_out: bool, seed: int | list[int]) -> Iterator[Item]:
 # -------------------------------------------------------------------------------------------------------------- recall
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
-FILLER_ADJECTIVES = "quiet old green small bright slow cold round open early".split()
-FILLER_NOUNS = "river house garden road tower field lamp boat hill door".split()
-FILLER_VERBS = "stands waits turns rests shines falls grows stays moves sleeps".split()
+FILLER_ADJECTIVES = ["quiet", "old", "green", "small", "bright", "slow", "cold", "round", "open", "early"]
+FILLER_NOUNS = ["river", "house", "garden", "road", "tower", "field", "lamp", "boat", "hill", "door"]
+FILLER_VERBS = ["stands", "waits", "turns", "rests", "shines", "falls", "grows", "stays", "moves", "sleeps"]
 MAX_KEYS, MAX_FILLER_LINES = 12, 33
 
 

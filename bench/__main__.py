@@ -1,0 +1,56 @@
+"""`python -m bench` (or `make bench`): all speed figures of the project in one run; the last line is one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import capture as bench_capture
+from bench import replay as bench_replay
+from capture.run import CaptureSettings, capture
+from replay.semantics import Semantics
+from replay.stream import stream
+from replay.trace import trace_from_tables
+from warehouse.tape import Store, Tape
+
+
+def captured_lookups(tape: Tape) -> tuple[NDArray[np.int32], int]:
+    """The tape's lookups in the order executed, and how many experts there are."""
+    trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", tape.read("routing"), tape.read("passes"))
+    return stream(trace, Semantics("global")).keys, trace.n_keys
+
+
+def scan_rate(tape: Tape, tables: tuple[str, ...] = ("routing", "scores")) -> float:
+    """Rows of routing and scores read from Parquet per CPU second."""
+    best, rows = float("inf"), sum(tape.manifest.rows[table] for table in tables)
+    for _ in range(5):
+        started = time.process_time()
+        for table in tables:
+            tape.read(table)
+        best = min(best, time.process_time() - started)
+    return rows / best
+
+
+def main() -> None:
+    report: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        tape = store.open(capture(CaptureSettings("embedded", "math", max_requests=16, max_new_tokens=64), store))
+        report |= bench_replay.bench(captured_lookups(tape))
+        report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
+        print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
+    report["cli_help_s"] = round(bench_replay.in_new_process("from flows.cli import main; main(['--help'])")[1], 3)
+    print(f"`tokentape --help` {report['cli_help_s']} s")
+    report |= {name: round(value, 4) for name, value in bench_capture.measure().items()}
+    sys.stdout.flush()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The shipped model's papers: a card for people, the training log as CSV, and a manifest of hashes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from capture.embedded.recipe import Recipe
+
+CARD, LOG, MANIFEST = "README.md", "training_log.csv", "manifest.json"
+
+_TEXT = """---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+tags: [mixture-of-experts, tiny, test-model]
+---
+
+# The embedded model of tokentape
+
+A Qwen3-MoE of 2.9 M parameters (4 layers, hidden 128, 4 heads without GQA, 16 experts of width 96, top-4, vocabulary 1024,
+context 512), trained from nothing so that capture, replay and closed-loop quality run in minutes without a network. It is a
+device for checking code and orderings; its absolute numbers say nothing about models of billions of parameters.
+
+Trained on the standard library and the help topics of CPython {python} (whole files and topics held out), templated word problems
+and key-value passages (held out by a hash of their numbers or key). It imitates that text and knows nothing else.
+
+## Measured
+
+    {evaluate}
+
+| data set | bits per byte | exact match | items |
+|---|---|---|---|
+{quality}
+
+`code` and `docs` follow the running interpreter: the figures are those of CPython {python}. Together they come to {together:.3f}
+bits per byte. `math` is greedy, the integer after `####`; `recall` is greedy, passages of up to 400 tokens with one query.
+
+## Training
+
+    {command}
+
+Seed {seed}, AdamW, peak rate {peak_lr} with linear decay by step, {batch_rows} rows of {context} tokens per step, one core,
+float32. The whole log is in {log}; every {every}th row of it, losses in nats per token:
+
+| tokens | library text | math | recall | recall level | tokens/s |
+|---|---|---|---|---|---|
+{rows}
+
+The same command ends with the same bits on the same machine and versions ({versions}); elsewhere with the same figures
+within noise.
+"""
+
+
+def write_card(
+    folder: Path, recipe: Recipe, log: list[dict[str, Any]], quality: list[dict[str, Any]], n_bytes: dict[str, int]
+) -> None:
+    """Writes card, log and manifest beside the model in `folder`.
+
+    quality: rows of `capture.evaluate.evaluate` over the four shipped data sets; n_bytes: UTF-8 bytes of `code` and `docs`.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(log[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(log)
+    (folder / LOG).write_text(text.getvalue())
+    by_name = {row["dataset"]: row for row in quality}
+    together = sum(by_name[d]["bits_per_byte"] * n_bytes[d] for d in ("code", "docs")) / sum(n_bytes[d] for d in ("code", "docs"))
+    versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in ("torch", "transformers", "tokenizers")}}
+    every = max(1, len(log) // 12)
+    shown = [row for i, row in enumerate(log, 1) if i % every == 0 or i == len(log)]
+    (folder / CARD).write_text(
+        _TEXT.format(
+            python=versions["python"],
+            evaluate="tokentape evaluate --model embedded",
+            quality="\n".join(_quality_line(row) for row in quality),
+            together=together,
+            command=f"tokentape train-embedded --tokens {recipe.tokens} --out OUT",
+            log=LOG,
+            every=every,
+            rows="\n".join(_log_line(row) for row in shown),
+            versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+            **{key: getattr(recipe, key) for key in ("seed", "peak_lr", "batch_rows", "context")},
+        )
+    )
+    manifest = {
+        "files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in _model_files(folder)},
+        "recipe": dataclasses.asdict(recipe),
+        "tokens": log[-1]["tokens"],
+        "bits_per_byte_code_and_docs": round(together, 4),
+        "exact_match": {name: by_name[name]["accuracy"] for name in ("math", "recall")},
+        "versions": versions,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """What from_pretrained reads: the checkpoint, the card and the manifest itself are left out."""
+    return sorted(p for p in folder.iterdir() if p.is_file() and p.name not in (CARD, MANIFEST, "checkpoint.safetensors"))
+
+
+def _quality_line(row: dict[str, Any]) -> str:
+    bits = "" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
+    exact = "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %"
+    return f"| {row['dataset']} | {bits} | {exact} | {row['n_items']} |"
+
+
+def _log_line(row: dict[str, Any]) -> str:
+    cells = (
+        f"{row['tokens'] / 1e6:.1f} M",
+        row["text_nats"],
+        row["math_nats"],
+        row["recall_nats"],
+        row["recall_level"],
+        row["tokens_per_s"],
+    )
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"

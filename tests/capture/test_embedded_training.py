@@ -1,0 +1,141 @@
+"""The embedded model's texts, batches and schedule; the shipped folder against its own manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from capture.embedded import texts, train
+from capture.embedded.batches import RECALL_LEVELS, Batches
+from capture.embedded.recipe import Recipe, model_config, train_tokenizer
+
+SHIPPED = Path(train.__file__).parent / "model"
+
+
+def first(items, n):
+    return list(itertools.islice(items, n))
+
+
+def test_train_and_held_out_never_overlap():
+    for source in (texts.code_files, texts.doc_topics):
+        kept, held = ({item.name for item in source(held_out)} for held_out in (False, True))
+        assert held
+        assert not kept & held
+    kept, held = ({item.name for item in first(texts.math_items(held_out, 1), 3000)} for held_out in (False, True))
+    assert not kept & held
+    rng = np.random.default_rng(0)
+    kept, held = ({texts.recall_key(rng, held_out) for _ in range(2000)} for held_out in (False, True))
+    assert not kept & held
+
+
+def test_math_solutions_are_right():
+    for item in first(texts.math_items(True, 3), 300):
+        for step in re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", item.solution):
+            a, op, b, result = int(step[0]), step[1], int(step[2]), int(step[3])
+            assert result == {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[op]
+            assert op != "/" or a % b == 0
+            assert max(a, b, result) <= 99
+        assert item.solution.endswith(f"#### {item.answer}\n")
+
+
+def test_recall_answers_stand_in_the_passage_which_fits_400_tokens():
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    lengths = []
+    for item in first(texts.recall_items(True, 3), 300):
+        key = item.prompt.rsplit("\n", 1)[1]
+        assert item.prompt.count(f"\n{key}{item.answer}\n") + item.prompt.startswith(f"{key}{item.answer}\n") == 1
+        lengths.append(len(tokenizer(item.prompt)["input_ids"]))
+    assert 300 < max(lengths) <= 400
+
+
+def test_schedule_warms_up_and_decays_by_step():
+    recipe = Recipe(tokens=2048 * 1000)
+    rates = [recipe.lr(step) for step in range(recipe.n_steps)]
+    assert recipe.n_steps == 1000
+    assert max(rates) == recipe.peak_lr
+    assert rates[0] < rates[10] < rates[19]
+    assert np.all(np.diff(rates[20:]) < 0)
+    assert np.isclose(rates[-1], 0.05 * recipe.peak_lr, rtol=0.05)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return Batches(Recipe(), AutoTokenizer.from_pretrained(SHIPPED))
+
+
+def test_a_batch_is_a_function_of_seed_step_and_level(batches):
+    assert np.array_equal(batches.at(7, 2)[0], batches.at(7, 2)[0])
+    assert not np.array_equal(batches.at(7, 2)[0], batches.at(8, 2)[0])
+    assert [batches.at(0, level)[1] for level in (0, 3, 4, len(RECALL_LEVELS) - 1)] == [2, 2, 1, 1]
+
+
+def test_answers_are_the_value_digits_behind_the_question_mark(batches):
+    rows, n_recall = batches.at(3, 1)
+    row = rows[-n_recall]
+    masked = batches.tokenizer.decode(row[batches.answers(row)])
+    asked = re.findall(r"\?\n((?:[a-z]+=\d\d\n)+)", batches.tokenizer.decode(row))
+    expected = "".join(re.findall(r"\d\d", "".join(asked)))
+    assert masked.startswith(expected[:20])
+
+
+def test_balance_loss_is_one_when_even_and_larger_when_not():
+    even = torch.eye(4).repeat(8, 1) * 9
+    skewed = torch.zeros(32, 4)
+    skewed[:, 0] = 9
+    assert abs(train.balance_loss((even,), 1).item() - 1) < 1e-3
+    assert train.balance_loss((skewed,), 1).item() > 3.9
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_ends_with_the_same_bits(tmp_path, monkeypatch):
+    recipe = Recipe(tokens=2048 * 6)
+    train.train(tmp_path / "whole", recipe)
+    real, calls = train._step, itertools.count(1)
+
+    def stops_at_4(*arguments):
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    monkeypatch.setattr(train, "_step", stops_at_4)
+    with pytest.raises(KeyboardInterrupt):
+        train.train(tmp_path / "parts", recipe)
+    assert train.train(tmp_path / "parts", recipe) is not None
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with pytest.raises(ValueError, match="another recipe"):
+        train.train(tmp_path / "whole", Recipe(tokens=2048 * 7))
+
+
+@pytest.mark.slow
+def test_the_tokenizer_is_reproduced():
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("trained on CPython 3.11's library")
+    made = train_tokenizer(Recipe())
+    assert made.backend_tokenizer.to_str() == AutoTokenizer.from_pretrained(SHIPPED).backend_tokenizer.to_str()
+
+
+def test_the_shipped_folder_is_what_its_manifest_says():
+    manifest = json.loads((SHIPPED / "manifest.json").read_text())
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((SHIPPED / name).read_bytes()).hexdigest() == digest, name
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 16e6
+    card = (SHIPPED / "README.md").read_text()
+    assert "tokentape evaluate --model embedded" in card
+    assert f"tokentape train-embedded --tokens {manifest['recipe']['tokens']}" in card
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    assert sum(p.numel() for p in model.parameters()) == 2_893_184
+    shape = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok")
+    assert [getattr(model.config, k) for k in shape] == [getattr(model_config(Recipe()), k) for k in shape]
+    again = AutoModelForCausalLM.from_pretrained(SHIPPED).state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
