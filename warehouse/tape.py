@@ -175,17 +175,17 @@ class TapeWriter:
 
     @property
     def is_finished(self) -> bool:
-        return self.store.fs.exists(self.store.trace_path(self.trace_id, "manifest.json"))
+        return bool(self.store.fs.exists(self.store.trace_path(self.trace_id, "manifest.json")))
 
     @property
     def is_started(self) -> bool:
-        return self.store.fs.isdir(self.store.trace_path(self.trace_id))
+        return bool(self.store.fs.isdir(self.store.trace_path(self.trace_id)))
 
     def _part(self, table: str, shard: int) -> str:
         return self.store.trace_path(self.trace_id, table, f"part-{shard:05d}.parquet")
 
     def has_shard(self, shard: int) -> bool:
-        return self.store.fs.exists(self._part("requests", shard))
+        return bool(self.store.fs.exists(self._part("requests", shard)))
 
     def write_shard(self, shard: int, tables: dict[str, pa.Table]) -> None:
         """All tables of one shard. Raises BadTable if a column does not fit its declaration; nothing is written then."""

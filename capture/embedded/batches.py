@@ -29,7 +29,7 @@ class Batches:
         self.equals, self.newline = self._encode("=")[0], self._encode("\n")[0]
 
     def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.backend_tokenizer.encode(text).ids
+        return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
     def _packed(self, documents: Callable[[], str]) -> list[int]:
         row: list[int] = []

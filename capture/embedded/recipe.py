@@ -85,7 +85,7 @@ def train_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
+    made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
@@ -93,3 +93,5 @@ def train_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
         model_max_length=recipe.context,
         clean_up_tokenization_spaces=False,
     )
+    made.add_bos_token = True  # training puts the end-of-text token before every document
+    return made

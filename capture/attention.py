@@ -1,0 +1,91 @@
+"""Attention capture: the model's own eager attention, watched, for as long as a `with` block lasts.
+
+    with AttentionCapture(model) as attention:
+        model(input_ids)
+        masses = attention.take()    # per layer (batch, kv heads, keys) f32: probability each key received
+
+A registered attention function calls the `eager_attention_forward` of the module's own modelling file, so soft-caps, sliding
+windows, sinks and dropout are that family's; it sums the probabilities over queries and over the query heads of a kv head, and
+drops the matrix before the next layer runs. Its mask function is registered with it: without one transformers passes no mask
+and attention silently stops being causal. On exit the former implementation is back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+_NAMES = itertools.count()
+
+
+class AttentionCapture:
+    """Context manager. `query_mask` (batch, queries) bool, set before a pass with padding, leaves its padded queries out.
+
+    MLA caches one latent per token for all heads, so its heads are summed into one (`n_kv_heads` = 1). Where a model `has_sinks`
+    they take their share of the softmax first, so a row's masses sum to less than its heads.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        text = model.config.get_text_config()
+        self.is_latent = bool(getattr(text, "kv_lora_rank", None))
+        heads = text.num_attention_heads
+        self.n_kv_heads = 1 if self.is_latent else getattr(text, "num_key_value_heads", None) or heads
+        self.n_heads = heads
+        self.has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
+        self.query_mask: torch.Tensor | None = None
+        self._name = f"tokentape_{next(_NAMES)}"
+        self._former: Any = None
+        self._seen: dict[int, torch.Tensor] = {}
+
+    def __enter__(self) -> AttentionCapture:
+        self._former = self.model.config._attn_implementation
+        ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, eager_mask)
+        self.model.set_attn_implementation(self._name)
+        if self.model.config._attn_implementation != self._name:
+            self._unregister()
+            raise ValueError(f"{type(self.model).__name__}: its attention cannot be replaced; leave attention out of --tables")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.model.set_attn_implementation(self._former)
+        self._unregister()
+        self._seen.clear()
+
+    def _unregister(self) -> None:
+        ALL_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
+        ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
+
+    def _attend(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        if eager is None:
+            raise ValueError(f"{type(module).__name__}: its file has no eager attention; leave attention out of --tables")
+        output, weights = eager(module, query, *args, **kwargs)
+        self._seen[module.layer_idx] = self._reduce(weights)
+        return output, None
+
+    def _reduce(self, weights: torch.Tensor) -> torch.Tensor:
+        """(batch, heads, queries, keys) probabilities -> (batch, kv heads, keys) f32 sums."""
+        batch, heads, queries, keys = weights.shape
+        if self.query_mask is not None:
+            kept = self.query_mask.to(weights.device, torch.float32)[:, None, None, :]
+            summed = torch.matmul(kept, weights.float()).squeeze(2)
+        elif queries == 1 and heads == self.n_kv_heads:
+            return weights[:, :, 0].float()
+        else:
+            summed = weights.sum(dim=2, dtype=torch.float32)
+        return summed.view(batch, self.n_kv_heads, heads // self.n_kv_heads, keys).sum(dim=2)
+
+    def take(self) -> dict[int, torch.Tensor]:
+        """Absolute layer -> (batch, kv heads, keys) of the pass since the last call; a sliding layer's are its latest keys."""
+        seen, self._seen = self._seen, {}
+        return dict(sorted(seen.items()))

@@ -1,0 +1,133 @@
+"""Where prompts come from: the four shipped data sets, a file, or a data set of the Hugging Face hub.
+
+A record of a file or hub data set is read by field name: the prompt from `prompt`, `text` or `question` (or the field asked for),
+and, where present, what follows it from `solution`, `continuation`, `completion`, `response` or `answer`. Knows no tokenizer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from capture.embedded.texts import SHIPPED, Item
+
+PROMPT_FIELDS = ("prompt", "text", "question")
+CONTINUATION_FIELDS = ("solution", "continuation", "completion", "response", "answer")
+SUFFIXES = (".jsonl", ".txt", ".parquet")
+ANSWER_MARK = "####"  # as in GSM8K: the final answer stands behind it
+
+
+def items(name: str, n: int, split: str | None = None, field: str | None = None, subset: str | None = None) -> list[Item]:
+    """The first `n` items of a data set.
+
+    name: code | docs | math | recall, a .jsonl, .parquet or .txt file (one document), or a hub id `owner/name`. split, subset: of
+    a hub data set (default: test, else the first). field: the prompt's field. Raises ValueError for an unknown name (with the
+    nearest known one), a missing field, a broken record or an empty data set; OSError where the hub cannot be reached.
+    """
+    if n < 1:
+        raise ValueError(f"{n} requests asked for; --max-requests must be 1 or more")
+    found = list(itertools.islice(_items(name, n, split, field, subset), n))
+    if not found:
+        raise ValueError(f"data set {name} is empty: it holds no item with text; give another --dataset or --split")
+    return found
+
+
+def _items(name: str, n: int, split: str | None, field: str | None, subset: str | None) -> Iterator[Item]:
+    if name in SHIPPED:
+        return iter(SHIPPED[name](n))
+    path = Path(name)
+    if path.suffix.lower() in SUFFIXES:
+        if not path.is_file():
+            raise ValueError(f"{name}: no such file{_nearest(name, [str(p) for p in _files(path.parent)])}")
+        return _from_file(path, field)
+    if name.count("/") == 1 and not path.exists():
+        return _from_records(_hub_records(name, split, subset), name, field)
+    if path.exists():
+        raise ValueError(f"{name}: not a data file; give a file that ends in {', '.join(SUFFIXES)}")
+    known = [*SHIPPED, *(p.name for p in _files(Path()))]
+    kinds = f"{', '.join(SHIPPED)}, a file {'/'.join(SUFFIXES)}, or a hub id owner/name"
+    raise ValueError(f"unknown data set {name!r}{_nearest(name, known)}; known: {kinds}")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) if folder.is_dir() else []
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    hits = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {hits[0]!r}?" if hits else ""
+
+
+def _from_file(path: Path, field: str | None) -> Iterator[Item]:
+    suffix = path.suffix.lower()
+    if suffix == ".txt":
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return iter([Item(path.name, text)] if text.strip() else [])
+    records = _jsonl_records(path) if suffix == ".jsonl" else _parquet_records(path)
+    return _from_records(records, str(path), field)
+
+
+def _jsonl_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path} line {number}: not JSON ({error.msg}); write one object per line") from error
+            if not isinstance(record, dict):
+                raise ValueError(f"{path} line {number}: not a JSON object; write one object per line")
+            yield record
+
+
+def _parquet_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        file = pq.ParquetFile(path)
+        for batch in file.iter_batches(batch_size=256):
+            yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _hub_records(name: str, split: str | None, subset: str | None) -> Iterator[Mapping[str, Any]]:
+    """Streamed, so that only what is asked for is downloaded."""
+    import datasets
+
+    try:
+        splits = datasets.get_dataset_split_names(name, subset)
+        chosen = split or ("test" if "test" in splits else splits[0])
+        if chosen not in splits:
+            raise ValueError(f"data set {name}: no split {chosen!r}; it has {', '.join(splits)}")
+        yield from datasets.load_dataset(name, subset, split=chosen, streaming=True)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        message = f"data set {name} could not be read from the Hugging Face hub ({reason}); check its name and the network"
+        raise OSError(message) from error
+
+
+def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str | None) -> Iterator[Item]:
+    for number, record in enumerate(records):
+        names = (field,) if field else PROMPT_FIELDS
+        name = next((f for f in names if record.get(f) is not None), None)
+        if name is None:
+            missing, has = " or ".join(names), ", ".join(record) or "nothing"
+            raise ValueError(f"{where} record {number}: no field {missing} (it has {has}); name the prompt's with --field")
+        if not isinstance(record[name], str):
+            kind = type(record[name]).__name__
+            raise ValueError(f"{where} record {number}: field {name} is {kind}, not text; name another with --field")
+        if record[name].strip():
+            yield _item(f"{where}:{number}", record[name], record, name)
+
+
+def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:
+    follows = next((record[f] for f in CONTINUATION_FIELDS if f != used and isinstance(record.get(f), str)), None)
+    answer = follows.rsplit(ANSWER_MARK, 1)[1].strip() if follows and ANSWER_MARK in follows else record.get("answer")
+    return Item(name, prompt, answer if isinstance(answer, str) and used != "answer" else None, follows)

@@ -1,0 +1,132 @@
+"""How good a model is, unmodified: bits per byte on documents, exact match on items with an answer.
+
+Documents (code, docs, text files) are scored whole, in windows as long as the model's context (at most 2,048 tokens): each token
+once, given the earlier ones of its window. Items with an answer (math, recall, records with `####` or `answer`) are answered
+greedily: after a worked solution the integer behind `####` counts, else the text up to the first line end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from capture import models
+from capture.datasets import ANSWER_MARK, items
+from capture.decode import Request, Sampling, decode
+from capture.embedded.texts import Item
+
+MAX_WINDOW = 2048
+MAX_NEW_TOKENS, SHORT_ANSWER_TOKENS = 96, 8
+BATCH_ITEMS = 64
+LOGIT_ELEMENTS = 1 << 23  # per batch of windows: 32 MiB of float32
+DEFAULT_ITEMS = 500
+_FINAL = re.compile(rf"{ANSWER_MARK}\s*(-?[\d,]+)")
+
+Report = Callable[[float, float, str], None]  # done, in all, data set
+
+
+def evaluate(
+    model: str,
+    datasets: list[str],
+    n_items: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    progress: Report = lambda done, total, name: None,
+) -> list[dict[str, Any]]:
+    """One row of the table `quality` per data set, `policy` none. n_items: at most so many items or documents of each (500).
+
+    Raises ValueError or OSError with one line for an unknown model or data set.
+    """
+    loaded = models.load(models.find(model), device, dtype)
+    rows = []
+    for name in datasets:
+        found = items(name, DEFAULT_ITEMS if n_items is None else n_items)
+        answered = [item for item in found if item.answer is not None]
+        if answered and len(answered) < len(found):
+            missing = len(found) - len(answered)
+            raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
+        scores = _exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
+        row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
+        rows.append(row | {"perplexity": None, "bits_per_byte": None, "accuracy": None, "acceptance": None, "kl": None} | scores)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------- bits per byte
+
+
+def _windows(ids: list[int], start_id: int | None, size: int) -> Iterator[tuple[list[int], list[int]]]:
+    """(inputs, targets) that predict each token of a document once; the first from `start_id` where there is one."""
+    stream = ids if start_id is None or ids[:1] == [start_id] else [start_id, *ids]
+    for start in range(0, len(stream) - 1, size):
+        piece = stream[start : start + size + 1]
+        yield piece[:-1], piece[1:]
+
+
+@torch.inference_mode()
+def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, progress: Report) -> dict[str, Any]:
+    tokenizer, model = loaded.tokenizer, loaded.model
+    size = min(loaded.source.context or MAX_WINDOW, MAX_WINDOW)
+    start_id = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    windows = [w for d in documents for w in _windows(list(tokenizer(d.prompt)["input_ids"]), start_id, size)]
+    if not windows:
+        raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
+    windows.sort(key=lambda w: -len(w[0]))
+    device = model.get_input_embeddings().weight.device
+    per_batch = max(1, LOGIT_ELEMENTS // (size * model.config.get_text_config().vocab_size))
+    nats, n_tokens = 0.0, 0
+    for start in range(0, len(windows), per_batch):
+        batch = windows[start : start + per_batch]
+        width = len(batch[0][0])
+        # Padding on the right: no earlier token sees it, and its targets are left out.
+        inputs = torch.tensor([i + [loaded.pad_id] * (width - len(i)) for i, _ in batch], device=device)
+        targets = torch.tensor([t + [-100] * (width - len(t)) for _, t in batch], device=device)
+        logits = model(input_ids=inputs, use_cache=False).logits
+        nats += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum").item()
+        n_tokens += sum(len(t) for _, t in batch)
+        progress(min(start + per_batch, len(windows)), len(windows), name)
+    n_bytes = sum(len(d.prompt.encode()) for d in documents)
+    return {
+        "perplexity": math.exp(nats / n_tokens),
+        "bits_per_byte": nats / math.log(2) / n_bytes,
+        "n_items": len(documents),
+        "n_tokens": n_tokens,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ exact match
+
+
+def _exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: Report) -> dict[str, Any]:
+    tokenizer = loaded.tokenizer
+    is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
+    room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
+    limit = (loaded.source.context or 1 << 30) - room
+    if limit < 1:
+        context = loaded.source.context
+        raise ValueError(f"data set {name}: answers of {room} tokens exceed the context ({context}); give another model")
+    prompts = [tuple(tokenizer(item.prompt)["input_ids"][-limit:]) for item in found]
+    order = sorted(range(len(found)), key=lambda i: -len(prompts[i]))  # equal lengths together: little padding
+    n_right = n_tokens = 0
+    for start in range(0, len(order), BATCH_ITEMS):
+        batch = order[start : start + BATCH_ITEMS]
+        requests = [Request(i, prompts[i], room) for i in batch]
+        outcomes = decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
+        for i, outcome in zip(batch, outcomes, strict=True):
+            said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
+            n_right += answer_in(said, is_worked) == (found[i].answer or "").strip()
+            n_tokens += len(prompts[i]) + len(outcome.output_ids)
+        progress(start + len(batch), len(order), name)
+    return {"accuracy": n_right / len(found), "n_items": len(found), "n_tokens": n_tokens}
+
+
+def answer_in(said: str, is_worked: bool) -> str | None:
+    """The answer a continuation gives: the integer behind the first `####`, or the first line. None where there is none."""
+    if not is_worked:
+        return said.split("\n", 1)[0].strip()
+    final = _FINAL.search(said)
+    return final.group(1).replace(",", "") if final else None

@@ -1,0 +1,156 @@
+"""Loads a causal language model and its tokenizer: `embedded`, a local directory, or a hub id.
+
+transformers does the loading, quantised checkpoints and device maps included; only safetensors weights and no remote code. Every
+failure becomes one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+EDGE_BYTES = 1 << 16
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model that exists: what it is called, where it lies, and what changes when its files do."""
+
+    model_id: str
+    location: str  # directory or hub id, for from_pretrained
+    fingerprint: str  # hub commit, or SHA-256 over config and the edges of the weight files
+    config: Any
+
+    @property
+    def context(self) -> int | None:
+        """Longest sequence in tokens, where the config says so."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to run, in eval mode."""
+
+    source: Source
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Token ids that end a generation."""
+        ends = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ends = [ends] if isinstance(ends, int) else list(ends or [])
+        return frozenset([*ends, self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id is not None else ends)
+
+    @property
+    def pad_id(self) -> int:
+        """A token to fill padding with; it is masked, so any will do."""
+        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.stop_ids, default=0)
+
+
+def find(name: str) -> Source:
+    """Resolves a model's name without loading its weights.
+
+    Raises ValueError for an unknown name (with the nearest known one), OSError where the hub cannot be reached.
+    """
+    path = EMBEDDED_PATH if name == EMBEDDED else Path(name)
+    if name == EMBEDDED and not (path / "config.json").is_file():
+        raise ValueError("the embedded model is not installed; make it with `tokentape train-embedded`")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{name}: no config.json in this directory; give a model saved by save_pretrained")
+        config = _one_line(name, lambda: AutoConfig.from_pretrained(path, trust_remote_code=False))
+        return Source(EMBEDDED if name == EMBEDDED else name, str(path), _directory_fingerprint(path), config)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ValueError(f"unknown model {name!r}{_nearest(name)}; give {EMBEDDED!r}, a local directory, or a hub id owner/name")
+    config = _one_line(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+    return Source(name, name, getattr(config, "_commit_hash", None) or "unknown", config)
+
+
+def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: str | None = None) -> Loaded:
+    """Weights and tokenizer, in eval mode.
+
+    device: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps, ...; device_map: handed to transformers instead (needs
+    accelerate). dtype: auto (the checkpoint's), float32, bfloat16, float16. Raises ValueError or OSError with one line.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}{closest(dtype, DTYPES)}; known: auto, {', '.join(DTYPES)}")
+    place = None if device_map else _device(device)
+    options: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "dtype": DTYPES.get(dtype, "auto")}
+    if device_map:
+        options["device_map"] = device_map
+    name = source.model_id
+    model = _one_line(name, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
+    tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, trust_remote_code=False))
+    if place is not None and not getattr(model, "is_quantized", False):
+        model = model.to(place)
+    return Loaded(source, model.eval(), tokenizer)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} is not usable here ({reason}); give --device cpu or auto") from error
+    return device
+
+
+def _one_line(name: str, load: Any) -> Any:
+    """The result of `load`, its errors shortened to one line."""
+    try:
+        return load()
+    except Exception as error:  # tokenizers, safetensors and quantisers raise their own kinds, all of them about the files
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+        message = f"model {name} could not be loaded ({reason})"
+        if isinstance(error, OSError):
+            raise OSError(f"{message}; check the name{_nearest(name)}, the network, or give a local directory") from error
+        raise ValueError(message) from error
+
+
+def _nearest(name: str) -> str:
+    return closest(name, [EMBEDDED, *(p.parent.name for p in Path().glob("*/config.json"))])
+
+
+def closest(name: str, known: Any) -> str:
+    hits = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {hits[0]!r}?" if hits else ""
+
+
+def _directory_fingerprint(folder: Path) -> str:
+    """SHA-256 over config.json, tokenizer and, per weight file, name, size and both ends: cheap for any checkpoint size."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".json", ".safetensors"):
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}\n".encode())
+        with path.open("rb") as handle:
+            digest.update(handle.read(EDGE_BYTES))
+            handle.seek(max(0, size - EDGE_BYTES))
+            digest.update(handle.read(EDGE_BYTES))
+    return digest.hexdigest()
+
+
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash of everything that decides the token ids."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,215 @@
+"""What a capture will do, worked out before any weight is loaded: its prompts, its name, its size on disk.
+
+The trace id is a slug of model and data set plus a hash of the settings, the model's files and the prompts, so equal captures get
+equal names and a changed model or file gets a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from capture import datasets, models
+from capture.decode import Request, Sampling
+from capture.embedded.texts import Item
+from capture.shard import AttentionKeep
+from warehouse.geometry import Geometry, from_config
+from warehouse.tape import Store
+
+TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention")
+ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
+DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
+SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """Everything that decides a tape. Lengths in tokens; the defaults suit the embedded model's context of 512."""
+
+    model: str
+    dataset: str
+    tables: tuple[str, ...] = DEFAULT_TABLES
+    max_requests: int = 32
+    max_prompt_tokens: int = 256
+    max_new_tokens: int = 128
+    batch_size: int = 1
+    device: str = "auto"
+    device_map: str | None = None
+    dtype: str = "auto"
+    seed: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    teacher_forced: bool = False
+    chat_template: bool = False
+    attention: str = "full"
+    split: str | None = None
+    subset: str | None = None
+    field: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [t for t in self.tables if t not in TABLES]
+        if unknown:
+            raise ValueError(f"unknown table {unknown[0]!r}{models.closest(unknown[0], TABLES)}; known: {', '.join(TABLES)}")
+        object.__setattr__(self, "tables", tuple(t for t in TABLES if t in self.tables or t in ALWAYS))
+        for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
+        _ = self.sampling, self.keep  # both refuse bad values
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.top_k)
+
+    @property
+    def keep(self) -> AttentionKeep:
+        return AttentionKeep.parse(self.attention)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Upper bounds before compression: every prompt at its limit, no early end."""
+
+    n_requests: int
+    n_tokens: int
+    table_bytes: dict[str, int]
+    free_bytes: int | None  # of the store's disk; None where the store is remote
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.table_bytes.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.free_bytes is None or self.total_bytes <= self.free_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A capture with its model found and its prompts read."""
+
+    settings: CaptureSettings
+    source: models.Source
+    items: list[Item]
+    geometry: Geometry  # as the config states it
+    trace_id: str
+
+    @property
+    def shard_requests(self) -> int:
+        """Requests per shard: whole batches, at most about 256 MiB of rows, at least one batch."""
+        per_request = sum(_table_bytes(self.settings, self.geometry, 1).values())
+        n = max(1, min(SHARD_REQUESTS, SHARD_BYTES // max(1, per_request)))
+        return max(1, n // self.settings.batch_size) * self.settings.batch_size
+
+
+def plan(settings: CaptureSettings) -> Plan:
+    """Finds the model and reads the prompts. Raises ValueError or OSError with one line for whatever is wrong with them."""
+    source = models.find(settings.model)
+    context, asked = source.context, settings.max_prompt_tokens + settings.max_new_tokens
+    if context is not None and asked > context:
+        raise ValueError(
+            f"{settings.max_prompt_tokens} prompt + {settings.max_new_tokens} new tokens exceed the context of {settings.model} "
+            f"({context}); lower --max-prompt-tokens or --max-new-tokens"
+        )
+    found = datasets.items(settings.dataset, settings.max_requests, settings.split, settings.field, settings.subset)
+    geometry = from_config(source.config.to_dict())
+    if not geometry.n_experts and {"routing", "scores"} & set(settings.tables):
+        raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
+    return Plan(settings, source, found, geometry, _trace_id(settings, source, found))
+
+
+def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item]) -> str:
+    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution] for i in found]).encode()).hexdigest()
+    parts = json.dumps([asdict(settings), source.fingerprint, prompts], sort_keys=True)
+    return f"{_slug(settings.model)}-{_slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+
+
+def _slug(name: str) -> str:
+    """`Qwen/Qwen3-30B-A3B` -> `qwen3-30b-a3b`, `data/prompts.jsonl` -> `prompts`."""
+    last = Path(name).name or Path(name).resolve().name
+    stem = last.removesuffix(Path(last).suffix) if Path(last).suffix in datasets.SUFFIXES else last
+    return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "model"
+
+
+def estimate(settings: CaptureSettings, store: Store, planned: Plan | None = None) -> Estimate:
+    """Size of the tape and room for it. Loads no weights."""
+    planned = planned or plan(settings)
+    n = len(planned.items)
+    local = "file" in (store.fs.protocol if isinstance(store.fs.protocol, tuple) else (store.fs.protocol,))
+    return Estimate(
+        n_requests=n,
+        n_tokens=n * (settings.max_prompt_tokens + settings.max_new_tokens),
+        table_bytes=_table_bytes(settings, planned.geometry, n),
+        free_bytes=_free_bytes(store.root) if local else None,
+    )
+
+
+def _free_bytes(root: str) -> int:
+    folder = Path(root).resolve()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int) -> dict[str, int]:
+    """Bytes per table, uncompressed but with keys at what dictionary and run-length encoding leave of them (about 4 B a row)."""
+    prompt, new = settings.max_prompt_tokens, settings.max_new_tokens
+    tokens = n_requests * (prompt + new)
+    rows = tokens * len(geometry.moe_layers)
+    heads = geometry.n_layers * (1 if geometry.kv_lora_rank else geometry.n_kv_heads)
+    lengths = np.concatenate([[prompt], prompt + np.arange(1, new)]) if new else np.array([prompt])
+    masses = sum(settings.keep.values_per_row(int(n)) for n in lengths)
+    per_mass = 4 if settings.keep.kind == "full" else 8
+    sizes = {
+        "requests": 120 * n_requests,
+        "tokens": 12 * tokens,
+        "passes": 16 * n_requests * (1 + new),
+        "routing": rows * (4 + 6 * geometry.top_k),
+        "scores": rows * (4 + 4 * geometry.n_experts),
+        "attention": n_requests * heads * (per_mass * masses + 12 * len(lengths)),
+    }
+    return {name: sizes[name] for name in settings.tables}
+
+
+def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
+    """Prompts as token ids. A prompt with a question keeps its end, a document its beginning.
+
+    Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens.
+    """
+    return [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
+
+
+def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> Request:
+    ids = _encode(item.prompt, settings, tokenizer)
+    if not ids:
+        raise ValueError(f"data set {settings.dataset}, item {item.name}: its prompt has no tokens; remove it")
+    longest, new = settings.max_prompt_tokens, settings.max_new_tokens
+    forced: list[int] | None = None
+    is_document = item.answer is None and item.solution is None
+    if not is_document:
+        prompt = ids[-longest:]
+        if settings.teacher_forced:
+            forced = tokenizer(item.solution or item.answer, add_special_tokens=False)["input_ids"]
+    elif settings.teacher_forced:
+        n = min(longest, max(1, len(ids) - new))
+        prompt, forced = ids[:n], ids[n:]
+    else:
+        prompt = ids[:longest]
+    seed = int.from_bytes(hashlib.sha256(f"{settings.seed}:{number}".encode()).digest()[:8], "big") >> 1
+    return Request(number, tuple(prompt), new, None if forced is None else tuple(forced[:new]), seed)
+
+
+def _encode(prompt: str, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if not settings.chat_template:
+        return list(tokenizer(prompt)["input_ids"])
+    if not tokenizer.chat_template:
+        raise ValueError(f"{settings.model} has no chat template; leave --chat-template out")
+    message = [{"role": "user", "content": prompt}]
+    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"])

@@ -1,0 +1,120 @@
+"""Routing capture: forward hooks on a model's routers, for as long as a `with` block lasts.
+
+    with RoutingCapture(model) as routing:
+        model(input_ids)
+        step = routing.take()        # what every MoE layer chose in that forward pass
+
+A hook only keeps references to tensors the router has just made; `take` joins the layers and copies them to the host once. The
+model computes what it would have computed. A policy's hook registered earlier is seen through: what is recorded was applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from capture.families import is_router
+
+
+@dataclass(frozen=True)
+class RoutingStep:
+    """One forward pass, on the host: scores (L, n, E) or None, weights (L, n, k), ids (L, n, k); tokens as the pass held them."""
+
+    scores: torch.Tensor | None
+    weights: torch.Tensor
+    ids: torch.Tensor
+
+
+def layer_of(module_name: str) -> int:
+    """Absolute layer of a module path: `model.layers.3.mlp.gate` -> 3. Raises ValueError where the path holds no number."""
+    for part in module_name.split("."):
+        if part.isdigit():
+            return int(part)
+    raise ValueError(f"router {module_name!r}: its path names no layer number; this model's layout is not known")
+
+
+def find_routers(model: nn.Module) -> dict[int, nn.Module]:
+    """Absolute layer -> router, by rising layer; empty for a dense model."""
+    found: dict[int, nn.Module] = {}
+    for name, module in model.named_modules():
+        if is_router(module):
+            layer = layer_of(name)
+            if layer in found:
+                raise ValueError(f"router {name!r}: layer {layer} has two routers; this model's layout is not known")
+            found[layer] = module
+    return dict(sorted(found.items()))
+
+
+class RoutingCapture:
+    """Context manager; `routers` maps absolute layers to modules. Raises ValueError on a model without routers."""
+
+    def __init__(self, model: nn.Module, with_scores: bool = True) -> None:
+        self.routers = find_routers(model)
+        if not self.routers:
+            name = type(model).__name__
+            raise ValueError(f"{name} is a dense model without expert routers; use --tables requests,tokens,attention")
+        self.with_scores = with_scores
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._checked: set[int] = set()
+        self._seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(self.routers)
+
+    def __enter__(self) -> RoutingCapture:
+        for layer, router in self.routers.items():
+            self._handles.append(router.register_forward_hook(self._hook(layer)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._seen.clear()
+
+    def _hook(self, layer: int) -> Any:
+        def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if layer not in self._checked:
+                _check_contract(module, layer, output)
+                self._checked.add(layer)
+            self._seen.append(output)
+
+        return keep
+
+    def take(self, keep: torch.Tensor | None = None) -> RoutingStep:
+        """The pass since the last call, copied to the host. keep: (n,) bool, the tokens that are not padding; None: all."""
+        seen, self._seen = self._seen, []
+        if len(seen) != len(self.routers):
+            raise ValueError(f"{len(seen)} router calls, expected {len(self.routers)}: call take() after each pass")
+        return RoutingStep(
+            scores=_join([s[0] for s in seen], keep) if self.with_scores else None,
+            weights=_join([s[1] for s in seen], keep),
+            ids=_join([s[2] for s in seen], keep),
+        )
+
+
+def _join(tensors: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
+    """(L, n, width) on the host. Layers on other devices are moved to the first one's, so that the host is waited for once."""
+    device = tensors[0].device
+    joined = torch.stack(tensors) if all(t.device == device for t in tensors) else torch.stack([t.to(device) for t in tensors])
+    if keep is not None:
+        joined = joined[:, keep.to(device)]
+    return joined.cpu()
+
+
+def _check_contract(module: nn.Module, layer: int, output: Any) -> None:
+    """Raises ValueError unless a router returned (logits [n,E], weights [n,k], integer ids [n,k])."""
+    where = f"{type(module).__name__} of layer {layer}"
+    if not (isinstance(output, tuple) and len(output) == 3 and all(isinstance(t, torch.Tensor) for t in output)):
+        raise ValueError(f"{where}: expected (logits, weights, ids), got {type(output).__name__}; use transformers 5.21 or newer")
+    logits, weights, ids = output
+    shapes = tuple(tuple(t.shape) for t in output)
+    fits = logits.ndim == 2 and weights.shape == ids.shape and ids.ndim == 2 and len(ids) == len(logits)
+    if not fits or ids.shape[1] > logits.shape[1] or ids.is_floating_point() or not logits.is_floating_point():
+        expected = "logits [n,E], weights [n,k], integer ids [n,k]"
+        raise ValueError(f"{where}: expected {expected}, got {shapes}; use transformers 5.21 or newer")

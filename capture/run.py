@@ -1,0 +1,209 @@
+"""Capture: runs a model over a data set and writes what it did as a tape, shard by shard, the manifest last.
+
+A shard is a fixed group of requests, run in fixed batches: so a capture that was killed and resumed writes the same rows, byte
+for byte, as one that was not. Attaching and decoding live in routing.py, attention.py and decode.py; this file wires them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from capture import families, measure, models
+from capture.attention import AttentionCapture
+from capture.decode import Pass, Request, decode
+from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests
+from capture.routing import RoutingCapture, find_routers
+from capture.shard import ShardRecorder
+from warehouse.tape import Manifest, Store, TapeWriter
+
+__all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
+
+REPORT_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a capture is. Tokens are those of this run, inputs of prefill and decode alike."""
+
+    requests_done: int
+    requests_total: int
+    tokens_done: int
+    tokens_per_s: float
+    eta_s: float | None  # None until a token has run
+
+
+def capture(
+    settings: CaptureSettings,
+    store: Store,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> str:
+    """Records the tape that `settings` describe and returns its trace id; at once if the store already holds it.
+
+    Raises ValueError or OSError with one line: unknown model or data set, a dense model asked for routing, no room on the disk,
+    or an unfinished capture of the same settings (give `resume`).
+    """
+    planned = plan(settings)
+    writer = store.writer(planned.trace_id)
+    if writer.is_finished:
+        return planned.trace_id
+    if writer.is_started and not resume:
+        name = planned.trace_id
+        raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
+    _refuse_without_room(estimate(settings, store, planned), store)
+    loaded = models.load(planned.source, settings.device, settings.dtype, settings.device_map)
+    todo = requests(planned, loaded.tokenizer)
+    n_shards = -(-len(todo) // planned.shard_requests)
+    meter = _Meter(todo, progress)
+    with ExitStack() as attached:
+        routing = attention = None
+        if {"routing", "scores"} & set(settings.tables):
+            routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
+        if "attention" in settings.tables:
+            attention = attached.enter_context(AttentionCapture(loaded.model))
+        for shard in range(n_shards):
+            group = todo[shard * planned.shard_requests : (shard + 1) * planned.shard_requests]
+            if writer.has_shard(shard):
+                meter.skip(group)
+                continue
+            first_pass_id = writer.count_rows(("passes",), shard)["passes"]
+            recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
+            _run_shard(loaded, group, settings, recorder, writer, shard, meter)
+    writer.finish(_manifest(planned, loaded, writer, n_shards, attention))
+    return planned.trace_id
+
+
+def _run_shard(
+    loaded: models.Loaded,
+    group: list[Request],
+    settings: CaptureSettings,
+    recorder: ShardRecorder,
+    writer: TapeWriter,
+    shard: int,
+    meter: _Meter,
+) -> None:
+    def on_pass(done: Pass) -> None:
+        recorder.record(done)
+        meter.passed(done)
+
+    outcomes = []
+    for start in range(0, len(group), settings.batch_size):
+        batch = group[start : start + settings.batch_size]
+        outcomes += decode(
+            loaded.model,
+            batch,
+            settings.sampling,
+            loaded.stop_ids,
+            loaded.pad_id,
+            on_pass,
+            recorder.before_prefill,
+            with_nll="tokens" in settings.tables,
+        )
+        meter.finished(batch)
+    writer.write_shard(shard, recorder.tables(group, outcomes, settings.dataset, settings.tables))
+
+
+def _refuse_without_room(found: Estimate, store: Store) -> None:
+    if not found.fits:
+        assert found.free_bytes is not None
+        raise OSError(
+            f"the tape may take {found.total_bytes / 1e9:.2f} GB and {store.uri} has {found.free_bytes / 1e9:.2f} GB free; lower "
+            "--max-requests or --max-new-tokens, leave out --tables scores or attention, or give --store on another disk"
+        )
+
+
+def _manifest(
+    planned: Plan, loaded: models.Loaded, writer: TapeWriter, n_shards: int, attention: AttentionCapture | None
+) -> Manifest:
+    settings, model = planned.settings, loaded.model
+    geometry = measure.geometry(model)
+    rule, params = families.score_rule(find_routers(model), geometry.top_k) if geometry.moe_layers else (None, {})
+    return Manifest(
+        trace_id=planned.trace_id,
+        origin="captured",
+        source=settings.model,
+        model_id=planned.source.model_id,
+        model_revision=planned.source.fingerprint,
+        dataset=settings.dataset,
+        geometry=geometry,
+        score_rule=rule,
+        score_params=params,
+        attention=_attention_notes(settings, attention),
+        tables=settings.tables,
+        rows=writer.count_rows(settings.tables, n_shards),
+        n_shards=n_shards,
+        tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
+        seed=settings.seed,
+        settings=dataclasses.asdict(settings),
+        versions=_versions(),
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | None) -> dict[str, Any]:
+    """How the attention rows are to be read."""
+    if attention is None:
+        return {}
+    is_block = settings.keep.kind == "block"
+    return {
+        "keep": settings.attention,
+        "prefill": "block_sum" if is_block else "column_sum",
+        "decode": "block_sum" if is_block else "row",
+        "n_kv_heads": attention.n_kv_heads,
+        "query_heads_per_kv_head": attention.n_heads // attention.n_kv_heads,
+        "is_latent": attention.is_latent,
+        "dtype": "float32",
+        "has_sinks": attention.has_sinks,
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarrow"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue  # run from a checkout that is not installed
+    return versions
+
+
+class _Meter:
+    """Counts what has run and tells `progress` at most twice a second and at the end of each batch."""
+
+    def __init__(self, todo: list[Request], progress: Callable[[Progress], None] | None) -> None:
+        self.progress, self.total = progress, len(todo)
+        self.left_tokens = sum(_most_tokens(r) for r in todo)
+        self.done = self.tokens = 0
+        self.started = self.reported = time.monotonic()
+
+    def skip(self, group: list[Request]) -> None:
+        self.done += len(group)
+        self.left_tokens -= sum(_most_tokens(r) for r in group)
+
+    def passed(self, done: Pass) -> None:
+        self.tokens += sum(done.counts)
+        self._tell(time.monotonic() - self.reported > REPORT_EVERY_S)
+
+    def finished(self, batch: list[Request]) -> None:
+        self.done += len(batch)
+        self._tell(True)
+
+    def _tell(self, is_due: bool) -> None:
+        if self.progress is None or not is_due:
+            return
+        self.reported = time.monotonic()
+        rate = self.tokens / max(1e-9, self.reported - self.started)
+        eta = max(0, self.left_tokens - self.tokens) / rate if self.tokens else None
+        self.progress(Progress(self.done, self.total, self.tokens, rate, eta))
+
+
+def _most_tokens(request: Request) -> int:
+    return len(request.prompt_ids) + max(0, request.budget - 1)

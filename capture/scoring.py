@@ -1,0 +1,129 @@
+"""From raw router logits to the experts a model chose: the score rules of the MoE families, in numpy.
+
+No torch here: importers, checks and tests recompute a recorded top-k from recorded scores with it. Which family uses which rule
+stands in families.py. Sources: the routers' forward in transformers 5.21 to 5.23 (models/<family>/modeling_<family>.py).
+
+    softmax              weights = softmax over all experts; optionally only the best groups compete (DeepSeek-V2)
+    softmax_topk         weights = softmax over the chosen logits
+    sigmoid_bias_groups  choice by sigmoid + bias within the best groups (a group's score: its two best), weights = sigmoid
+    sparsemixer          two experts; each weight a softmax over the logits within 2 * jitter of the best one left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups", "sparsemixer")
+UNKNOWN = "unknown"  # the model ran and was recorded; how it turns logits into weights is not in families.py
+
+
+def by_weight(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both (n, k) arrays with each row sorted by falling weight; equal weights by rising id."""
+    order = np.lexsort((ids, -weights), axis=-1)
+    return np.take_along_axis(ids, order, axis=-1), np.take_along_axis(weights, order, axis=-1)
+
+
+def topk_from_scores(
+    scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The experts and weights a router derives from `scores`.
+
+    scores: (n, E) raw router logits. params: `score_params` of the manifest. layer: absolute layer, needed where the rule has a
+    bias per layer. Returns ids (n, k) u16 and weights (n, k) f32, each row by falling weight. Logits that tie at the k-th place
+    leave the choice open; here the lower id wins, an engine may differ (see `disagreements`).
+    Raises ValueError for an unknown rule, NaN scores or a layer without bias.
+    """
+    wide, k = _checked(scores, rule, params), int(params["top_k"])
+    ids = np.argsort(-_ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
+    weights = _weights(wide, ids, rule, params).astype(np.float32)
+    ids, weights = by_weight(ids, weights)
+    return ids.astype(np.uint16), weights
+
+
+def disagreements(
+    ids: np.ndarray,
+    scores: np.ndarray,
+    rule: str,
+    params: Mapping[str, Any],
+    layer: int | None = None,
+    tolerance: float = 1e-6,
+) -> np.ndarray:
+    """Rows of `ids` (n, k) that `scores` (n, E) do not explain, as (n,) bool.
+
+    A row agrees when no expert left out ranks above a chosen one by more than `tolerance` (float32 rounding of the engine).
+    """
+    ranking = _ranking(_checked(scores, rule, params), rule, params, layer)
+    chosen = np.zeros(ranking.shape, dtype=bool)
+    np.put_along_axis(chosen, ids.astype(np.int64), True, axis=-1)
+    worst_in = np.where(chosen, ranking, np.inf).min(axis=-1)
+    best_out = np.where(chosen, -np.inf, ranking).max(axis=-1)
+    wrong: np.ndarray = (best_out > worst_in + tolerance) | (chosen.sum(axis=-1) != ids.shape[1])
+    return wrong
+
+
+def _checked(scores: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
+    if rule not in RULES:
+        raise ValueError(f"score rule {rule!r}: scores cannot be turned into a top-k; known rules: {', '.join(RULES)}")
+    if np.isnan(scores).any():
+        raise ValueError(f"scores hold NaN (first in row {int(np.isnan(scores).any(axis=-1).argmax())}); record them again")
+    if not 0 < int(params["top_k"]) <= scores.shape[-1]:
+        raise ValueError(f"top_k {params['top_k']} must lie in 1..{scores.shape[-1]} (experts per layer)")
+    return scores.astype(np.float64)
+
+
+def _ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:
+    """(n, E) values whose largest k are the chosen experts."""
+    if rule == "sigmoid_bias_groups":
+        bias = params["bias"].get(str(layer))
+        if bias is None:
+            raise ValueError(f"score rule {rule}: no bias for layer {layer}; layers with one: {', '.join(params['bias'])}")
+        return _best_groups(_sigmoid(scores) + np.asarray(bias, dtype=np.float64), params, best=2)
+    if params.get("topk_method") == "group_limited_greedy":
+        return _best_groups(scores, params, best=1)  # softmax is monotone: the logits rank as the probabilities do
+    return scores
+
+
+def _best_groups(ranking: np.ndarray, params: Mapping[str, Any], best: int) -> np.ndarray:
+    """`ranking` with -inf outside the `topk_group` groups whose `best` largest values sum highest."""
+    n, n_experts = ranking.shape
+    groups = ranking.reshape(n, params["n_group"], -1)
+    group_scores = np.sort(groups, axis=-1)[..., -best:].sum(axis=-1)
+    kept = np.argsort(-group_scores, axis=-1, kind="stable")[:, : params["topk_group"]]
+    masked = np.full_like(groups, -np.inf)
+    np.put_along_axis(masked, kept[..., None], np.take_along_axis(groups, kept[..., None], axis=1), axis=1)
+    return masked.reshape(n, n_experts)
+
+
+def _weights(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
+    if rule == "sparsemixer":
+        return _sparsemixer(scores, ids, params["router_jitter_noise"])
+    if rule == "softmax_topk":
+        return _softmax(np.take_along_axis(scores, ids, axis=-1))
+    dense = _softmax(scores) if rule == "softmax" else _sigmoid(scores)
+    weights = np.take_along_axis(dense, ids, axis=-1)
+    if params["norm_topk_prob"]:
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
+    return weights * params.get("routed_scaling_factor", 1.0)
+
+
+def _sparsemixer(scores: np.ndarray, ids: np.ndarray, jitter: float) -> np.ndarray:
+    """Inference form of SparseMixer-v2 (arXiv 2409.12136) as PhiMoE applies it; the two weights need not sum to 1."""
+    left, weights = scores.copy(), np.empty(ids.shape)
+    for rank in range(ids.shape[1]):
+        best = left.max(axis=-1, keepdims=True)
+        near = (best - scores) / np.maximum(np.abs(scores), best) <= 2 * jitter
+        weights[:, rank] = np.take_along_axis(_softmax(np.where(near, left, -np.inf)), ids[:, rank : rank + 1], axis=-1)[:, 0]
+        np.put_along_axis(left, ids[:, rank : rank + 1], -np.inf, axis=-1)
+    return weights
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))

@@ -1,0 +1,289 @@
+"""Rows of one shard: collects what each forward pass gave and turns it into the tape's tables once, at the end.
+
+Routing and scores are ordered by pass, layer, then token as the pass held them; attention by pass, request, layer, kv head;
+tokens by request and position. Per pass only tensors and short lists are kept: Arrow lists are made from flat arrays and offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from capture.attention import AttentionCapture
+from capture.decode import Outcome, Pass, Request
+from capture.routing import RoutingCapture, RoutingStep
+from capture.scoring import by_weight
+
+KEEPS = ("full", "top", "block")
+
+
+@dataclass(frozen=True)
+class AttentionKeep:
+    """What is kept of an attention row: all of it, its `size` largest masses and the rest, or sums over blocks of `size` keys."""
+
+    kind: str = "full"
+    size: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> AttentionKeep:
+        """From `full`, `top:64` or `block:32`."""
+        kind, _, size = text.partition(":")
+        if kind == "full" and not size:
+            return cls()
+        if kind in KEEPS[1:] and size.isdigit() and int(size) > 0:
+            return cls(kind, int(size))
+        raise ValueError(f"attention {text!r}: give full, top:N (the N largest masses and the rest), or block:N (sums of N keys)")
+
+    def values_per_row(self, n_keys: int) -> int:
+        """Masses stored of a row over `n_keys` positions."""
+        return {"full": n_keys, "top": min(self.size, n_keys), "block": -(-n_keys // max(1, self.size))}[self.kind]
+
+
+@dataclass(frozen=True)
+class _Masses:
+    """Attention rows of one request in one pass over a run of layers that see the same keys."""
+
+    pass_index: int
+    member: int
+    layers: np.ndarray  # (L,) absolute
+    positions: np.ndarray | None  # (rows, n) i32; None: 0, 1, 2, ...
+    mass: np.ndarray  # (rows, n) f32; row = layer * heads + head
+    rest: np.ndarray  # (rows,) f32
+
+
+class ShardRecorder:
+    """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used."""
+
+    def __init__(
+        self,
+        routing: RoutingCapture | None,
+        attention: AttentionCapture | None,
+        keep: AttentionKeep,
+        first_pass_id: int,
+    ) -> None:
+        self.routing, self.attention, self.keep = routing, attention, keep
+        self.first_pass_id = first_pass_id
+        self._passes: list[Pass] = []
+        self._steps: list[RoutingStep] = []
+        self._masses: list[_Masses] = []
+
+    @property
+    def n_passes(self) -> int:
+        return len(self._passes)
+
+    def before_prefill(self, mask: torch.Tensor | None) -> None:
+        if self.attention is not None:
+            self.attention.query_mask = mask
+
+    def record(self, done: Pass) -> None:
+        """One forward pass that has just run."""
+        if self.routing is not None:
+            self._steps.append(self.routing.take(done.keep))
+        if self.attention is not None:
+            self.attention.query_mask = None
+            self._record_attention(done)
+        self._passes.append(done)
+
+    def _record_attention(self, done: Pass) -> None:
+        assert self.attention is not None
+        seen = self.attention.take()
+        for layers, masses in _runs_of_equal_keys(seen):
+            dropped = done.width - masses.shape[-1]  # columns a sliding cache no longer holds
+            for member, (row, pad) in enumerate(zip(done.rows, done.pads, strict=True)):
+                skip = max(0, pad - dropped)
+                kept = masses[:, row, :, skip:].flatten(0, 1).numpy()
+                positions, mass, rest = _reduce(kept, dropped + skip - pad, self.keep)
+                self._masses.append(_Masses(len(self._passes), member, layers, positions, mass, rest))
+
+    # ------------------------------------------------------------------------------------------------------------ tables
+
+    def tables(
+        self, requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str, wanted: Sequence[str]
+    ) -> dict[str, pa.Table]:
+        """The wanted tables of this shard. Raises ValueError where the model's router logits or weights hold NaN."""
+        made = {"requests": _requests(requests, outcomes, dataset), "passes": self._pass_rows()}
+        if "tokens" in wanted:
+            made["tokens"] = self._token_rows(requests, outcomes)
+        if self.routing is not None:
+            made |= self._routing_rows(wanted)
+        if self.attention is not None:
+            made["attention"] = self._attention_rows()
+        return {name: made[name] for name in wanted}
+
+    def _pass_ids(self) -> np.ndarray:
+        return np.arange(self.first_pass_id, self.first_pass_id + self.n_passes, dtype=np.uint32)
+
+    def _pass_rows(self) -> pa.Table:
+        n_tokens = np.array([sum(p.counts) for p in self._passes], dtype=np.uint32)
+        members = np.concatenate([p.request_ids for p in self._passes]).astype(np.uint32)
+        lengths = [len(p.request_ids) for p in self._passes]
+        return pa.table(
+            {
+                "pass_id": self._pass_ids(),
+                "kind": pa.array([p.kind for p in self._passes]),
+                "n_tokens": n_tokens,
+                "request_ids": _lists(members, lengths),
+                "policy_state": pa.nulls(self.n_passes, pa.string()),
+            }
+        )
+
+    def _token_rows(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> pa.Table:
+        of_request: dict[int, list[int]] = {r.request_id: [] for r in requests}
+        for pass_id, done in zip(self._pass_ids().tolist(), self._passes, strict=True):
+            for request_id, count in zip(done.request_ids, done.counts, strict=True):
+                of_request[request_id] += [pass_id] * count
+        inputs = [np.array([*r.prompt_ids, *o.output_ids[:-1]], dtype=np.int32) for r, o in zip(requests, outcomes, strict=True)]
+        lengths = np.array([len(ids) for ids in inputs])
+        nll, is_prompt = [], []
+        for request, outcome, ids in zip(requests, outcomes, inputs, strict=True):
+            assert outcome.nll is not None
+            assert len(of_request[request.request_id]) == len(ids)
+            nll.append(np.concatenate([[np.nan], outcome.nll.numpy()[: len(ids) - 1]]).astype(np.float32))
+            is_prompt.append(np.arange(len(ids)) < len(request.prompt_ids))
+        position = _ranges(lengths)
+        return pa.table(
+            {
+                "request_id": np.repeat(np.array([r.request_id for r in requests], dtype=np.uint32), lengths),
+                "position": position.astype(np.int32),
+                "token_id": np.concatenate(inputs),
+                "phase": pa.array(np.where(np.concatenate(is_prompt), "prefill", "decode")),
+                "pass_id": np.concatenate([of_request[r.request_id] for r in requests]).astype(np.uint32),
+                "nll": pa.array(np.concatenate(nll), mask=position == 0),
+            }
+        )
+
+    def _routing_rows(self, wanted: Sequence[str]) -> dict[str, pa.Table]:
+        assert self.routing is not None
+        layers = np.array(self.routing.layers, dtype=np.uint16)
+        counts = np.concatenate([p.counts for p in self._passes])
+        request = np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts).astype(np.uint32)
+        position = (np.repeat(np.concatenate([p.starts for p in self._passes]), counts) + _ranges(counts)).astype(np.int32)
+        per_pass = np.array([sum(p.counts) for p in self._passes])
+        rows = np.repeat(per_pass, len(layers))  # rows of each (pass, layer)
+        within = _ranges(rows)
+        token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + within
+        keys = {
+            "request_id": request[token],
+            "position": position[token],
+            "layer": np.repeat(np.tile(layers, self.n_passes), rows),
+        }
+        weights = _flat([s.weights for s in self._steps])
+        ids = _flat([s.ids for s in self._steps])
+        _refuse_nan(weights, "gate_weights", keys)
+        ids, weights = by_weight(ids, weights)
+        pass_id = np.repeat(self._pass_ids(), per_pass * len(layers))
+        chosen = {"pass_id": pass_id, "expert_ids": _rows(ids.astype(np.uint16)), "gate_weights": _rows(weights)}
+        made = {"routing": pa.table(keys | chosen)}
+        if "scores" in wanted:
+            scores = _flat([s.scores for s in self._steps if s.scores is not None])
+            _refuse_nan(scores, "scores", keys)
+            made["scores"] = pa.table(keys | {"scores": _rows(scores)})
+        return made
+
+    def _attention_rows(self) -> pa.Table:
+        assert self.attention is not None
+        heads = self.attention.n_kv_heads
+        blocks = self._masses
+        rows = [len(m.rest) for m in blocks]
+        done = [self._passes[m.pass_index] for m in blocks]
+        members = list(zip(done, (m.member for m in blocks), strict=True))
+        widths = np.repeat([m.mass.shape[1] for m in blocks], rows)
+        given = np.repeat([m.positions is not None for m in blocks], rows)
+        positions = [np.zeros(0, dtype=np.int32), *(m.positions.ravel() for m in blocks if m.positions is not None)]
+        block_name = ("column_sum", "row") if self.keep.kind != "block" else ("block_sum", "block_sum")
+        return pa.table(
+            {
+                "request_id": np.repeat([p.request_ids[m] for p, m in members], rows).astype(np.uint32),
+                "pass_id": np.repeat([self.first_pass_id + m.pass_index for m in blocks], rows).astype(np.uint32),
+                "position": np.repeat([p.starts[m] + p.counts[m] - 1 for p, m in members], rows).astype(np.int32),
+                "layer": np.concatenate([np.repeat(m.layers, heads) for m in blocks]).astype(np.uint16),
+                "kv_head": np.concatenate([np.tile(np.arange(heads), len(m.layers)) for m in blocks]).astype(np.uint16),
+                "reduction": pa.array(np.repeat([block_name[p.kind == "decode"] for p in done], rows)),
+                "n_queries": np.repeat([p.counts[m] for p, m in members], rows).astype(np.uint32),
+                "key_positions": _lists(np.concatenate(positions), np.where(given, widths, 0), absent=~given),
+                "mass": _lists(np.concatenate([m.mass.ravel() for m in blocks]), widths),
+                "rest": np.concatenate([m.rest for m in blocks]),
+            }
+        )
+
+
+def _runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """(layers, (L, batch, heads, keys) on the host) for each run of layers with the same number of keys, in layer order."""
+    runs: list[tuple[list[int], list[torch.Tensor]]] = []
+    for layer, masses in seen.items():
+        if not runs or runs[-1][1][0].shape != masses.shape:
+            runs.append(([], []))
+        runs[-1][0].append(layer)
+        runs[-1][1].append(masses.to(runs[-1][1][0].device) if runs[-1][1] else masses)
+    return [(np.array(layers), torch.stack(masses).cpu()) for layers, masses in runs]
+
+
+def _reduce(mass: np.ndarray, first: int, keep: AttentionKeep) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """positions, masses and rest of (rows, n) masses whose first key stands at position `first`."""
+    rows, n = mass.shape
+    if keep.kind == "block":
+        starts = np.arange(0, n, keep.size)
+        positions = np.broadcast_to((first + starts).astype(np.int32), (rows, len(starts)))
+        return positions, np.add.reduceat(mass, starts, axis=1), np.zeros(rows, dtype=np.float32)
+    if keep.kind == "top" and keep.size < n:
+        chosen = np.sort(np.argsort(-mass, axis=1, kind="stable")[:, : keep.size], axis=1)
+        kept = np.take_along_axis(mass, chosen, axis=1)
+        return (first + chosen).astype(np.int32), kept, mass.sum(axis=1) - kept.sum(axis=1)
+    listed = None if first == 0 else np.broadcast_to(np.arange(first, first + n, dtype=np.int32), (rows, n))
+    return listed, mass, np.zeros(rows, dtype=np.float32)
+
+
+def _requests(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:
+    n = len(requests)
+    return pa.table(
+        {
+            "request_id": np.array([r.request_id for r in requests], dtype=np.uint32),
+            "dataset": pa.array([dataset] * n),
+            "arrival_s": np.zeros(n),
+            "n_prompt_tokens": np.array([len(r.prompt_ids) for r in requests], dtype=np.uint32),
+            "n_output_tokens": np.array([len(o.output_ids) for o in outcomes], dtype=np.uint32),
+            "prompt_sha256": pa.array([_sha256(r.prompt_ids) for r in requests]),
+        }
+    )
+
+
+def _sha256(ids: Sequence[int]) -> str:
+    return hashlib.sha256(np.array(ids, dtype="<i4").tobytes()).hexdigest()
+
+
+def _refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
+    bad = np.isnan(values).any(axis=1)
+    if bad.any():
+        at = {name: int(column[bad.argmax()]) for name, column in keys.items()}
+        raise ValueError(
+            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
+            "the model's numbers overflow: use --dtype bfloat16 or float32"
+        )
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
+    """(L, n, width) per pass -> (rows, width), ordered by pass, layer, token; floats as f32."""
+    joined = torch.cat([t.flatten(0, 1) for t in tensors])
+    return joined.float().numpy() if joined.is_floating_point() else joined.numpy()
+
+
+def _ranges(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, .. lengths[0]-1, 0, 1, .. lengths[1]-1, ..."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+
+
+def _rows(values: np.ndarray) -> pa.ListArray:
+    n, width = values.shape
+    return _lists(np.ascontiguousarray(values).ravel(), np.full(n, width))
+
+
+def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray, absent: np.ndarray | None = None) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    mask = None if absent is None else pa.array(absent)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)

@@ -1,0 +1,57 @@
+"""No hub in tests, and small model folders that load as a user's own would."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
+
+import pytest
+import tiny_families
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+FOLDER_VOCAB = 260
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte: <pad> 0, <s> 1, </s> 2, then the 256 bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=FOLDER_VOCAB, special_tokens=["<pad>", "<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([""], trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    wrapped.add_bos_token = True
+    return wrapped
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """`model_folder("Qwen3Moe")` -> path of a saved tiny model of that family with a byte tokenizer."""
+    made = {}
+
+    def folder(family: str) -> str:
+        if family not in made:
+            path = tmp_path_factory.mktemp("models") / family.lower()
+            config = tiny_families.CONFIGS[family]()
+            config.vocab_size = FOLDER_VOCAB
+            model = tiny_families.randomised(AutoModelForCausalLM.from_config(config))
+            model.save_pretrained(path)
+            byte_tokenizer().save_pretrained(path)
+            made[family] = str(path)
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """A .jsonl file of seven short prompts of unequal length."""
+    path = tmp_path / "prompts.jsonl"
+    words = ["alpha beta", "the quick brown fox", "x", "one two three four", "tape", "record once, replay often", "abc"]
+    path.write_text("".join(f'{{"prompt": "{w}"}}\n' for w in words))
+    return str(path)

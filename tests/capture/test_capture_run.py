@@ -1,0 +1,344 @@
+"""A capture from end to end: what the tape holds, and that a killed and resumed one holds the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from capture import models, plan
+from capture.run import CaptureSettings, capture, estimate
+from capture.scoring import disagreements
+from warehouse.tape import Store
+
+ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "tape"))
+
+
+@pytest.fixture
+def settings(model_folder, prompts):
+    return CaptureSettings(model_folder("Qwen3Moe"), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
+
+
+def read(store, trace_id):
+    tape = store.open(trace_id)
+    return tape, {name: tape.read(name) for name in tape.manifest.tables}
+
+
+def reference(folder, ids):
+    """(nll of tokens 1.., attentions, router logits) of one plain forward pass over `ids`."""
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        out = model(input_ids=torch.tensor([ids]), output_attentions=True, output_router_logits=True)
+    nll = torch.nn.functional.cross_entropy(out.logits[0, :-1], torch.tensor(ids[1:]), reduction="none")
+    return nll.numpy(), out.attentions, out.router_logits
+
+
+def test_the_tape_of_a_greedy_capture(settings, store):
+    trace_id = capture(settings, store)
+    tape, tables = read(store, trace_id)
+    requests, tokens, passes = tables["requests"], tables["tokens"], tables["passes"]
+    layers = tape.geometry.moe_layers
+    n_inputs = int((requests["n_prompt_tokens"] + requests["n_output_tokens"]).sum()) - len(requests)
+    assert len(tokens) == n_inputs  # the last token generated is nobody's input
+    assert len(tables["routing"]) == len(tables["scores"]) == n_inputs * len(layers)
+    assert passes["pass_id"].to_list() == list(range(len(passes)))
+    assert passes["n_tokens"].sum() == n_inputs
+    per_pass = tokens.group_by("pass_id").len().sort("pass_id")["len"].to_list()
+    assert per_pass == passes["n_tokens"].to_list()
+    assert tokens.filter(pl.col("position") == 0)["nll"].null_count() == len(requests) == tokens["nll"].null_count()
+    keys = ["request_id", "position", "layer"]
+    assert tables["scores"].select(keys).equals(tables["routing"].select(keys))
+    ordered = tables["routing"].sort("pass_id", "layer", "request_id", "position", maintain_order=True)
+    assert ordered.equals(tables["routing"])
+    model = AutoModelForCausalLM.from_pretrained(settings.model).eval()
+    for request_id in range(len(requests)):
+        ids = tokens.filter(pl.col("request_id") == request_id)["token_id"].to_list()
+        n_prompt = requests["n_prompt_tokens"][request_id]
+        whole = model.generate(torch.tensor([ids[:n_prompt]]), do_sample=False, max_new_tokens=6)[0].tolist()
+        assert ids == whole[:-1]
+        nll, _, _ = reference(settings.model, ids)
+        np.testing.assert_allclose(tokens.filter(pl.col("request_id") == request_id)["nll"][1:], nll, atol=1e-4)
+
+
+def test_recorded_scores_explain_the_recorded_experts(settings, store):
+    tape, tables = read(store, capture(settings, store))
+    manifest = tape.manifest
+    assert manifest.score_rule == "softmax"
+    assert manifest.score_params["norm_topk_prob"] is True
+    for layer in tape.geometry.moe_layers:
+        ids = np.array(tables["routing"].filter(pl.col("layer") == layer)["expert_ids"].to_list())
+        scores = np.array(tables["scores"].filter(pl.col("layer") == layer)["scores"].to_list(), dtype=np.float32)
+        assert not disagreements(ids, scores, manifest.score_rule, manifest.score_params, layer).any()
+    weights = np.array(tables["routing"]["gate_weights"].to_list())
+    assert (np.diff(weights, axis=1) <= 0).all()
+
+
+def test_attention_rows_are_those_of_the_model(settings, store):
+    _, tables = read(store, capture(settings, store))
+    ids = tables["tokens"].filter(pl.col("request_id") == 1)["token_id"].to_list()
+    n_prompt = tables["requests"]["n_prompt_tokens"][1]
+    _, attentions, _ = reference(settings.model, ids)
+    rows = tables["attention"].filter(pl.col("request_id") == 1)
+    for row in rows.iter_rows(named=True):
+        heads = slice(row["kv_head"] * 2, row["kv_head"] * 2 + 2)
+        matrix = attentions[row["layer"]][0, heads].sum(0).numpy()
+        if row["reduction"] == "column_sum":
+            assert (row["position"], row["n_queries"]) == (n_prompt - 1, n_prompt)
+            expected = matrix[:n_prompt, :n_prompt].sum(0)
+        else:
+            assert row["n_queries"] == 1
+            expected = matrix[row["position"], : row["position"] + 1]
+        assert row["key_positions"] is None
+        assert row["rest"] == 0
+        np.testing.assert_allclose(row["mass"], expected, atol=2e-5)
+    assert len(rows) == (1 + len(ids) - n_prompt) * 3 * 2  # passes x layers x kv heads
+
+
+@pytest.mark.parametrize(("keep", "size"), [("top:4", 4), ("block:8", 8)])
+def test_shortened_attention_keeps_the_whole_mass(settings, store, keep, size):
+    full = read(store, capture(settings, store))[1]["attention"]
+    short = read(store, capture(dataclasses.replace(settings, attention=keep), store))[1]["attention"]
+    for a, b in zip(full.iter_rows(named=True), short.iter_rows(named=True), strict=True):
+        assert sum(b["mass"]) + b["rest"] == pytest.approx(sum(a["mass"]), rel=1e-5)
+        if keep.startswith("top"):
+            positions = b["key_positions"] or range(len(b["mass"]))
+            assert len(b["mass"]) == min(size, len(a["mass"]))
+            np.testing.assert_allclose(np.array(a["mass"])[list(positions)], b["mass"], rtol=1e-6)
+        else:
+            assert b["reduction"] == "block_sum"
+            assert b["key_positions"] == list(range(0, len(a["mass"]), size))
+
+
+@pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss", "DeepseekV3"])
+def test_a_batch_of_unequal_prompts_records_what_single_requests_do(model_folder, prompts, store, family):
+    base = CaptureSettings(model_folder(family), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
+    single = read(store, capture(base, store))[1]
+    batched = read(store, capture(dataclasses.replace(base, batch_size=3), store))[1]
+    assert batched["requests"].equals(single["requests"])
+    keys = ["request_id", "position", "layer", "kv_head"]
+    for name, values in (("tokens", "nll"), ("scores", "scores"), ("routing", "gate_weights"), ("attention", "mass")):
+        key = [k for k in keys if k in single[name].columns]
+        a, b = single[name].sort(key), batched[name].sort(key)
+        assert a.select(key).equals(b.select(key))
+        for column in {"expert_ids", "token_id", "key_positions"} & set(a.columns):
+            assert a[column].to_list() == b[column].to_list()
+        flat = [f[values].explode() if f[values].dtype == pl.List else f[values] for f in (a, b)]
+        np.testing.assert_allclose(*[x.fill_null(0).to_numpy() for x in flat], atol=2e-4)
+    assert batched["passes"]["request_ids"][0].to_list() == [0, 1, 2]
+
+
+def test_a_sliding_window_names_the_positions_it_still_holds(model_folder, prompts, store):
+    base = CaptureSettings(model_folder("GptOss"), prompts, tables=("attention",), max_requests=2, max_new_tokens=6, batch_size=2)
+    base = dataclasses.replace(base, max_prompt_tokens=20)
+    rows = read(store, capture(base, store))[1]["attention"].filter(pl.col("reduction") == "row")
+    late = rows.filter((pl.col("layer") == 0) & (pl.col("position") >= 8))
+    assert len(late)
+    for row in late.iter_rows(named=True):
+        assert row["key_positions"] == list(range(row["position"] - 7, row["position"] + 1))
+
+
+def test_sampling_depends_on_seed_and_request_only(settings, store):
+    hot = dataclasses.replace(settings, temperature=1.0, top_p=0.9, top_k=50, tables=("tokens",))
+    first = read(store, capture(hot, store))[1]["tokens"]
+    fewer = read(store, capture(dataclasses.replace(hot, max_requests=2), store))[1]["tokens"]
+    other = read(store, capture(dataclasses.replace(hot, seed=1), store))[1]["tokens"]
+    ids = ["request_id", "position", "token_id"]
+    assert first.filter(pl.col("request_id") < 2).select(ids).equals(fewer.select(ids))
+    assert first["token_id"].to_list() != other["token_id"].to_list()
+
+
+def test_teacher_forcing_follows_the_data_set(model_folder, tmp_path, store):
+    data = tmp_path / "qa.jsonl"
+    data.write_text('{"question": "1+1?", "answer": "it is #### 2"}\n{"question": "2+2?", "answer": "#### 4"}\n')
+    base = CaptureSettings(model_folder("Qwen3Moe"), str(data), tables=("tokens",), max_prompt_tokens=20, max_new_tokens=30)
+    base = dataclasses.replace(base, teacher_forced=True)
+    _, tables = read(store, capture(base, store))
+    tokenizer = AutoTokenizer.from_pretrained(base.model)
+    ids = tables["tokens"].filter(pl.col("request_id") == 0)["token_id"].to_list()
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "1+1?it is #### "  # all but the last forced token
+    assert tables["requests"]["n_output_tokens"].to_list() == [len("it is #### 2"), len("#### 4")]
+    document = tmp_path / "doc.txt"
+    document.write_text("abcdefghijklmnopqrstuvwxyz")
+    forced = dataclasses.replace(base, dataset=str(document), max_prompt_tokens=10, max_new_tokens=5)
+    _, tables = read(store, capture(forced, store))
+    assert tokenizer.decode(tables["tokens"]["token_id"].to_list(), skip_special_tokens=True) == "abcdefghijklm"
+
+
+def test_no_new_tokens_means_prefill_only(settings, store):
+    _, tables = read(store, capture(dataclasses.replace(settings, max_new_tokens=0), store))
+    assert set(tables["passes"]["kind"]) == {"prefill"}
+    assert tables["requests"]["n_output_tokens"].sum() == 0
+
+
+def test_a_dense_model_gives_attention(model_folder, prompts, store):
+    for family in ("OPT", "Llama"):
+        base = CaptureSettings(model_folder(family), prompts, ("tokens", "attention"), max_prompt_tokens=9, max_new_tokens=3)
+        tape, tables = read(store, capture(base, store))
+        assert tape.manifest.score_rule is None
+        assert len(tables["attention"])
+
+
+def test_geometry_is_measured_from_the_tensors(model_folder, prompts, store):
+    base = CaptureSettings(model_folder("DeepseekV3"), prompts, max_requests=1, max_prompt_tokens=9, max_new_tokens=2)
+    geometry = store.open(capture(base, store)).geometry
+    model = AutoModelForCausalLM.from_pretrained(base.model)
+    experts = model.model.layers[1].mlp.experts
+    size = sum(p.numel() * p.element_size() for p in experts.parameters()) // 8
+    assert geometry.recorded_expert_bytes == (size, size)
+    assert size == 4 * geometry.expert_params
+    assert (geometry.moe_layers, geometry.n_experts, geometry.top_k, geometry.n_shared_experts) == ((1, 2), 8, 3, 1)
+    total = sum(p.numel() * 4 for p in model.parameters())
+    read_by_a_token = total - 2 * 8 * size - model.get_input_embeddings().weight.numel() * 4
+    assert sum(geometry.recorded_dense_bytes) == pytest.approx(read_by_a_token, rel=0.01)  # buffers besides
+
+
+# -------------------------------------------------------------------------------------------------------------- resuming
+
+
+class Killed(BaseException):
+    pass
+
+
+def stop(done):
+    raise Killed
+
+
+def killed_after(store, n_files, monkeypatch):
+    """Makes the store die at its n-th file, as a kill would: nothing is cleaned up."""
+    write, left = store.write_parquet, [n_files]
+
+    def dying(path, rows):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        write(path, rows)
+
+    monkeypatch.setattr(store, "write_parquet", dying)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_path, monkeypatch, temperature):
+    monkeypatch.setattr(plan, "SHARD_REQUESTS", 2)
+    wanted = dataclasses.replace(settings, batch_size=2, temperature=temperature)
+    whole_store = Store(str(tmp_path / "whole"))
+    trace_id = capture(wanted, whole_store)
+    whole = whole_store.open(trace_id)
+    assert whole.manifest.n_shards == 3
+    for n_files in (0, 1, 5, 6, 9, 17):  # before, between and inside the shards' six files each, and before the manifest
+        store = Store(str(tmp_path / f"killed{n_files}"))
+        with monkeypatch.context() as patch:
+            killed_after(store, n_files, patch)
+            with pytest.raises(Killed):
+                capture(wanted, store)
+        assert store.trace_ids() == []
+        if n_files:
+            with pytest.raises(ValueError, match="--resume"):
+                capture(wanted, store)
+        with pytest.raises(Killed):  # and killed once more, inside a shard
+            capture(wanted, store, resume=True, progress=stop)
+        assert capture(wanted, store, resume=True) == trace_id
+        again = store.open(trace_id)
+        assert again.manifest.model_dump(exclude={"created_utc"}) == whole.manifest.model_dump(exclude={"created_utc"})
+        for name in ALL:
+            for mine, theirs in zip(again.files(name), whole.files(name), strict=True):
+                with store.fs.open(mine, "rb") as a, whole_store.fs.open(theirs, "rb") as b:
+                    assert a.read() == b.read()
+
+
+def test_a_finished_capture_returns_at_once_and_other_settings_get_another_name(settings, store, monkeypatch):
+    trace_id = capture(settings, store)
+    assert trace_id.startswith("qwen3moe-prompts-")
+    assert plan.plan(dataclasses.replace(settings, max_new_tokens=5)).trace_id != trace_id
+    monkeypatch.setattr(models, "load", None)
+    assert capture(settings, store) == trace_id
+
+
+def test_progress_counts_to_the_end(settings, store):
+    seen = []
+    capture(settings, store, progress=seen.append)
+    assert (seen[-1].requests_done, seen[-1].requests_total) == (5, 5)
+    assert seen[-1].tokens_done == store.open(store.trace_ids()[0]).manifest.rows["tokens"]
+    assert all(p.tokens_per_s > 0 and p.eta_s is not None for p in seen)
+
+
+# ------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_the_estimate_bounds_the_tape_and_stops_one_that_cannot_fit(settings, store, monkeypatch):
+    expected = estimate(settings, store)
+    assert expected.fits
+    long = dataclasses.replace(settings, max_requests=7, max_new_tokens=100)
+    trace_id = capture(long, store)
+    assert estimate(long, store).table_bytes["scores"] > sum(store.fs.size(f) for f in store.open(trace_id).files("scores"))
+    monkeypatch.setattr(plan, "_free_bytes", lambda root: 1000)
+    with pytest.raises(OSError, match="lower --max-requests"):
+        capture(dataclasses.replace(settings, seed=9), store)
+    assert store.trace_ids() == [trace_id]
+    assert store.unfinished_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tables": ("routings",)}, "did you mean 'routing'"),
+        ({"model": "embeded"}, "did you mean 'embedded'"),
+        ({"dataset": "mathh"}, "did you mean 'math'"),
+        ({"dtype": "float31"}, "did you mean 'float32'"),
+        ({"max_new_tokens": 500}, "exceed the context"),
+        ({"max_requests": 0}, "max_requests is 0"),
+        ({"temperature": -1.0}, "temperature -1.0"),
+        ({"attention": "most"}, "give full, top:N"),
+        ({"chat_template": True}, "no chat template"),
+        ({"device": "abacus"}, "give --device cpu"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(settings, store, change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        capture(dataclasses.replace(settings, **change), store)
+    assert "\n" not in str(caught.value)
+    assert store.trace_ids() == store.unfinished_ids() == []
+
+
+def test_routing_of_a_dense_model_is_refused(model_folder, prompts, store):
+    with pytest.raises(ValueError, match="--tables requests,tokens,attention"):
+        capture(CaptureSettings(model_folder("Llama"), prompts, max_prompt_tokens=9, max_new_tokens=2), store)
+
+
+def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(settings.model)
+    with torch.no_grad():
+        model.model.layers[1].mlp.gate.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(settings.model).save_pretrained(tmp_path / "broken")
+    with pytest.raises(ValueError, match="NaN at request 0, position 0, layer 1"):
+        capture(dataclasses.replace(settings, model=str(tmp_path / "broken")), store)
+
+
+def test_an_absent_hub_model_is_one_line(settings, store):
+    with pytest.raises(OSError, match="check the name") as caught:
+        capture(dataclasses.replace(settings, model="nobody/nothing"), store)
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_model_files_are_one_line(settings, store, tmp_path):
+    folder = tmp_path / "broken"
+    shutil.copytree(settings.model, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="could not be loaded") as caught:
+        capture(dataclasses.replace(settings, model=str(folder)), store)
+    assert "\n" not in str(caught.value)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="no config"):
+        capture(dataclasses.replace(settings, model=str(folder)), store)
+    assert store.trace_ids() == store.unfinished_ids() == []

@@ -1,0 +1,61 @@
+"""The score rules on cases small enough to work out by hand; the families themselves are in test_families_capture.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capture.scoring import by_weight, disagreements, topk_from_scores
+
+SIGMOID = {"top_k": 2, "norm_topk_prob": False, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.0}
+
+
+def scores(*row):
+    return np.array([row], dtype=np.float32)
+
+
+def test_softmax_weights_are_shares_of_all_or_of_the_chosen():
+    logits = scores(*np.log([1.0, 2.0, 5.0, 2.0]))
+    ids, weights = topk_from_scores(logits, "softmax", {"top_k": 2, "norm_topk_prob": False})
+    assert ids.tolist() == [[2, 1]]
+    np.testing.assert_allclose(weights, [[0.5, 0.2]], rtol=1e-6)
+    _, normed = topk_from_scores(logits, "softmax", {"top_k": 2, "norm_topk_prob": True})
+    np.testing.assert_allclose(normed, [[5 / 7, 2 / 7]], rtol=1e-6)
+    _, chosen = topk_from_scores(logits, "softmax_topk", {"top_k": 2})
+    np.testing.assert_allclose(chosen, normed, rtol=1e-6)
+
+
+def test_a_bias_decides_who_is_chosen_but_not_the_weight():
+    logits = scores(2.0, 1.0, 0.0, -1.0)
+    params = SIGMOID | {"bias": {"3": [0.0, 0.0, 5.0, 5.0]}}
+    ids, weights = topk_from_scores(logits, "sigmoid_bias_groups", params, layer=3)
+    assert ids.tolist() == [[2, 3]]  # the other group wins although its sigmoids are lower
+    np.testing.assert_allclose(weights, 2 / (1 + np.exp([[0.0, 1.0]])), rtol=1e-6)
+    with pytest.raises(ValueError, match="no bias for layer 4"):
+        topk_from_scores(logits, "sigmoid_bias_groups", params, layer=4)
+
+
+def test_sparsemixer_weights_need_not_sum_to_one():
+    ids, weights = topk_from_scores(scores(1.0, 0.999, -3.0, 0.5), "sparsemixer", {"top_k": 2, "router_jitter_noise": 0.01})
+    assert ids.tolist() == [[1, 0]]
+    np.testing.assert_allclose(weights, [[1.0, 1 / (1 + np.exp(-0.001))]], rtol=1e-6)
+
+
+def test_disagreements_forgive_ties_and_nothing_else():
+    logits = np.array([[3.0, 1.0, 1.0, 0.0]] * 4, dtype=np.float32)
+    ids = np.array([[0, 1], [0, 2], [0, 3], [0, 0]])
+    found = disagreements(ids, logits, "softmax", {"top_k": 2, "norm_topk_prob": True})
+    assert found.tolist() == [False, False, True, True]
+
+
+def test_equal_weights_are_ordered_by_id():
+    ids, weights = by_weight(np.array([[7, 2, 5]]), np.array([[0.3, 0.3, 0.4]]))
+    assert ids.tolist() == [[5, 2, 7]]
+    assert weights.tolist() == [[0.4, 0.3, 0.3]]
+
+
+def test_bad_scores_are_refused():
+    with pytest.raises(ValueError, match="first in row 1"):
+        topk_from_scores(np.array([[0.0, 1.0], [np.nan, 1.0]]), "softmax", {"top_k": 1, "norm_topk_prob": True})
+    with pytest.raises(ValueError, match="top_k 3 must lie"):
+        topk_from_scores(scores(0, 1), "softmax", {"top_k": 3})
