@@ -1,0 +1,147 @@
+"""The sentence above each chart, computed from the same rows the chart shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from dashboards import theme
+
+EXTRAPOLATED = "Extrapolated: these times and energies lie outside what the hardware's costs were measured on."
+REFERENCE_CAPACITY = 0.5  # sentences quote the replayed capacity nearest to half of the experts
+
+
+def reference(runs: pl.DataFrame) -> pl.DataFrame:
+    """The rows of one setting at the capacity nearest to half, methods before bounds, best hit rate first."""
+    nearest = runs.sort((pl.col("capacity") - REFERENCE_CAPACITY).abs(), "capacity")["capacity"][0]
+    return runs.filter(pl.col("capacity") == nearest).sort("bound", "hit_decode", descending=[False, True])
+
+
+def hit_rate(runs: pl.DataFrame, phase: str) -> str:
+    """Which method hits most at half capacity and at the smallest one, and what the bound would; where L x k lies."""
+    hit = f"hit_{phase}"
+    runs = runs.drop_nulls(hit)
+    if runs.is_empty():
+        return f"These replays looked up no expert in {phase}."
+    if runs[hit].max() == 0.0:
+        return f"No {phase} lookup hits, at any capacity and under any policy: nothing that {phase} needs is used again."
+    half, smallest = reference(runs), runs.filter(pl.col("capacity") == runs["capacity"].min())
+    said = [f"{_best_hit(half, hit)} of the {phase} lookups"]
+    if smallest["capacity"][0] < half["capacity"][0]:
+        said.append(_best_hit(smallest, hit))
+    first = half.row(0, named=True)
+    if first["scope"] == "global" and first["cycle"]:
+        said.append(f"Below L × k = {first['cycle_experts']:,} experts ({percent(first['cycle'])}) a global LRU hits nothing")
+    return ". ".join(said) + "."
+
+
+def cost(runs: pl.DataFrame) -> str:
+    """Latency and energy of the fastest method at half capacity, LRU's, and the bound's."""
+    rows = reference(runs)
+    first = rows.row(0, named=True)
+    parts = []
+    for best in best_method(rows, "step_ms", descending=False):
+        parts.append(f"{best['policy']} is fastest: {_cost(best)}")
+        parts += [f"LRU takes {_cost(lru)}" for lru in _lru(rows) if best["family"] != "lru"]
+    parts += [f"{_plain(b['policy'])}, which sees the future, would take {_cost(b)}" for b in _bound(rows)]
+    where = f"On {first['hardware']} with {percent(first['capacity'], 0)} of the experts cached"
+    return f"{where}, {'; '.join(parts)}." + f" {EXTRAPOLATED}" * bool(rows["extrapolated"].any())
+
+
+def headline(runs: pl.DataFrame) -> str:
+    """Hit rate, latency and energy of the best method at half capacity on every hardware, and the bound."""
+    by_machine = [reference(group) for _, group in runs.group_by("hardware", maintain_order=True)]
+    said = []
+    for best in best_method(by_machine[0], "hit_decode"):
+        where, hits = percent(best["capacity"], 0), percent(best["hit_decode"])
+        said.append(f"At {where} of the experts {best['policy']} hits {hits} of the decode lookups")
+        same = [row for rows in by_machine for row in rows.filter(pl.col("policy") == best["policy"]).to_dicts()]
+        costs = [f"{_cost(row)} per token on {row['hardware']}" for row in same if row["step_ms"] is not None]
+        said[0] += f" and takes {' and '.join(costs)}" if costs else ""
+    said += [f"{_plain(b['policy'])}, which sees the future, would hit {percent(b['hit_decode'])}" for b in _bound(by_machine[0])]
+    return f"{'; '.join(said)}." + f" {EXTRAPOLATED}" * bool(runs["extrapolated"].any())
+
+
+def best_method(rows: pl.DataFrame, column: str, descending: bool = True) -> list[dict[str, Any]]:
+    """The best row that is no bound, as a list of one (or none). Ties to three digits go to the first in the house order."""
+    order = {family: n for n, family in enumerate(theme.POLICIES)}
+    place = pl.col("family").replace_strict(order, default=len(order))
+    methods = rows.filter(~pl.col("bound")).drop_nulls(column)
+    return methods.sort(pl.col(column).round_sig_figs(3), place, descending=[descending, False]).head(1).to_dicts()
+
+
+def popularity(crowd: Mapping[str, float], phase: str) -> str:
+    """How unevenly the experts are used."""
+    unused, everyone, top = int(crowd["n_unused"]), int(crowd["n_all"]), percent(crowd["top_tenth"])
+    never = f"{unused:,} of {everyone:,} are never selected" if unused else f"each of the {everyone:,} is selected at least once"
+    return f"The most used tenth of the experts takes {top} of the selections in {phase} (an even share: 10 %); {never}."
+
+
+def reuse(rows: pl.DataFrame) -> str:
+    """How far away the last use of an expert lies."""
+    near = "Fewer than half of the lookups find an expert used before"
+    for row in rows.filter(pl.col("within") >= 0.5).head(1).to_dicts():
+        near = f"Half of the lookups find an expert used at most {row['high']:,.0f} distinct experts ago"
+    return f"{near}; {percent(1 - rows['within'].to_list()[-1])} are first uses, which no cache can hit."
+
+
+def locality(rows: pl.DataFrame) -> str:
+    """Mean overlap of consecutive tokens against chance, per phase."""
+    means = rows.group_by("phase").agg(pl.mean("overlap"), pl.mean("chance")).sort("phase")
+    parts = [
+        f"{percent(r['overlap'])} of its experts in {r['phase']} ({r['overlap'] / r['chance']:.1f} × chance)"
+        for r in means.iter_rows(named=True)
+        if r["chance"]
+    ]
+    return f"A token shares with the token before {' and '.join(parts)}."
+
+
+def similarity(rows: pl.DataFrame) -> str:
+    """How well prefill predicts which experts decode will use."""
+    ranked = rows.sort("cosine").to_dicts()
+    low, high, mean = ranked[0], ranked[-1], sum(row["cosine"] for row in ranked) / len(ranked)
+    return (
+        f"Prefill and decode use the experts of a layer alike to a cosine of {mean:.2f} on average, "
+        f"from {low['cosine']:.2f} in layer {low['layer']} to {high['cosine']:.2f} in layer {high['layer']}."
+    )
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A share as a person reads it."""
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, without an exponent where a person would write none."""
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _best_hit(rows: pl.DataFrame, hit: str) -> str:
+    """At one capacity: the method that hits most, LRU if it is another, the bound."""
+    said = []
+    for best in best_method(rows, hit):
+        said.append(f"{best['policy']} hits most: {percent(best[hit])}")
+        said += [f"LRU {percent(lru[hit])}" for lru in _lru(rows) if best["family"] != "lru"]
+    said += [f"{_plain(bound['policy'])} would hit {percent(bound[hit])}" for bound in _bound(rows)]
+    return f"At {percent(rows['capacity'][0], 0)} of the experts ({rows['experts'][0]:,.0f}) " + ", ".join(said)
+
+
+def _lru(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    return rows.filter(pl.col("family") == "lru").head(1).to_dicts()
+
+
+def _bound(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    return rows.filter("bound").sort("hit_decode", descending=True).head(1).to_dicts()
+
+
+def _plain(label: str) -> str:
+    return label.removesuffix(" (bound)")
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    energy = row["energy_mj"]
+    return f"{significant(row['step_ms'])} ms" + (f" and {significant(energy)} mJ" if energy is not None else "")

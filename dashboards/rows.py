@@ -1,0 +1,190 @@
+"""What the pages ask of the warehouse: one SQL question per function, aggregated there, so that a page carries hundreds of rows.
+
+Every function takes an open read-only DuckDB connection and returns a polars frame whose columns have the names the charts use.
+Units: ms, mJ and GB, because a person reads them; fractions stay fractions.
+"""
+
+from __future__ import annotations
+
+import json
+
+import duckdb
+import polars as pl
+
+from dashboards import theme
+
+_RULES = "r.lookup || '|' || r.prefill || '|' || r.start || '|' || r.overflow || '|' || r.expert_format"
+
+# The catalogue, the trace a page opens with first: captured, with most replays, newest.
+_TRACES = """
+with counts as (select trace_id, count(*) as n_replays from replays group by trace_id)
+select t.*, coalesce(n_replays, 0) as n_replays
+from traces t left join counts using (trace_id)
+order by (n_replays > 0) desc nulls last, (origin = 'captured') desc, n_replays desc, created_utc desc, trace_id
+"""
+
+# One row per replayed setting: seeds averaged, the band the widest of the seeds' and the hardware's.
+_RUNS = f"""
+with wide as (
+    select replay_id,
+        max(value) filter (metric = 'hit_frac_decode') as hit_decode,
+        max(value) filter (metric = 'hit_frac_prefill') as hit_prefill,
+        max(denominator) filter (metric = 'hit_frac_decode') as denominator,
+        max(value) filter (metric = 'decode_step_s') * 1e3 as step_ms,
+        max(coalesce(low, value)) filter (metric = 'decode_step_s') * 1e3 as step_low_ms,
+        max(coalesce(high, value)) filter (metric = 'decode_step_s') * 1e3 as step_high_ms,
+        max(value) filter (metric = 'decode_step_p99_s') * 1e3 as p99_ms,
+        max(value) filter (metric = 'decode_tokens_per_s') as tokens_per_s,
+        max(value) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_mj,
+        max(coalesce(low, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_low_mj,
+        max(coalesce(high, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_high_mj
+    from metrics group by replay_id
+)
+select r.trace_id as trace, r.hardware, r.scope, {_RULES} as rules, r.policy as family, r.policy_params, r.is_bound as bound,
+    bool_or(r.is_extrapolated) as extrapolated,
+    round(r.capacity_frac, 5) as capacity, round(r.capacity_experts, 1) as experts, round(r.capacity_bytes / 1e9, 4) as gb,
+    r.cycle_experts, round(r.cycle_experts * r.capacity_frac / nullif(r.capacity_experts, 0), 5) as cycle,
+    round(avg(hit_decode), 5) as hit_decode, round(avg(hit_prefill), 5) as hit_prefill, any_value(denominator) as denominator,
+    avg(step_ms) as step_ms, min(step_low_ms) as step_low_ms, max(step_high_ms) as step_high_ms,
+    avg(p99_ms) as p99_ms, avg(tokens_per_s) as tokens_per_s,
+    avg(energy_mj) as energy_mj, min(energy_low_mj) as energy_low_mj, max(energy_high_mj) as energy_high_mj
+from replays r join wide using (replay_id)
+where r.trace_id in (select unnest($traces)) and hit_decode is not null
+group by all
+order by trace, hardware, scope, rules, family, policy_params, capacity
+"""
+
+# Reuse distances: an LRU of capacity c hits what an LRU of c - 1 missed when the distance is c. At most 64 bins, never
+# narrower than the curve's own step (per-layer caches grow by one expert in every layer at a time).
+_REUSE = f"""
+with chosen as (
+    select r.replay_id, r.trace_id, r.scope, {_RULES} as rules, r.cycle_experts
+    from replays r semi join curves c using (replay_id)
+    where r.trace_id in (select unnest($traces))
+    qualify row_number() over (partition by r.trace_id, r.scope, rules order by r.replay_id) = 1
+),
+steps as (
+    select trace_id, scope, rules, cycle_experts, n_lookups, capacity_experts as distance,
+        n_hits - lag(n_hits, 1, 0) over (partition by replay_id order by capacity_experts) as n,
+        min(capacity_experts) over (partition by replay_id) as step,
+        max(capacity_experts) over (partition by replay_id) as longest
+    from curves join chosen using (replay_id)
+),
+binned as (select *, greatest(1, ceil(longest / step / 64)) * step as width, ceil(distance / width) as bin from steps)
+select trace_id as trace, scope, rules, any_value(cycle_experts) as cycle_experts,
+    (bin - 1) * width as low, least(any_value(longest), bin * width) as high,
+    round(sum(n) / any_value(n_lookups), 6) as share,
+    round(sum(sum(n)) over (partition by trace_id, scope, rules order by bin) / any_value(n_lookups), 6) as within
+from binned group by trace_id, scope, rules, width, bin
+order by trace, scope, rules, low
+"""
+
+# Selections of each expert as a multiple of an even share of its layer; one row per layer, experts in order.
+_POPULARITY = """
+with layers as (select trace_id, phase, layer, sum(n_selected) as total from popularity group by all),
+grid as (
+    select l.*, t.n_experts, unnest(range(t.n_experts)) as expert from layers l join traces t using (trace_id)
+    where trace_id in (select unnest($traces)) and total > 0
+)
+select trace_id as trace, phase, layer, list(round(coalesce(n_selected, 0) * n_experts / total, 2) order by expert) as times
+from grid left join popularity using (trace_id, phase, layer, expert)
+group by all order by trace, phase, layer
+"""
+
+# The share of selections that the most selected tenth of all experts takes, and how many are never selected.
+_CROWD = """
+with counts as (
+    select trace_id, phase, n_selected,
+        row_number() over (partition by trace_id, phase order by n_selected desc, layer, expert) as place
+    from popularity where trace_id in (select unnest($traces))
+)
+select trace_id as trace, phase,
+    sum(n_selected) filter (place <= ceil(n_moe_layers * n_experts / 10.0)) / sum(n_selected) as top_tenth,
+    n_moe_layers * n_experts - count(*) filter (n_selected > 0) as n_unused, n_moe_layers * n_experts as n_all
+from counts join traces using (trace_id)
+group by trace_id, phase, n_moe_layers, n_experts having sum(n_selected) > 0 order by trace, phase
+"""
+
+_LOCALITY = """
+select trace_id as trace, phase, layer, round(overlap_frac, 4) as overlap, round(chance_frac, 4) as chance
+from locality where trace_id in (select unnest($traces)) order by trace, phase, layer
+"""
+
+_SIMILARITY = """
+select trace_id as trace, layer, round(cosine, 4) as cosine
+from similarity where trace_id in (select unnest($traces)) order by trace, layer
+"""
+
+_PROVENANCE = f"""
+select r.origin, r.hardware, r.hardware_sha256, r.scope, {_RULES} as rules, count(*) as n_replays,
+    count(*) filter (r.is_extrapolated) as n_extrapolated, string_agg(distinct r.study, ', ' order by r.study) as studies
+from replays r where r.hardware <> '' group by all order by all
+"""
+
+
+def traces(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """The catalogue with n_replays, the trace a page opens with first."""
+    return connection.sql(_TRACES).pl()
+
+
+def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Replayed settings: capacity, hit rates, milliseconds and millijoules per decoded token; `policy` is the display name."""
+    return _named(_ask(connection, _RUNS, trace_ids))
+
+
+def reuse(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Histogram of reuse distances (low, high] in distinct experts, as shares of the lookups, with the running sum `within`."""
+    return _ask(connection, _REUSE, trace_ids)
+
+
+def popularity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Per trace, phase and layer: `times`, each expert's selections as a multiple of an even share."""
+    return _ask(connection, _POPULARITY, trace_ids)
+
+
+def crowd(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Per trace and phase: share of selections of the top tenth of the experts; experts never selected."""
+    return _ask(connection, _CROWD, trace_ids)
+
+
+def locality(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Per trace, phase and layer: overlap of consecutive tokens' experts, and what chance would give."""
+    return _ask(connection, _LOCALITY, trace_ids)
+
+
+def similarity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
+    """Per trace and layer: cosine between prefill and decode expert frequencies."""
+    return _ask(connection, _SIMILARITY, trace_ids)
+
+
+def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Which origin, hardware file and semantics the replays of the store have."""
+    return connection.sql(_PROVENANCE).pl()
+
+
+def rules_sentence(rules: str) -> str:
+    """The joined semantics of a row, in words."""
+    lookup, prefill, start, overflow, expert_format = rules.split("|")
+    size = "recorded expert sizes" if expert_format == "recorded" else f"{expert_format} experts"
+    large = {"evict": "larger events are cut to fit", "keep": "larger events stay until the next"}.get(overflow, overflow)
+    return f"{lookup} lookups, {prefill} prefill, {start} cache, {large}, {size}"
+
+
+def _ask(connection: duckdb.DuckDBPyConnection, sql: str, trace_ids: list[str]) -> pl.DataFrame:
+    return connection.sql(sql, params={"traces": trace_ids}).pl()
+
+
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    """`policy`: the display name, with the parameters where one policy ran with several sets of them."""
+    variants = frame.select("family", "policy_params").unique().sort("family", "policy_params")
+    crowded = set(variants.filter(pl.len().over("family") > 1)["family"])
+    names = [
+        theme.label(family) + (f" {_parameters(params)}" if family in crowded else "")
+        for family, params in variants.select("family", "policy_params").iter_rows()
+    ]
+    return frame.join(variants.with_columns(pl.Series("policy", names, pl.String)), on=["family", "policy_params"], how="left")
+
+
+def _parameters(text: str) -> str:
+    fields = json.loads(text or "{}")
+    return ", ".join(f"{k}={v}" for k, v in fields.items())

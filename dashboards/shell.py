@@ -1,0 +1,135 @@
+"""A page as data, and its HTML: one file with Vega, the charts, their rows and the house style inside, and a policy that forbids
+the browser any request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import jinja2
+import polars as pl
+import vl_convert
+
+from dashboards import theme
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Control:
+    """A menu above the charts. Its values are those of the column `name` in the page's choices; labels: value -> words."""
+
+    name: str
+    title: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A question, its answer, and the chart that shows it.
+
+    depends: names of the controls the answer changes with; answers: values of those, joined by "|" -> a sentence.
+    chart: None where the warehouse has no rows for it; `missing` then says what to run.
+    """
+
+    name: str
+    question: str
+    chart: alt.TopLevelMixin | None
+    answers: Mapping[str, str]
+    depends: tuple[str, ...]
+    reading: str
+    missing: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML file. choices: one row per selection that exists, best first; data: named rows the charts share."""
+
+    file: str
+    title: str
+    lead: str
+    template: str
+    figures: tuple[Figure, ...] = ()
+    controls: tuple[Control, ...] = ()
+    choices: tuple[Mapping[str, str], ...] = ()
+    data: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def render(page: Page, pages: list[tuple[str, str]]) -> str:
+    """The page's HTML. pages: (file, title) of the whole site, for its navigation."""
+    figures = [(f, f.answers.get(_key(page, f), "")) for f in page.figures]
+    drawn = {f.name: _spec(f.chart) for f in page.figures if f.chart is not None}
+    payload = {
+        "charts": {
+            f.name: {"spec": drawn[f.name], "depends": f.depends, "answers": dict(f.answers), "missing": f.missing}
+            for f in page.figures
+            if f.name in drawn
+        },
+        "controls": [{"name": c.name, "labels": dict(c.labels)} for c in page.controls],
+        "choices": [dict(row) for row in page.choices],
+        "data": {name: frame.to_dicts() for name, frame in page.data.items()},
+        "config": theme.CONFIG,
+    }
+    vega, script, style = _vega(), _asset("site.js"), _asset("site.css")
+    return (
+        _templates()
+        .get_template(page.template)
+        .render(
+            page=page,
+            figures=figures,
+            pages=pages,
+            payload=payload,
+            vega=vega,
+            script=script,
+            style=style,
+            policy=f"default-src 'none'; script-src {_source(vega)} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
+            has_charts=bool(drawn),
+            **page.extra,
+        )
+    )
+
+
+def _spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """The chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration."""
+    return {key: value for key, value in chart.to_dict().items() if key != "config"}
+
+
+def _key(page: Page, figure: Figure) -> str:
+    first = page.choices[0] if page.choices else {}
+    return "|".join(first.get(name, "") for name in figure.depends)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return (HERE / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _vega() -> str:
+    version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
+    return vl_convert.javascript_bundle(vl_version=version)
+
+
+def _source(script: str) -> str:
+    """The script's hash as a Content-Security-Policy source: only these two scripts may run."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,71 @@
+"""The static site: reads the warehouse once, renders every page into a new folder, then swaps it in for the old one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+
+from dashboards import experts, index, shell
+from dashboards.shell import Page
+from warehouse.sql import BadWarehouse, connect, one_line
+
+PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
+MAX_TRACES = 16
+MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced
+
+Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
+TOPICS: dict[str, tuple[str, Topic]] = {experts.FILE: (experts.TITLE, experts.page)}
+
+
+def build(database: Path, out: Path) -> Path:
+    """Writes the pages of the warehouse `database` into the folder `out` and returns the path of index.html.
+
+    A site already in `out` is replaced as a whole, or left as it is if anything fails. Raises ValueError if `out` holds
+    anything but a site, FileNotFoundError if there is no warehouse, BadWarehouse if it cannot be read or is of another version.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
+    pages = [(index.FILE, index.TITLE), *((file, title) for file, (title, _) in TOPICS.items())]
+    with closing(connect(database)) as connection:
+        try:
+            html = {index.FILE: shell.render(index.page(connection), pages)}
+            html |= {file: _fitting(topic, connection, pages) for file, (_, topic) in TOPICS.items()}
+        except duckdb.Error as error:
+            raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        fresh.chmod(0o755)  # mkdtemp is private; a site is to be read
+        for file, text in html.items():
+            (fresh / file).write_text(text, encoding="utf-8")
+        (fresh / MARK).touch()
+        _swap(fresh, out)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return out / index.FILE
+
+
+def _fitting(topic: Topic, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]]) -> str:
+    """The topic's page with as many traces as keep it below PAGE_BYTES."""
+    n_traces = MAX_TRACES
+    while True:
+        html = shell.render(topic(connection, n_traces), pages)
+        if len(html.encode("utf-8")) < PAGE_BYTES or n_traces == 1:
+            return html
+        n_traces //= 2
+
+
+def _swap(fresh: Path, out: Path) -> None:
+    """Puts `fresh` in the place of `out`; the old site goes only once the new one stands."""
+    if not out.exists():
+        fresh.rename(out)
+        return
+    old = fresh.with_name(f"{fresh.name}-old")
+    out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old)

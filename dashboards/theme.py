@@ -1,0 +1,125 @@
+"""The house look: colours, marks and words for each policy, type sizes, and the Vega-Lite configuration every chart gets.
+
+Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), distinct to colour-blind readers; each policy also has its own
+point shape, so that a grey print stays readable. A dashed line is a bound, which sees the future; a dotted one a level to
+compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
+BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"  # an SVG path: how a bound looks in a legend
+HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark, so that grey keeps the order
+PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a policy is named and drawn. `drops` completes the sentence "when full, the cache drops ..."."""
+
+    label: str
+    drops: str
+    colour: str
+    shape: str
+
+
+POLICIES: dict[str, Look] = {
+    "lru": Look("LRU", "the expert unused for longest", BLUE, "circle"),
+    "lfu": Look("LFU (in cache)", "the one least used since it came in", VERMILLION, "square"),
+    "lfu-lifetime": Look("LFU (lifetime)", "the one least used since the start", ORANGE, "diamond"),
+    "fifo": Look("FIFO", "the one that came in first", GREEN, "triangle-up"),
+    "static": Look("static by frequency", "none: the most used in a profile stay", PURPLE, "triangle-down"),
+    "random": Look("random", "any", SKY, "cross"),
+    "belady": Look("Belady (bound)", "the one needed last: it sees the future", INK, TWO_DASHES),
+}
+# Policies of a user's own, in the order they are met.
+SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")
+SPARE_SHAPES = ("triangle-right", "triangle-left", "wedge", "arrow", "square")
+
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "white",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": 500, "labelColor": INK, "titleColor": INK,
+        "titlePadding": 10, "gridColor": GRID, "domainColor": QUIET, "labelSeparation": 8, "tickColor": QUIET, "labelPadding": 5,
+    },
+    "header": {"labelFontSize": 13, "labelFontWeight": 600, "labelColor": INK, "titleFontSize": 12.5},
+    "legend": {
+        "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": 500, "labelColor": INK, "titleColor": INK,
+        "labelLimit": 390, "titleLimit": 400, "symbolSize": 90, "symbolStrokeWidth": 2, "rowPadding": 5,
+    },
+    "line": {"strokeWidth": 2.2},
+    "point": {"filled": True, "size": 65, "opacity": 1},
+    "title": {"fontSize": 13, "fontWeight": 600, "anchor": "start", "color": INK},
+}  # fmt: skip
+
+
+def label(policy: str) -> str:
+    """Display name; a policy without a look keeps its own name."""
+    return POLICIES[policy].label if policy in POLICIES else policy
+
+
+def policy_order(policies: Iterable[str]) -> list[str]:
+    """Known policies in the house order, then the others by name."""
+    there = set(policies)
+    return [p for p in POLICIES if p in there] + sorted(there - POLICIES.keys())
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Colour, shape and dash of the policies of a page, one entry per label, in drawing order."""
+
+    labels: list[str]
+    colours: list[str]
+    shapes: list[str]
+    dashes: list[list[int]]
+    sentences: list[str]
+
+    def color(self, **legend: Any) -> alt.Color:
+        """Colour by label. `legend` as in alt.Legend; sentences=True spells each label out."""
+        if legend.pop("sentences", False):
+            spelled = dict(zip(self.labels, self.sentences, strict=True))
+            legend["labelExpr"] = f"({_expression(spelled)})[datum.label]"
+        return alt.Color("policy:N", scale=alt.Scale(domain=self.labels, range=self.colours), legend=alt.Legend(**legend))
+
+    def shape(self) -> alt.Shape:
+        return alt.Shape("policy:N", scale=alt.Scale(domain=self.labels, range=self.shapes))
+
+    def dash(self) -> alt.StrokeDash:
+        return alt.StrokeDash("policy:N", scale=alt.Scale(domain=self.labels, range=self.dashes))
+
+
+def lines(policies: Iterable[tuple[str, str, bool]]) -> Lines:
+    """Looks of (policy, label, is_bound) triples; a policy with several parameter sets has a label for each."""
+    labels, colours, shapes, dashes, sentences = [], [], [], [], []
+    triples = set(policies)
+    for policy in policy_order(p for p, _, _ in triples):
+        for n, (name, is_bound) in enumerate(sorted((text, b) for p, text, b in triples if p == policy)):
+            own = n == 0 and policy in POLICIES
+            spare = len(labels) % len(SPARE_COLOURS)
+            labels.append(name)
+            colours.append(POLICIES[policy].colour if own else SPARE_COLOURS[spare])
+            shapes.append(TWO_DASHES if is_bound else POLICIES[policy].shape if own else SPARE_SHAPES[spare])
+            dashes.append([7, 4] if is_bound else [1, 0])
+            sentences.append(f"{POLICIES[policy].drops}: {name}" if policy in POLICIES else name)
+    return Lines(labels, colours, shapes, dashes, sentences)
+
+
+def _expression(words: dict[str, str]) -> str:
+    """A Vega object literal."""
+    quoted = (f"{quote(k)}: {quote(v)}" for k, v in words.items())
+    return "{" + ", ".join(quoted) + "}"
+
+
+def quote(text: str) -> str:
+    """`text` as a Vega string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,98 @@
+"""Every page opened from its file in a real browser: it draws all its charts, logs nothing and asks the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import pytest
+from chromium_page import CHROMIUM, Opened, open_page
+
+from dashboards.site import build
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
+
+TRACE = "qwen3-30b-a3b-q4km-8c9d"
+
+
+@pytest.fixture(scope="module")
+def site(database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(database, tmp_path_factory.mktemp("out") / "site").parent
+
+
+def assert_clean(page: Opened, n_charts: int) -> None:
+    assert page.console == []
+    assert page.requests == set()
+    assert page.n_drawn == page.n_places == n_charts
+
+
+@pytest.mark.parametrize(("file", "n_charts"), [("index.html", 1), ("experts.html", 6)])
+def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
+    assert sorted(p.name for p in site.glob("*.html")) == ["experts.html", "index.html"]
+    assert_clean(open_page((site / file).as_uri(), tmp_path), n_charts)
+
+
+@pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
+def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    index = build(request.getfixturevalue(kind), tmp_path / "site")
+    n_charts = 0 if kind == "empty_database" else 3
+    assert_clean(open_page(index.with_name("experts.html").as_uri(), tmp_path), n_charts)
+
+
+# Runs after the page has drawn: changes a menu, picks a policy in the legend of one chart, and notes what another chart did.
+DRIVER = """
+const drawn = setInterval(async () => {
+  if (!document.body.dataset.drawn) return;
+  clearInterval(drawn);
+  const menu = document.querySelector('select[name="hardware"]');
+  menu.value = "workstation-rtx4090-pcie4";
+  menu.dispatchEvent(new Event("change", { bubbles: true }));
+  const symbol = document.querySelector("#hits .mark-symbol.role-legend-symbol path");
+  symbol.dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
+  await new Promise((done) => setTimeout(done, 500));
+  const opacities = [...document.querySelectorAll("#cost .mark-line.role-mark path")].map((path) => path.getAttribute("opacity"));
+  document.body.dataset.bright = opacities.filter((opacity) => opacity === "1").length;
+  document.body.dataset.faded = opacities.filter((opacity) => opacity !== "1").length;
+}, 50);
+"""
+
+
+def test_menus_legends_and_links_agree(site: Path, tmp_path: Path) -> None:
+    url = f"{with_script(site / 'experts.html', DRIVER, tmp_path).as_uri()}#trace={TRACE}&scope=per-layer"
+    page = open_page(url, tmp_path)
+    assert_clean(page, 6)
+    assert "(3,072)" in page.text_of("hits-answer")  # half of 48 x 128: the trace of the link
+    assert "L × k" not in page.text_of("hits-answer")  # said of a global cache only: the scope of the link
+    assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
+    assert 'data-bright="2"' in page.dom  # LRU, in the latency and the energy panel: the legend of another chart
+    assert 'data-faded="12"' in page.dom
+
+
+def test_the_checks_can_fail(site: Path, tmp_path: Path) -> None:
+    """A page that logs, fetches and leaves a chart out is noticed, and the site's own policy stops its request."""
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        '<div class="chart"></div><script>console.error("on purpose"); fetch("http://example.invalid/x").catch(() => 0)</script>'
+    )
+    page = open_page(bad.as_uri(), tmp_path)
+    assert any("on purpose" in line for line in page.console)
+    assert page.requests == {"http://example.invalid/x"}
+    assert page.n_drawn < page.n_places
+    (tmp_path / "again").mkdir()
+    stopped = open_page(
+        with_script(site / "index.html", 'fetch("http://example.invalid/x").catch(() => 0)', tmp_path).as_uri(),
+        tmp_path / "again",
+    )
+    assert stopped.requests == set()
+    assert any("example.invalid" in line and "Content Security Policy" in line for line in stopped.console)
+
+
+def with_script(page: Path, script: str, folder: Path) -> Path:
+    """A copy of the page with one more script, let through by its policy."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    html = page.read_text(encoding="utf-8").replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
+    above, end, below = html.rpartition("</body>")
+    copy = folder / f"driven-{page.name}"
+    copy.write_text(f"{above}<script>{script}</script>{end}{below}", encoding="utf-8")
+    return copy

@@ -1,0 +1,138 @@
+"""The questions the pages ask, against the formulas the made-up warehouse was filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from conftest import POLICIES, write
+
+from dashboards import answers, rows, theme
+from warehouse.sql import connect
+
+CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
+
+
+@pytest.fixture(scope="module")
+def connection(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(database) as opened:
+        yield opened
+
+
+def test_replayed_and_captured_tapes_come_first(connection: duckdb.DuckDBPyConnection) -> None:
+    order = rows.traces(connection)["trace_id"].to_list()
+    assert order[0] == CODE
+    assert order[-1] == SYNTHETIC
+
+
+def test_a_run_is_one_row_with_seeds_averaged(connection: duckdb.DuckDBPyConnection) -> None:
+    runs = rows.runs(connection, [CODE])
+    assert runs.height == len(POLICIES) * 2 * 2 * 9
+    setting = runs.filter(
+        (pl.col("hardware") == "phone-lpddr5x-ufs4") & (pl.col("scope") == "global") & (pl.col("capacity") == 0.5)
+    )
+    by_policy = {row["policy"]: row for row in setting.iter_rows(named=True)}
+    assert by_policy["LRU"]["hit_decode"] == pytest.approx(0.5**0.62, abs=1e-5)
+    assert by_policy["random"]["hit_decode"] == pytest.approx(0.5**0.9 - 0.005, abs=1e-5)  # seeds 0 and 1
+    assert by_policy["LRU"]["cycle"] == pytest.approx(16 / 64)
+    lru = by_policy["LRU"]
+    assert lru["step_low_ms"] == pytest.approx(0.8 * lru["step_ms"])
+    assert lru["step_ms"] == pytest.approx(0.9 + (1 - 0.5**0.62) * 16 * 0.35)
+    assert by_policy["Belady (bound)"]["bound"]
+
+
+def test_parameters_are_named_only_where_they_differ() -> None:
+    frame = pl.DataFrame(
+        {
+            "family": ["static", "static", "lru", "mine.py:Cache"],
+            "policy_params": ['{"profile_frac": 0.1}', '{"profile_frac": 1.0}', "{}", "{}"],
+        }
+    )
+    named = rows._named(frame)["policy"].to_list()
+    assert named == ["static by frequency profile_frac=0.1", "static by frequency profile_frac=1.0", "LRU", "mine.py:Cache"]
+
+
+def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConnection) -> None:
+    for trace, step in ((CODE, {"global": 1, "per-layer": 4}), (QWEN, {"global": 1, "per-layer": 48})):
+        binned = rows.reuse(connection, [trace])
+        for (scope,), bins in binned.group_by("scope"):
+            curve = connection.sql(
+                "select max(hit_frac) as hits from curves join replays using (replay_id) where trace_id = $t and scope = $s",
+                params={"t": trace, "s": scope},
+            ).pl()
+            hits = curve["hits"][0]
+            assert bins["share"].sum() == pytest.approx(hits, abs=1e-3)
+            assert bins["within"].max() == pytest.approx(hits, abs=1e-5)
+            assert bins.height <= 64
+            widths = (bins["high"] - bins["low"]).unique().to_list()
+            assert widths[0] % step[scope] == 0
+            assert bins.filter(pl.col("high") <= pl.col("cycle_experts"))["share"].sum() == 0 or scope == "per-layer"
+
+
+def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConnection) -> None:
+    heat = rows.popularity(connection, [QWEN])
+    assert heat.height == 48 * 2
+    for times in heat["times"]:
+        assert len(times) == 128  # experts never selected are there as zeros
+        assert sum(times) == pytest.approx(128, abs=0.7)  # rounded to two digits
+    crowd = rows.crowd(connection, [QWEN]).row(0, named=True)
+    counts = sorted(
+        (
+            n
+            for (n,) in connection.sql(
+                f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}'"
+            ).fetchall()
+        ),
+        reverse=True,
+    )
+    assert crowd["top_tenth"] == pytest.approx(sum(counts[:615]) / sum(counts))
+    assert crowd["n_unused"] == 48 * 128 - len(counts)
+
+
+def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
+    runs = rows.runs(connection, [CODE])
+    phone = runs.filter((pl.col("hardware") == "phone-lpddr5x-ufs4") & (pl.col("scope") == "global"))
+    said = answers.hit_rate(phone, "decode")
+    assert said.startswith("At 50 % of the experts (32) LRU hits most: 65.1 %, Belady would hit 79.6 % of the decode lookups.")
+    assert "At 5 % of the experts (3) LFU (lifetime) hits most: 12.3 %, LRU 0.0 %" in said
+    assert said.endswith("Below L × k = 16 experts (25.0 %) a global LRU hits nothing.")
+    assert answers.cost(phone).startswith("On phone-lpddr5x-ufs4 with 50 % of the experts cached, LRU is fastest: 2.86 ms and ")
+    assert answers.EXTRAPOLATED not in answers.cost(phone)  # only the largest caches are
+    assert answers.EXTRAPOLATED in answers.headline(runs.filter(pl.col("scope") == "global"))
+    assert "No prefill lookup hits" in answers.hit_rate(phone.with_columns(hit_prefill=pl.lit(0.0)), "prefill")
+
+
+def test_ties_go_to_the_policy_that_comes_first() -> None:
+    tied = pl.DataFrame(
+        {
+            "policy": ["FIFO", "LRU", "Belady (bound)"],
+            "family": ["fifo", "lru", "belady"],
+            "bound": [False, False, True],
+            "hit_decode": [0.90002, 0.90001, 0.95],
+        }
+    )
+    assert [row["policy"] for row in answers.best_method(tied, "hit_decode")] == ["LRU"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.2113, "0.211"), (3.1, "3.10"), (46.66, "46.7"), (502.4, "502"), (999.7, "1,000"), (12345.0, "12,345")]
+)
+def test_three_significant_digits(value: float, text: str) -> None:
+    assert answers.significant(value) == text
+
+
+def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
+    looks = theme.POLICIES.values()
+    assert len({look.colour for look in looks}) == len({look.shape for look in looks}) == len(looks) == 7
+    lines = theme.lines([("lru", "LRU", False), ("belady", "Belady (bound)", True), ("mine", "mine", False)])
+    assert lines.labels == ["LRU", "Belady (bound)", "mine"]
+    assert [dash != [1, 0] for dash in lines.dashes] == [False, True, False]  # dashed: the bound alone
+
+
+def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:
+    with connect(write(tmp_path / "empty.duckdb", {})) as connection:
+        assert rows.similarity(connection, ["none"]).is_empty()
+        assert rows.runs(connection, []).is_empty()

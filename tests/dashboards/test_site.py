@@ -1,0 +1,203 @@
+"""The site as files: built whole or not at all, small, self-contained, and honest about what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import duckdb
+import pytest
+
+from dashboards import experts, index, site
+from dashboards.site import build
+from warehouse.sql import BadWarehouse, connect
+
+# Names, not addresses: nothing is fetched from them.
+IDENTIFIERS = ("http://www.w3.org/", "https://vega.github.io/schema/")
+
+
+@pytest.fixture(scope="module")
+def pages(database: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = build(database, tmp_path_factory.mktemp("out") / "site").parent
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.html")}
+
+
+class Resources(HTMLParser):
+    """Attributes that make a browser fetch something, and the text of style sheets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.styles: list[str] = []
+        self.inside = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag
+        wanted = {"src", "srcset", "data", "action", "poster", "background"} | (set() if tag == "a" else {"href"})
+        self.fetched += [value or "" for name, value in attrs if name in wanted]
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "style":
+            self.styles.append(data)
+
+
+def payload(html: str) -> dict[str, Any]:
+    found = re.search(r'id="page-data">(.*?)</script>', html, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_a_page_per_topic_each_below_3_mb(pages: dict[str, str]) -> None:
+    assert sorted(pages) == ["experts.html", "index.html"]
+    for file, html in pages.items():
+        assert len(html.encode()) < 3_000_000, file
+        assert html.count("window.vegaEmbed=") == 1, f"{file}: Vega belongs in a page once"
+        assert "default-src &#39;none&#39;" in html
+
+
+def test_pages_point_at_nothing_outside(pages: dict[str, str]) -> None:
+    for file, html in pages.items():
+        found = Resources()
+        found.feed(html)
+        assert found.fetched == ["data:,"], file  # the empty icon
+        assert not re.search(r"url\(|@import", "".join(found.styles)), file
+        specs = json.dumps([chart["spec"] for chart in payload(html)["charts"].values()])
+        assert [url for url in re.findall(r"https?://[^\"]+", specs) if not url.startswith(IDENTIFIERS)] == []
+        assert '"url"' not in specs
+
+
+def test_charts_are_valid_and_name_their_rows(pages: dict[str, str]) -> None:
+    for html in pages.values():
+        data = payload(html)
+        for name, chart in data["charts"].items():
+            alt.Chart.from_dict(chart["spec"])  # raises SchemaValidationError
+            named = set(re.findall(r'"name": "(\w+)"', json.dumps(_data_of(chart["spec"]))))
+            assert named <= data["data"].keys(), name
+            assert all(data["data"][rows] for rows in named)
+
+
+def _data_of(spec: Any) -> list[Any]:
+    if isinstance(spec, list):
+        return [found for inner in spec for found in _data_of(inner)]
+    if isinstance(spec, dict):
+        return [v for k, v in spec.items() if k == "data"] + [f for v in spec.values() for f in _data_of(v)]
+    return []
+
+
+def test_every_axis_of_a_quantity_has_a_unit(pages: dict[str, str]) -> None:
+    for html in pages.values():
+        for name, chart in payload(html)["charts"].items():
+            titles = [e[axis]["title"] for e in _encodings(chart["spec"]) for axis in ("x", "y") if "title" in e.get(axis, {})]
+            assert titles, name
+            assert all("(" in title for title in titles if title != "layer"), name
+
+
+def _encodings(spec: Any) -> list[dict[str, Any]]:
+    if isinstance(spec, list):
+        return [found for inner in spec for found in _encodings(inner)]
+    if isinstance(spec, dict):
+        return [v for k, v in spec.items() if k == "encoding"] + [f for v in spec.values() for f in _encodings(v)]
+    return []
+
+
+def test_text_of_a_tape_stays_text(pages: dict[str, str]) -> None:
+    for html in pages.values():
+        assert "<script>hostile" not in html
+    assert "&lt;script&gt;hostile()" in pages["index.html"]
+
+
+def test_index_tells_what_is_there_and_how_it_was_made(pages: dict[str, str]) -> None:
+    html = pages["index.html"]
+    for words in (
+        "At 50 % of the experts LRU hits 65.1 %",
+        "Belady, which sees the future, would hit 79.6 %",
+        "phone-lpddr5x-ufs4",
+        "mJ",
+        "top k override: model 8, recorded 6",
+        "imported",
+        "captured",
+        "synthetic",
+        "How each number was made",
+        "atomic lookups",
+    ):
+        assert words in html, words
+
+
+def test_an_empty_warehouse_says_what_to_run(empty_database: Path, tmp_path: Path) -> None:
+    out = build(empty_database, tmp_path / "site")
+    html = out.read_text(encoding="utf-8")
+    assert "tokentape capture" in html
+    assert "page-data" not in html
+    topic = out.with_name("experts.html").read_text(encoding="utf-8")
+    assert topic.count('class="missing"') == 6
+    assert "tokentape study baselines" in topic
+
+
+def test_tapes_without_replays_show_what_the_tape_tells(unreplayed_database: Path, tmp_path: Path) -> None:
+    out = build(unreplayed_database, tmp_path / "site")
+    data = payload(out.with_name("experts.html").read_text(encoding="utf-8"))
+    assert sorted(data["charts"]) == ["locality", "popularity", "similarity"]
+    assert "embedded-math-4e5f6a7b" in out.read_text(encoding="utf-8")
+
+
+def test_one_page_holds_fewer_tapes_rather_than_grow(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "PAGE_BYTES", 1_200_000)
+    html = build(database, tmp_path / "site").with_name("experts.html").read_text(encoding="utf-8")
+    assert len(html.encode()) < 1_200_000
+    assert "of 4 tapes, those with most replays first" in html
+
+
+def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "site"
+    build(database, out)
+    (out / "old.html").write_text("from an older version")
+    build(database, out)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["site"]
+    assert not (out / "old.html").exists()
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a page failed")
+
+    monkeypatch.setitem(site.TOPICS, experts.FILE, (experts.TITLE, broken))
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    with pytest.raises(ValueError, match="a page failed"):
+        build(database, out)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    mine = tmp_path / "thesis"
+    mine.mkdir()
+    (mine / "chapter.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="not a tokentape site"):
+        build(database, mine)
+    assert (mine / "chapter.tex").exists()
+
+
+def test_the_same_warehouse_gives_the_same_bytes(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:
+    out = build(database, tmp_path / "again").parent
+    assert {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.html")} == pages
+
+
+def test_a_missing_or_foreign_warehouse_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="tokentape load"):
+        build(tmp_path / "none.duckdb", tmp_path / "site")
+    foreign = tmp_path / "foreign.duckdb"
+    with duckdb.connect(str(foreign)) as connection:
+        connection.execute("create table things (a int)")
+    with pytest.raises(BadWarehouse, match="tokentape load"):
+        build(foreign, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_pages_follow_the_warehouse(database: Path) -> None:
+    with connect(database) as connection:
+        front, topic = index.page(connection), experts.page(connection, 16)
+    assert [f.name for f in front.figures] == ["headline"]
+    assert [f.name for f in topic.figures] == ["hits", "cost", "popularity", "reuse", "locality", "similarity"]
+    for figure in topic.figures:
+        wanted = {"|".join(row[name] for name in figure.depends) for row in topic.choices if row["hardware"]}
+        assert wanted <= figure.answers.keys(), figure.name
