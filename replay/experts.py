@@ -131,6 +131,7 @@ def replay(
         "capacity_experts": capacity_bytes * trace.n_keys / total,
         "capacity_frac": capacity_bytes / total,
         "seed": seed,
+        "assumed": ", ".join(hardware.assumed) if hardware else "",
         "is_extrapolated": hardware is not None and _is_extrapolated(trace, hardware, capacity_bytes, expert_format),
     }
     return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
@@ -151,6 +152,7 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
         "capacity_experts": float(trace.n_keys),
         "capacity_frac": 1.0,
         "seed": 0,
+        "assumed": "",
         "is_extrapolated": False,
     }
     series = {

@@ -109,6 +109,7 @@ def _replay(
         "lookup": "atomic", "prefill": "layer-major", "start": "persistent", "overflow": "evict", "expert_format": "int4",
         "capacity_bytes": round(capacity * total * 2.4e6), "capacity_experts": capacity * total, "capacity_frac": capacity,
         "cycle_experts": cycle, "seed": seed, "origin": tape.origin, "is_extrapolated": capacity > 0.9,
+        "assumed": "engine.efficiency_frac, tiers.dram.latency_s",
     })  # fmt: skip
     of = "unique lookups"
     metrics = [

@@ -118,6 +118,7 @@ def result_tables(
         "seed": 0,
         "origin": "captured",
         "is_extrapolated": False,
+        "assumed": "engine.efficiency_frac",
     }
     metrics = {
         "hit_frac": ("1", hit),
