@@ -12,7 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from capture.embedded import texts
 from capture.embedded.recipe import Recipe
+from capture.evaluate import evaluate
 
 CARD, LOG, MANIFEST = "README.md", "training_log.csv", "manifest.json"
 
@@ -59,20 +61,18 @@ within noise.
 """
 
 
-def write_card(
-    folder: Path, recipe: Recipe, log: list[dict[str, Any]], quality: list[dict[str, Any]], n_bytes: dict[str, int]
-) -> None:
-    """Writes card, log and manifest beside the model in `folder`.
-
-    quality: rows of `capture.evaluate.evaluate` over the four shipped data sets; n_bytes: UTF-8 bytes of `code` and `docs`.
-    """
+def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
+    """Measures the model in `folder` on its four data sets and writes card, log and manifest beside it."""
+    quality = evaluate(str(folder), list(texts.SHIPPED))
+    held_out = {"code": texts.code_files(held_out=True), "docs": texts.doc_topics(held_out=True)}
+    n_bytes = {name: sum(len(item.prompt.encode()) for item in items) for name, items in held_out.items()}
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(log[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(log)
     (folder / LOG).write_text(text.getvalue())
     by_name = {row["dataset"]: row for row in quality}
-    together = sum(by_name[d]["bits_per_byte"] * n_bytes[d] for d in ("code", "docs")) / sum(n_bytes[d] for d in ("code", "docs"))
+    together = sum(by_name[name]["bits_per_byte"] * n for name, n in n_bytes.items()) / sum(n_bytes.values())
     versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in ("torch", "transformers", "tokenizers")}}
     every = max(1, len(log) // 12)
     shown = [row for i, row in enumerate(log, 1) if i % every == 0 or i == len(log)]

@@ -23,7 +23,7 @@ KNOWN_TOP_K = {
     "qwen3-coder-30b-a3b": 8,
     "qwen3-235b-a22b": 8,
     "qwen1.5-moe-a2.7b": 4,
-    "gemma-4-26b-a4b": 8,
+    "gemma-4-26b-a4b": 8,  # https://docs.nvidia.com/nemo/megatron-bridge (Gemma 4 provider)
     "glm-4.7-flash": 4,
     "deepseek-v2-lite": 6,
     "deepseek-v3": 8,
