@@ -117,7 +117,8 @@ from similarity where trace_id in (select unnest($traces)) order by trace, layer
 
 _PROVENANCE = f"""
 select r.origin, r.hardware, r.hardware_sha256, r.scope, {_RULES} as rules, count(*) as n_replays,
-    any_value(r.assumed) as assumed, count(*) filter (r.is_extrapolated) as n_extrapolated, string_agg(distinct r.study, ', ' order by r.study) as studies
+    any_value(r.assumed) as assumed, count(*) filter (r.is_extrapolated) as n_extrapolated,
+    string_agg(distinct r.study, ', ' order by r.study) as studies
 from replays r where r.hardware <> '' group by all order by all
 """
 

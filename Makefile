@@ -1,0 +1,48 @@
+# `make demo` and `make test` work on a bare checkout: they create $(VENV), install and run.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# Any argument of pip, for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the CPU build of torch.
+PIP_ARGS ?=
+
+.PHONY: help demo test test-slow lint check bench golden clean
+
+help:
+	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
+	@echo "make test       the tests; test-slow adds the long ones"
+	@echo "make lint       ruff and mypy"
+	@echo "make check      lint + test: what CI runs"
+	@echo "make bench      speed, last line JSON"
+	@echo "make golden     print the golden counts of the tests, to paste"
+	@echo "make clean      remove $(VENV) and caches; tapes and results stay"
+
+# One stamp per set of extras; a changed pyproject.toml installs again.
+$(VENV)/installed-%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tokentape needs Python 3.11 or later; set PYTHON=")'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[$*]'
+	touch $@
+
+demo: $(VENV)/installed-all
+	$(BIN)/tokentape demo
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/installed-test
+	$(BIN)/python -m pytest -m ""
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: $(VENV)/installed-test
+	@$(BIN)/python -m bench
+
+golden: $(VENV)/installed-test
+	@cd tests/policies && ../../$(BIN)/python -c "import pprint, test_caches as t; pprint.pp(t.golden_counts())"
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,125 @@
+"""The command `tokentape`: wiring and error handling. The commands are in commands_*.py and import what they need when they run.
+
+Bad input is one line on stderr and exit code 2, Ctrl-C is exit code 130; TOKENTAPE_DEBUG=1 shows the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from flows import commands_capture, commands_flows, commands_replay, commands_store, commands_warehouse
+
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "datasets", "safetensors", "tokenizers"), "capture"),
+    **dict.fromkeys(("prefect", "fastapi", "sqlalchemy"), "flows"),
+    **dict.fromkeys(("altair", "vl_convert", "jinja2"), "dashboards"),
+}
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="tokentape",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""Record what a real language model did, token by token; replay it through memory policies and hardware.
+
+    \b
+    A first tour:
+      tokentape demo                                          everything once, on the model that ships with tokentape
+    \b
+    Step by step:
+      tokentape capture --model embedded --dataset math       record a tape
+      tokentape ls                                            what is in the store
+      tokentape replay TRACE --policy lru --capacity 50% --scope global
+      tokentape study baselines                               every policy at every capacity
+      tokentape load && tokentape query best_policy           into DuckDB, and ask
+      tokentape site                                          pages that open from a file
+
+    Tapes and results live in the store: --store, else TOKENTAPE_STORE, else ./tape.
+    """,
+)
+importers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Turn another engine's trace into a tape.")
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"tokentape {importlib.metadata.version('tokentape')}")
+        raise typer.Exit
+
+
+app.command("demo")(commands_flows.demo)
+app.command("capture")(commands_capture.capture)
+app.add_typer(importers, name="import")
+importers.command("bigmoe")(commands_capture.import_bigmoe)
+importers.command("vllm")(commands_capture.import_vllm)
+app.command("ls")(commands_store.ls)
+app.command("show")(commands_store.show)
+app.command("rm")(commands_store.rm)
+app.command("replay")(commands_replay.replay)
+app.command("verify")(commands_replay.verify)
+app.command("study")(commands_replay.study)
+app.command("load")(commands_warehouse.load)
+app.command("sql")(commands_warehouse.sql)
+app.command("query")(commands_warehouse.query)
+app.command("site")(commands_warehouse.site)
+app.command("serve")(commands_flows.serve)
+app.command("evaluate")(commands_capture.evaluate)
+app.command("train-embedded")(commands_capture.train_embedded)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits with its code."""
+    try:
+        code = app(args=arguments, prog_name="tokentape", standalone_mode=False)
+        if code == INTERRUPTED:  # typer has turned Ctrl-C into its exit code
+            raise KeyboardInterrupt
+    except BrokenPipeError:  # the reader of our output (`| head`) has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("TOKENTAPE_DEBUG"):
+            raise
+        code = _explain(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: BaseException) -> int:
+    """One line on stderr; the exit code. Raises the error again if it is none of the expected kinds: that is a bug to see."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return _say("stopped; nothing half-written is left", INTERRUPTED)
+    if hasattr(error, "format_message"):  # the command line itself was wrong
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "tokentape"
+        return _say(f"{error.format_message()} (`{path} --help` shows how)" if error.format_message() else "", 2)
+    if isinstance(error, ImportError):
+        root = (error.name or "").partition(".")[0]
+        if root in EXTRAS:
+            return _say(f"{root} is not installed; run: pip install 'tokentape[{EXTRAS[root]}]'", 2)
+        raise error
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, ValueError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror}", 2)
+    if isinstance(error, (ValueError, OSError)):
+        return _say(str(error), 2)
+    raise error
+
+
+def _say(message: str, code: int) -> int:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if lines:
+        print(f"tokentape: {' '.join(lines)}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""capture, import, evaluate, train-embedded: what makes tapes and models. Settings and their checks are capture/'s own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.options import StoreOption
+
+ModelOption = Annotated[
+    str, typer.Option("--model", help="embedded, a hub id (owner/name) or a local directory in Hugging Face format.")
+]
+DatasetOption = Annotated[
+    str,
+    typer.Option(
+        "--dataset", help="code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file."
+    ),
+]
+TablesOption = Annotated[
+    str,
+    typer.Option(
+        "--tables", help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing."
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's), float32, bfloat16, float16.")]
+
+
+def capture(
+    model: ModelOption,
+    dataset: DatasetOption,
+    tables: TablesOption = "requests,tokens,routing,scores",
+    max_requests: Annotated[int, typer.Option(help="Prompts to run.")] = 32,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are cut.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens after each prompt; 0 records prefill only.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Requests per forward pass.")] = 1,
+    teacher_forced: Annotated[
+        bool, typer.Option("--teacher-forced", help="Feed the data set's own continuation, generate nothing.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample among so many tokens; 0 is all.")] = 0,
+    chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's chat template.")] = False,
+    attention: Annotated[str, typer.Option(help="What to keep of attention rows: full, top:M or block:N.")] = "full",
+    split: Annotated[
+        str | None, typer.Option(help="Split of a hub data set. [default: test, else the first]", show_default=False)
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Configuration of a hub data set.")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Field that holds the prompt. [default: prompt, text or question]", show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    device_map: Annotated[
+        str | None, typer.Option(help="Device map for transformers, such as auto; instead of --device.")
+    ] = None,
+    dtype: DtypeOption = "auto",
+    seed: Annotated[int, typer.Option(help="For sampling.")] = 0,
+    store: StoreOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a capture of the same settings that was stopped.")] = False,
+) -> None:
+    """Run a model over a data set and record what it did as a tape. Prints the trace id.
+
+    Equal settings find the finished tape. A capture that was stopped, however hard, ends with the same tape under --resume.
+
+    \b
+    Examples:
+      tokentape capture --model embedded --dataset math
+      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --device-map auto --max-requests 100
+      tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
+    """
+    from capture.run import CaptureSettings, estimate
+    from capture.run import capture as record
+    from flows.console import capture_bar, mebibytes, note
+    from warehouse.tape import Store
+
+    settings = CaptureSettings(
+        model=model,
+        dataset=dataset,
+        tables=tuple(name.strip() for name in tables.split(",") if name.strip()),
+        max_requests=max_requests,
+        max_prompt_tokens=max_prompt_tokens,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        seed=seed,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        teacher_forced=teacher_forced,
+        chat_template=chat_template,
+        attention=attention,
+        split=split,
+        subset=subset,
+        field=field,
+    )
+    place = Store(store)
+    expected = estimate(settings, place)
+    free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {place.uri}"
+    note(
+        f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {mebibytes(expected.total_bytes)} MiB{free}"
+    )
+    with capture_bar(dataset) as show:
+        trace_id = record(settings, place, resume, show)
+    print(trace_id)
+
+
+def import_bigmoe(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A `route_trace v1` CSV of BigMoeOnEdge.", show_default=False)],
+    store: StoreOption = None,
+) -> None:
+    """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`."""
+    from capture.importers.bigmoe import import_bigmoe as convert
+    from warehouse.tape import Store
+
+    _report(Store(store), convert(file, Store(store)))
+
+
+def import_vllm(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.npz", help="Arrays prompt_routed_experts and routed_experts.", show_default=False)
+    ],
+    config: Annotated[Path, typer.Option("--config", help="The model's config.json: the trace does not say what the model is.")],
+    store: StoreOption = None,
+) -> None:
+    """Import routed experts recorded by vLLM. Prints the trace id."""
+    from capture.importers.vllm import import_vllm as convert
+    from warehouse.tape import Store
+
+    _report(Store(store), convert(file, config, Store(store)))
+
+
+def _report(store: Any, trace_id: str) -> None:
+    """The trace id on stdout, what looks wrong about the trace on stderr."""
+    from flows.console import note
+
+    for name, detail in store.open(trace_id).manifest.flags.items():
+        note(f"check {name}: {detail}")
+    print(trace_id)
+
+
+def evaluate(
+    model: ModelOption,
+    datasets: Annotated[
+        str, typer.Option("--datasets", help="Comma-separated, as --dataset of capture.")
+    ] = "code,docs,math,recall",
+    max_items: Annotated[
+        int | None, typer.Option(help="Items per data set. [default: as the model card]", show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    store: StoreOption = None,
+) -> None:
+    """Measure a model: bits per byte on text, exact match where the data set has answers. Writes table `quality`.
+
+    \b
+    Example:
+      tokentape evaluate --model embedded
+    """
+    from capture.evaluate import evaluate as measure
+    from flows.console import print_table, progress_bar
+    from warehouse.results import write_quality
+    from warehouse.tape import Store
+
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    with progress_bar("evaluate") as show:
+        rows = measure(model, names, max_items, device, dtype, show)
+    write_quality(Store(store), rows)
+    columns = ("dataset", "bits_per_byte", "perplexity", "accuracy", "n_items", "n_tokens")
+    print_table(model, columns, [[_short(row.get(c)) for c in columns] for row in rows], numbers=columns[1:])
+
+
+def _short(value: object) -> object:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else value
+
+
+def train_embedded(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the checkpoint and then of the model.")],
+    tokens: Annotated[int, typer.Option(help="Length of the schedule in tokens; decides the weights.")] = 28_000_000,
+    minutes: Annotated[float | None, typer.Option(help="Pause after so long; the same command goes on.")] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: the shipped model's]", show_default=False)] = None,
+) -> None:
+    """Train the embedded model again, on one core; about two hours for the default.
+
+    The same command goes on after a pause or a kill, and ends with the same bits on the same machine and versions.
+    """
+    from capture.embedded.card import write_card
+    from capture.embedded.recipe import Recipe
+    from capture.embedded.train import train
+    from flows.console import note
+
+    recipe = Recipe(tokens=tokens) if seed is None else Recipe(tokens=tokens, seed=seed)
+
+    def line(row: dict[str, Any]) -> None:
+        note(
+            f"step {row['step']}/{recipe.n_steps}, {row['tokens'] / 1e6:.1f} M tokens, nats/token: text {row['text_nats']}, math "
+            f"{row['math_nats']}, recall {row['recall_nats']} (level {row['recall_level']}), {row['tokens_per_s']} tokens/s"
+        )
+
+    log = train(out, recipe, minutes, line)
+    if log is None:
+        note(f"paused; the same command goes on from {out}")
+        return
+    note("trained; measuring it on the held-out data sets")
+    write_card(out, recipe, log)
+    print(out)

@@ -1,0 +1,176 @@
+"""replay, verify, study: tapes through policies and hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.options import StoreOption, TraceArgument
+
+if TYPE_CHECKING:
+    from replay.result import ReplayResult
+
+COLUMNS = ("metric", "unit", "value", "low", "high", "denominator")
+NO_SCOPE = (
+    "--scope is missing: global (one cache that all layers share) or per-layer (an equal share for each layer); "
+    "their hit rates differ and are not comparable, so neither is the default"
+)
+
+
+def replay(
+    trace: TraceArgument,
+    policy: Annotated[
+        str, typer.Option("--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady; or my.py:MyCache.")
+    ],
+    capacity: Annotated[
+        str, typer.Option("--capacity", help="Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")
+    ],
+    scope: Annotated[str | None, typer.Option("--scope", help="global or per-layer. Required; there is no default.")] = None,
+    param: Annotated[list[str] | None, typer.Option("--param", help="A field of the policy, NAME=VALUE; repeatable.")] = None,
+    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
+    lookup: Annotated[
+        str, typer.Option("--lookup", help="atomic (one event's experts together) or serial (one by one).")
+    ] = "atomic",
+    prefill: Annotated[
+        str, typer.Option("--prefill", help="layer-major (each expert loaded once per layer) or token-major.")
+    ] = "layer-major",
+    start: Annotated[
+        str, typer.Option("--start", help="persistent (the cache lives on) or cold (empty for every request).")
+    ] = "persistent",
+    overflow: Annotated[
+        str,
+        typer.Option(
+            "--overflow", help="An event larger than the cache: evict (no more is kept than fits) or keep (until the next)."
+        ),
+    ] = "evict",
+    expert_format: Annotated[
+        str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as recorded, else int4.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="For policies that draw at random.")] = 0,
+    store: StoreOption = None,
+) -> None:
+    """Replay one tape through one cache policy on one machine.
+
+    Prints the metrics and writes them to the store as study 'adhoc', where `tokentape load` finds them.
+
+    \b
+    Examples:
+      tokentape replay TRACE --policy lru --capacity 50% --scope global
+      tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
+      tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
+    """
+    from flows.grid import Cell, run_cell
+    from flows.own_policy import parse_params
+    from replay.semantics import Semantics
+    from warehouse.tape import Store
+
+    if scope is None:
+        raise ValueError(NO_SCOPE)
+    place = Store(store)
+    semantics = Semantics(scope=scope, lookup=lookup, prefill=prefill, start=start, overflow=overflow)
+    params = tuple(parse_params(param or []).items())
+    cell = Cell(place.resolve(trace), policy, params, hardware, semantics, capacity, expert_format, seed)
+    replay_id, result = run_cell(place, cell)
+    _print_result(replay_id, result)
+
+
+def _print_result(replay_id: str, result: ReplayResult) -> None:
+    from flows.console import note, percent, print_table, quantity
+
+    tables = result.tables(replay_id, "adhoc")
+    (ran,) = tables["replays"].to_pylist()
+    rows = []
+    for name, unit, value, low, high, of in ((m[c] for c in COLUMNS) for m in tables["metrics"].to_pylist()):
+        shown = percent(value) if name.partition("_frac")[1] else quantity(value, unit)
+        band = "" if low is None or high is None else f"{quantity(low, unit)} to {quantity(high, unit)}"
+        rows.append((name, shown, band, of or ""))
+    bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
+    size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
+    rules = f"{ran['lookup']} lookup, {ran['prefill']} prefill, {ran['start']} start"
+    title = (
+        f"{ran['policy']} {ran['policy_params']}{bound}, {ran['scope']}, {size} of all, on {ran['hardware']}\n"
+        f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}; "
+        f"one token cycles through {ran['cycle_experts']} experts"
+    )
+    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    if ran["is_extrapolated"]:
+        note("outside the range the hardware's costs were measured on: read times and energies as an extrapolation")
+    note(f"result {replay_id}")
+
+
+def verify(
+    trace: TraceArgument,
+    budget_mib: Annotated[float, typer.Option("--budget-mib", help="Cache budget the engine ran with, in MiB.")],
+    store: StoreOption = None,
+) -> None:
+    """Replay an imported tape under the engine's own semantics and count the rows that agree with its recorded residency.
+
+    Exit code 1 if any differs.
+
+    \b
+    Example:
+      tokentape verify TRACE --budget-mib 4000
+    """
+    from flows.console import percent, print_table, quantity
+    from flows.grid import load_trace
+    from replay.verify import verify as check
+    from warehouse.tape import Store
+
+    place = Store(store)
+    tape = place.open(trace)
+    routing = tape.read("routing")
+    if "residency" not in routing.columns:
+        raise ValueError(f"tape {tape.trace_id} records no residency: only tapes of an engine that wrote it can be verified")
+    residency = routing["residency"].explode().to_numpy()
+    found = check(load_trace(place, tape.trace_id), residency, round(budget_mib * 2**20))
+    rows = (
+        ("decode rows that agree", f"{found.n_agree:,} of {found.n_decode_rows:,}"),
+        ("hit rate, of unique lookups", percent(found.hit_frac)),
+        ("hit rate in decode", percent(found.hit_frac_decode)),
+        ("prefill misses", f"{found.n_prefill_misses:,}"),
+        ("read from the backing tier", quantity(found.backing_bytes, "B")),
+    )
+    print_table(
+        f"tape {tape.trace_id}, LRU of {budget_mib:g} MiB as the engine runs it", ("", "replay"), rows, numbers=("replay",)
+    )
+    if found.n_agree != found.n_decode_rows:
+        print(f"the first that differs is decode lookup {found.first_difference}: another budget or policy, or a damaged tape")
+        raise typer.Exit(1)
+
+
+def study(
+    name: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="A shipped study or my.toml; without one, all are listed.")
+    ] = None,
+    runner: Annotated[str, typer.Option("--runner", help="threads or processes; the results are the same.")] = "threads",
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="[default: number of cores]", min=1, show_default=False)
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Run the replays of a study that are not done yet, and write their results to the store.
+
+    \b
+    Examples:
+      tokentape study baselines
+      tokentape study my.toml --runner processes
+    """
+    from flows import grid
+    from flows import study as studies
+    from flows.console import note, print_table, progress_bar
+    from warehouse.tape import Store
+
+    if name is None:
+        print_table("", ("study", "question"), [(n, studies.load(n).question) for n in studies.shipped()])
+        return
+    chosen = studies.load(name)
+    with progress_bar(f"study {chosen.name}") as show:
+        report = grid.run(chosen, Store(store), runner, workers, show)
+    note(
+        f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(report.impossible)} not possible"
+    )
+    for reason in report.impossible[:3]:
+        note(f"  not possible: {reason}")
+    if len(report.impossible) > 3:
+        note(f"  and {len(report.impossible) - 3} more")

@@ -1,0 +1,78 @@
+"""Flow `demo`: the whole way once, offline, from the embedded model to pages. What an earlier run finished is not made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from prefect import flow
+
+from flows.capture import capture_flow
+from flows.console import note, print_table
+from flows.publish import publish
+from flows.replay import replay_grid
+from warehouse.load import database_path
+from warehouse.sql import query
+from warehouse.tape import Store
+
+DATASETS = ("code", "docs", "math", "recall")
+STUDY = "baselines"
+# One line per tape, machine and scope, at half the experts' bytes. Of policies that draw, the first seed.
+SUMMARY = """
+select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
+    printf('%.1f %%', 100 * any_value(lru_hit_frac)) as "LRU hits",
+    printf('%.1f %%', 100 * max(hit_frac) filter (not is_bound)) as "best hits",
+    max_by(policy, hit_frac) filter (not is_bound) as "best policy",
+    printf('%.1f %%', 100 * any_value(belady_hit_frac)) as "bound",
+    printf('%.3f', 1e3 * min(decode_step_s) filter (policy = 'lru')) as "LRU ms/token",
+    printf('%.3f', 1e3 * min(decode_energy_j_per_token) filter (policy = 'lru')) as "LRU mJ/token"
+from baselines
+where trace_id in ({traces}) and abs(capacity_frac - 0.5) < 0.01 and seed = 0
+group by trace_id, dataset, hardware, scope order by 1, 2, 3
+"""
+
+
+class Demo(NamedTuple):
+    """What the demo made: the index page and its tapes."""
+
+    page: str
+    traces: tuple[str, ...]
+
+
+@flow(name="demo")
+def demo(store: str | None = None, site: str = "site") -> Demo:
+    """The demo as Prefect runs: one for itself and one for each step."""
+    return _steps(store, site, capture_flow, replay_grid, publish)
+
+
+def run_demo(store: str | None = None, site: str = "site") -> Demo:
+    """The same as plain Python, with no server behind it."""
+    return _steps(store, site, capture_flow.fn, replay_grid.fn, publish.fn)
+
+
+def _steps(
+    store: str | None,
+    site: str,
+    capture: Callable[..., str],
+    replay: Callable[..., dict[str, int]],
+    load_and_show: Callable[..., str],
+) -> Demo:
+    traces = []
+    for dataset in DATASETS:
+        traces.append(capture(dataset=dataset, store=store))
+        note(f"tape      {traces[-1]}")
+    done = replay(STUDY, store=store, traces=tuple(traces))
+    note(
+        f"replays   {done['run']} computed, {done['found']} found finished, {done['impossible']} not possible (cache below top-k)"
+    )
+    return Demo(load_and_show(store=store, site=site), tuple(traces))
+
+
+def print_summary(made: Demo, store: str | None) -> None:
+    """What the demo found, at half the experts' bytes: LRU, the best policy and the bound."""
+    listed = ", ".join(f"'{trace}'" for trace in made.traces)
+    answer = query(database_path(Store(store)), SUMMARY.replace("{traces}", listed))
+    print_table(
+        "a cache for half of the experts' bytes; hits of all unique lookups", answer.columns, answer.rows(), answer.columns[3:]
+    )

@@ -1,0 +1,243 @@
+"""Runs the replays of a study: expands it, skips what is done, computes the rest on threads or processes, writes each result.
+
+A replay is identified by the hash of everything that decides its numbers, so an interrupted or repeated run continues where it
+stopped, and results have the same bytes whatever the runner. The numbers themselves come from replay/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import lru_cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import hw
+import policies
+import replay
+from flows import own_policy
+from flows.names import unknown
+from flows.study import Study, matching
+from hw import spec
+from replay import capacity as capacities
+from replay import experts
+from replay.result import ReplayResult
+from replay.semantics import Semantics
+from replay.trace import Trace, trace_from_tables
+from warehouse import results
+from warehouse.geometry import Geometry
+from warehouse.tape import Store
+
+RUNNERS: dict[str, Callable[[int], Executor]] = {
+    "threads": ThreadPoolExecutor,  # kernels release the interpreter's lock
+    "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One replay, as a person would type it. Only names and numbers, so that it travels to another process."""
+
+    trace_id: str
+    policy: str
+    params: tuple[tuple[str, own_policy.Value], ...]
+    hardware: str
+    semantics: Semantics
+    capacity: str
+    expert_format: str = "auto"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.policy} at {self.capacity} {self.semantics.scope} on {self.trace_id}"
+
+
+@dataclasses.dataclass(frozen=True)
+class GridReport:
+    """How a study went: replays found finished, computed now, and not possible with the reason (a cache below top-k, say)."""
+
+    n_found: int
+    n_run: int
+    impossible: tuple[str, ...]
+
+
+def expand(study: Study, store: Store) -> list[Cell]:
+    """Every replay of the study, trace by trace. Raises ValueError if no tape fits."""
+    routed = [i for i in matching(study.traces, store.trace_ids()) if store.open(i).has("routing")]
+    if not routed:
+        raise ValueError(
+            f"study {study.name}: none of its tapes holds routing; capture one with --tables requests,tokens,routing"
+        )
+    cells = []
+    for trace_id, scope, expert_format in itertools.product(routed, study.scopes, study.expert_formats):
+        semantics = Semantics(scope=scope, **study.semantics.model_dump())
+        if study.lru_curve:
+            cells.append(Cell(trace_id, experts.ALL_CAPACITIES, (), "", semantics, "100%", expert_format))
+        cells += [
+            Cell(trace_id, policy.name, tuple(policy.params.items()), machine, semantics, size, expert_format, seed)
+            for machine, size, policy in itertools.product(study.hardware, study.capacities, study.policies)
+            for seed in policy.seeds
+        ]
+    return cells
+
+
+def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
+    """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
+    key, trace, expert_format = replay_key(store, cell), load_trace(store, cell.trace_id), format_of(store, cell)
+    if cell.policy == experts.ALL_CAPACITIES:
+        result = experts.replay_all_capacities(trace, cell.semantics, expert_format)
+    else:
+        policy = own_policy.make_policy(cell.policy, dict(cell.params))
+        size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
+        result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
+    if not results.has_result(store, key):  # a result keeps the study that asked for it first
+        results.write_result(store, key, result.tables(key, study))
+    return key, result
+
+
+def replay_key(store: Store, cell: Cell) -> str:
+    """The replay_id: a hash of all that decides the numbers. Reads the manifest only. Raises ValueError on bad input."""
+    expert_format = format_of(store, cell)
+    parts = {
+        "trace": cell.trace_id,
+        "policy": cell.policy,
+        "params": {},
+        "hardware": "",
+        "semantics": dataclasses.asdict(cell.semantics),
+        "capacity_bytes": capacities.parse_capacity(cell.capacity, geometry_of(store, cell.trace_id), expert_format),
+        "expert_format": expert_format,
+        "seed": cell.seed,
+        "sources": source_sha256(),
+    }
+    if cell.policy != experts.ALL_CAPACITIES:
+        policy = own_policy.make_policy(cell.policy, dict(cell.params))
+        parts["policy"] = experts.policy_name(policy)
+        parts["policy_source"] = own_policy.policy_sha256(cell.policy)
+        parts["params"] = experts.policy_params(policy)
+        parts["hardware"] = load_hardware(cell.hardware).sha256
+    return results.replay_id(parts)
+
+
+def run(
+    study: Study,
+    store: Store,
+    runner: str = "threads",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> GridReport:
+    """Runs what is missing of a study; `progress` gets (replays finished, replays in all). Ctrl-C stops after those in hand.
+
+    Raises ValueError if no tape fits or none of the replays is possible.
+    """
+    if runner not in RUNNERS:
+        raise unknown("runner", runner, RUNNERS)
+    cells = expand(study, store)
+    finished = set(results.result_ids(store))
+    n_workers = workers or os.cpu_count() or 1
+    n_cells = Counter(cell.trace_id for cell in cells)
+    n_found, n_run, impossible = 0, 0, list[str]()
+    pool = RUNNERS[runner](n_workers)
+    try:
+        for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
+            missing, reasons = _missing(store, list(of_trace), finished)
+            impossible += reasons
+            n_found += n_cells[trace_id] - len(missing) - len(reasons)
+            if missing:
+                load_trace(store, trace_id)  # once, before the threads ask for it
+            for ran, reasons in pool.map(partial(_run_batch, _absolute(store), study.name), _batches(missing, n_workers)):
+                n_run += ran
+                impossible += reasons
+                progress(n_found + n_run + len(impossible), len(cells))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    if impossible and not n_found + n_run:
+        raise ValueError(f"study {study.name}: {impossible[0]}")
+    return GridReport(n_found, n_run, tuple(impossible))
+
+
+def _missing(store: Store, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:
+    """The cells that have no result yet, and the reasons of those that can have none."""
+    missing, reasons = [], []
+    for cell in cells:
+        try:
+            if replay_key(store, cell) not in finished:
+                missing.append(cell)
+        except ValueError as error:
+            reasons.append(f"{cell}: {error}")
+    return missing, reasons
+
+
+def _run_batch(uri: str, study: str, cells: list[Cell]) -> tuple[int, list[str]]:
+    """How many cells of one trace were computed, and the reasons of those that are not possible."""
+    store, n_run, reasons = Store(uri), 0, []
+    for cell in cells:
+        try:
+            run_cell(store, cell, study)
+            n_run += 1
+        except ValueError as error:
+            reasons.append(f"{cell}: {error}")
+    return n_run, reasons
+
+
+def _batches(cells: list[Cell], n_workers: int) -> Iterator[list[Cell]]:
+    """At least four batches per worker, to share the load, of at most eight replays, so that Ctrl-C waits for little."""
+    size = min(8, max(1, -(-len(cells) // (4 * n_workers))))
+    for start in range(0, len(cells), size):
+        yield cells[start : start + size]
+
+
+def load_trace(store: Store, trace_id: str) -> Trace:
+    """The tape's routing as arrays; the last one is kept."""
+    return _trace(_absolute(store), trace_id)
+
+
+def geometry_of(store: Store, trace_id: str) -> Geometry:
+    """The model's shape, from the manifest; read once."""
+    return _geometry(_absolute(store), trace_id)
+
+
+def _absolute(store: Store) -> str:
+    """The store's URI, the same from every working directory and process."""
+    return str(store.fs.unstrip_protocol(store.root))
+
+
+@lru_cache(maxsize=1)
+def _trace(uri: str, trace_id: str) -> Trace:
+    tape = Store(uri).open(trace_id)
+    return trace_from_tables(tape.trace_id, tape.geometry, tape.manifest.origin, tape.read("routing"), tape.read("passes"))
+
+
+def load_hardware(name_or_path: str) -> spec.HardwareSpec:
+    """A shipped machine by name or a user's own `.toml`; read once. Raises ValueError with the nearest name."""
+    return _hardware(str(Path(name_or_path).resolve()) if name_or_path.endswith(".toml") else name_or_path)
+
+
+_hardware = lru_cache(maxsize=32)(spec.load)
+
+
+@lru_cache(maxsize=64)
+def _geometry(uri: str, trace_id: str) -> Geometry:
+    return Store(uri).open(trace_id).geometry
+
+
+def format_of(store: Store, cell: Cell) -> str:
+    """The cell's expert format; `auto` is the sizes the engine recorded, else int4."""
+    if cell.expert_format != "auto":
+        return cell.expert_format
+    return "recorded" if geometry_of(store, cell.trace_id).recorded_expert_bytes else "int4"
+
+
+@lru_cache(maxsize=1)
+def source_sha256() -> str:
+    """Hash of the Python sources of policies/, hw/ and replay/: a result is of the code that made it."""
+    digest = hashlib.sha256()
+    for room in (policies, hw, replay):
+        folder = Path(room.__path__[0])
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

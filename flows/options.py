@@ -1,0 +1,18 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", envvar="TOKENTAPE_STORE", help="Folder or fsspec URI of the tapes and results. [default: ./tape]"),
+]
+TraceArgument = Annotated[
+    str, typer.Argument(metavar="TRACE", help="Trace id, or the start of one (see `tokentape ls`).", show_default=False)
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", help="DuckDB file. [default: <store>/warehouse.duckdb]", show_default=False)
+]

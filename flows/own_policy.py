@@ -1,0 +1,111 @@
+"""A cache policy by name, or a user's own by path: `lru`, `static`, `my.py:MyCache`. Parameters are the dataclass's fields.
+
+The file of a user's own policy is imported, that is, run: it is the user's own code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import policies
+from flows.names import unknown
+from policies.protocol import CachePolicy
+
+Value = str | int | float | bool
+
+
+def is_path(name: str) -> bool:
+    """True for `file.py:Class`."""
+    return ".py:" in name
+
+
+def policy_class(name: str) -> type:
+    """The class behind a policy's name. Raises ValueError with the nearest name, or saying what is wrong with the file."""
+    if not is_path(name):
+        if name.endswith(".py"):
+            raise ValueError(f"policy {name!r}: name the class too, as in {name}:MyCache")
+        if name not in policies.CACHES:
+            raise unknown("policy", name, policies.CACHES)
+        return policies.CACHES[name]
+    path, _, class_name = name.rpartition(":")
+    module = _import_file(Path(path))
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise unknown(f"class in {path}:", class_name, (n for n, v in vars(module).items() if isinstance(v, type)))
+    if not dataclasses.is_dataclass(found):
+        raise ValueError(f"{name}: a policy is a frozen dataclass; put @dataclass(frozen=True) above it (docs/development.md)")
+    return found
+
+
+def make_policy(name: str, params: Mapping[str, Value]) -> CachePolicy:
+    """The policy with its parameters; text is converted to each field's type. Raises ValueError naming the parameter."""
+    found = policy_class(name)
+    hints = get_type_hints(found)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(found)}
+    values = {}
+    for key, value in params.items():
+        if key not in fields:
+            raise unknown(f"parameter of {name}:", key, fields)
+        values[key] = _convert(f"{name}: {key}", value, fields[key])
+    try:
+        policy = found(**values)
+    except TypeError as error:  # a field without a default was left out
+        raise ValueError(f"policy {name}: {str(error).split('() ')[-1]}; give it with --param NAME=VALUE") from error
+    if not isinstance(policy, CachePolicy):
+        raise ValueError(f"{name}: a policy needs the class attributes `kind` and `is_bound` (policies/protocol.py)")
+    return policy
+
+
+def policy_sha256(name: str) -> str | None:
+    """Hash of the file of a user's own policy; None for a shipped one, whose source is hashed with its room."""
+    return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest() if is_path(name) else None
+
+
+def parse_params(texts: list[str]) -> dict[str, Value]:
+    """`["a=1", "b=x"]` as a dict of texts."""
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise ValueError(f"--param {name + equals + value!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _convert(where: str, value: Value, wanted: Any) -> Any:
+    if wanted is bool:
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise ValueError(f"{where}={value} is not true or false")
+    if wanted not in (int, float, str):
+        return value
+    try:
+        return wanted(value)
+    except ValueError as error:
+        raise ValueError(f"{where}={value} is not of type {wanted.__name__}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The module of a file, imported once per version of the file."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; give a policy as path/to/file.py:ClassName")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    module_name = f"tokentape_own_{path.stem}_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up while the file runs
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise ValueError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,20 @@
+"""Flow `publish`: results into the warehouse, the warehouse into pages. `publish.fn(...)` runs it without Prefect's server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from prefect import flow
+
+from dashboards.site import build
+from warehouse.load import database_path, load
+from warehouse.tape import Store
+
+
+@flow(name="publish", retries=1, retry_delay_seconds=10)
+def publish(store: str | None = None, site: str = "site") -> str:
+    """Loads the store's warehouse and writes the pages into `site`; the path of the index page."""
+    database = database_path(Store(store))
+    load(Store(store), database)
+    return str(build(database, Path(site)))

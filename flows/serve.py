@@ -1,0 +1,127 @@
+"""`tokentape serve`: a local Prefect server, the flows deployed to it on cron schedules, and a runner; Ctrl-C stops all three."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows import prefect_settings
+from flows import study as studies
+from flows.console import note
+from flows.names import unknown
+from warehouse.tape import default_store
+
+CRONS = {"capture": "0 2 * * *", "replay-grid": "0 3 * * *", "publish": "0 4 * * *"}
+START_TIMEOUT_S = 120.0
+
+
+def parse_crons(texts: list[str]) -> dict[str, str]:
+    """CRONS with the entries of `["publish=*/5 * * * *"]` in their place. Raises ValueError naming the flow."""
+    crons = dict(CRONS)
+    for text in texts:
+        name, equals, cron = text.partition("=")
+        if not equals or not cron.strip():
+            raise ValueError(f"--cron {text!r} is not FLOW=CRON, for example 'publish=*/10 * * * *'")
+        if name not in CRONS:
+            raise unknown("flow", name, CRONS)
+        crons[name] = cron
+    return crons
+
+
+def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, str]) -> None:
+    """Blocks until Ctrl-C. Raises ValueError on a wrong study or cron expression, OSError if the server cannot start."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # set here because a shell starts background jobs with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
+    studies.load(study)
+    url = f"http://127.0.0.1:{port}/api"
+    os.environ["PREFECT_API_URL"] = url  # Prefect reads it when it is imported, in the next line
+    import prefect
+
+    made = deployments(store, site, study, crons)
+    with prefect_server(port, url):
+        note(f"Prefect at {url.removesuffix('/api')}, its log at {log_path()}; Ctrl-C stops it")
+        for name, cron in crons.items():
+            note(f"  {name:12} {cron}")
+        with contextlib.suppress(KeyboardInterrupt):  # the way a server ends
+            prefect.serve(*made, limit=1, print_starting_message=False)  # one at a time: runs share the store and the cores
+
+
+def deployments(store: str | None, site: str, study: str, crons: dict[str, str]) -> list[Any]:
+    """One Prefect deployment per flow. Raises ValueError if a cron expression is wrong."""
+    from prefect.flows import EntrypointType
+
+    from flows.capture import capture_flow
+    from flows.publish import publish
+    from flows.replay import replay_grid
+
+    place = absolute(store or default_store())  # runs start in a process of their own
+    flows = {
+        "capture": (capture_flow, {"store": place}),
+        "replay-grid": (replay_grid, {"name": absolute(study) if study.endswith(".toml") else study, "store": place}),
+        "publish": (publish, {"store": place, "site": absolute(site)}),
+    }
+    made = []
+    for name, (flow, parameters) in flows.items():
+        where = EntrypointType.MODULE_PATH
+        try:
+            made.append(flow.to_deployment("scheduled", cron=crons[name], parameters=parameters, entrypoint_type=where))
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: {crons[name]!r} is not a cron expression; it has five fields, such as '0 3 * * *'"
+            ) from error
+    return made
+
+
+def absolute(place: str) -> str:
+    """A folder as an absolute path; a URI as it is."""
+    return place if "://" in place else str(Path(place).resolve())
+
+
+@contextlib.contextmanager
+def prefect_server(port: int, url: str) -> Iterator[None]:
+    """A Prefect server on 127.0.0.1:`port` in a process of its own, its API at `url`. Enters once it answers."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise OSError(f"port {port} is taken; give another with --port")
+    log_path().parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "PREFECT_API_URL": url, "PREFECT_SERVER_UI_API_URL": url}
+    # A session of its own, so that Ctrl-C reaches this process first and the server outlives the runner's goodbye.
+    with log_path().open("ab") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_until_healthy(process, url)
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def log_path() -> Path:
+    """Where the server's own output goes."""
+    return prefect_settings.cache_home() / "server.log"
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            raise OSError(f"the Prefect server ended with code {process.returncode}; {log_path()} has its reason")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.5)
+    raise OSError(f"the Prefect server did not answer within {START_TIMEOUT_S:.0f} s; see {log_path()}")

@@ -1,0 +1,112 @@
+"""A study: which replays answer a question, as TOML. Shipped ones by name (flows/studies/*.toml), a user's own by path.
+
+Everything is multiplied out: traces x policies (x their seeds) x scopes x capacities x expert formats x hardware. Paths in
+the file are relative to it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flows import own_policy
+from flows.names import unknown
+
+FOLDER = Path(__file__).parent / "studies"
+
+
+class PolicyEntry(BaseModel):
+    """One `[[policies]]` table: name or `file.py:Class`, its parameters, and the seeds where it draws at random."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    params: dict[str, str | int | float | bool] = {}
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+
+
+class SemanticsEntry(BaseModel):
+    """`[semantics]`: how lookups are made; the scope is listed apart because a study may compare both."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lookup: str = "atomic"
+    prefill: str = "layer-major"
+    start: str = "persistent"
+    overflow: str = "evict"
+
+
+class Study(BaseModel):
+    """A parsed study file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    question: str
+    traces: tuple[str, ...] = ("*",)  # patterns over trace ids
+    policies: tuple[PolicyEntry, ...] = Field(min_length=1)
+    capacities: tuple[str, ...] = Field(min_length=1)  # as --capacity takes them
+    scopes: tuple[str, ...] = Field(min_length=1)  # no default: the two answer different questions
+    hardware: tuple[str, ...] = Field(min_length=1)
+    expert_formats: tuple[str, ...] = ("auto",)
+    semantics: SemanticsEntry = SemanticsEntry()
+    lru_curve: bool = False  # also an LRU of every capacity, hits only
+
+
+def shipped() -> list[str]:
+    """Names of the studies that come with tokentape."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name_or_path: str) -> Study:
+    """The study. Raises ValueError naming the file and field, or the nearest name."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if name_or_path not in shipped():
+            raise unknown("study", name_or_path, shipped())
+        path = FOLDER / f"{name_or_path}.toml"
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such study; shipped ones are {', '.join(shipped())}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from error
+    try:
+        study = Study.model_validate({"name": path.stem, **fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(Study.model_fields)}") from error
+    study = _with_absolute_paths(study, path.resolve().parent)
+    for entry in study.policies:
+        own_policy.make_policy(entry.name, entry.params)
+    return study
+
+
+def matching(patterns: tuple[str, ...], trace_ids: list[str]) -> list[str]:
+    """Traces that fit any pattern (`*`, `*math*`, the start of an id), in their order. Raises ValueError if none does."""
+    hits = [i for i in trace_ids if any(fnmatch.fnmatchcase(i, p) or i.startswith(p) for p in patterns)]
+    if not hits:
+        there = (
+            f"there are {', '.join(trace_ids)}"
+            if trace_ids
+            else "the store is empty: run `tokentape capture` or `tokentape import`"
+        )
+        raise ValueError(f"no tape fits {', '.join(patterns)}; {there}")
+    return hits
+
+
+def _with_absolute_paths(study: Study, folder: Path) -> Study:
+    def absolute(text: str) -> str:
+        return str(folder / text)  # an absolute path stays as it is
+
+    entries: list[dict[str, Any]] = [e.model_dump() for e in study.policies]
+    for entry in entries:
+        if own_policy.is_path(entry["name"]):
+            entry["name"] = absolute(entry["name"])
+    hardware = tuple(absolute(h) if h.endswith(".toml") else h for h in study.hardware)
+    return study.model_copy(update={"policies": tuple(map(PolicyEntry.model_validate, entries)), "hardware": hardware})

@@ -1,0 +1,50 @@
+"""A store with a small tape, and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tiny_tape import write_tiny
+
+from flows.cli import main
+from warehouse.tape import Store
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with one tape, `tiny-0001`."""
+    place = Store(str(tmp_path / "tape"))
+    write_tiny(place)
+    return place
+
+
+@pytest.fixture
+def tokentape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`tokentape("ls", ...)` runs a command in `tmp_path`, whose store is ./tape, offline."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in ("TOKENTAPE_STORE", "TOKENTAPE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        shown = capsys.readouterr()
+        return Done(int(ended.value.code or 0), shown.out, shown.err)
+
+    return run

@@ -1,0 +1,234 @@
+"""The command line on a small tape: what each command prints, and that bad input is one line, exit code 2, store unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from tiny_tape import write_tiny
+
+from flows.cli import main
+from warehouse.tape import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Newest:
+    kind: ClassVar[str] = "queue"
+    promote: ClassVar[bool] = False
+    is_bound: ClassVar[bool] = False
+"""
+
+SLOW = """
+    def __post_init__(self):
+        import pathlib, time
+        pathlib.Path("started").touch()
+        time.sleep(60)
+"""
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def changed(words: tuple[str, ...], **options: str) -> tuple[str, ...]:
+    """`words` with the values of options replaced."""
+    new = list(words)
+    for name, value in options.items():
+        new[new.index(f"--{name}") + 1] = value
+    return tuple(new)
+
+
+def test_help_shows_every_command_with_an_example(tokentape: Cli) -> None:
+    shown = tokentape("--help")
+    assert shown.code == 0
+    assert "tokentape replay TRACE --policy lru --capacity 50% --scope global" in shown.out
+    for command in ("capture", "replay", "study", "verify", "sql", "serve"):
+        assert "Example" in tokentape(command, "--help").out
+
+
+def test_ls_show_rm(store: Store, tokentape: Cli) -> None:
+    assert "tiny-0001" in tokentape("ls").out
+    assert json.loads(tokentape("show", "tiny").out)["geometry"]["top_k"] == 2
+    write_tiny(store, "tiny-0002")
+    Path(store.trace_path("tiny-0002", "manifest.json")).unlink()
+    assert "unfinished" in tokentape("ls").out
+    refused = tokentape("show", "tiny-0002")
+    assert refused.code == 2
+    assert "manifest" in refused.err
+    assert tokentape("rm", "tiny-0002", "tiny-0001").code == 0
+    assert "no tapes" in tokentape("ls").err
+
+
+def test_replay_names_the_denominator_and_writes_the_result_once(store: Store, tokentape: Cli) -> None:
+    first = tokentape(*REPLAY)
+    assert first.code == 0, first.err
+    assert "unique lookups" in first.out
+    before = files(Path(store.root) / "results")
+    assert before
+    assert tokentape(*REPLAY).out == first.out
+    assert files(Path(store.root) / "results") == before
+
+
+def test_replay_takes_own_policy_and_own_machine(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(OWN)
+    shipped = ROOT / "hw" / "specs" / "phone-lpddr5x-ufs4.toml"
+    (tmp_path / "my.toml").write_text(shipped.read_text().replace("phone-lpddr5x-ufs4", "my-phone"))
+    done = tokentape(*changed(REPLAY, policy="my.py:Newest"), "--hardware", "my.toml")
+    assert done.code == 0, done.err
+    assert "Newest" in done.out
+    assert "my-phone" in done.out
+    fifo = tokentape(*changed(REPLAY, policy="fifo"))
+    hits = [line.split()[1] for shown in (done, fifo) for line in shown.out.splitlines() if line.split()[:1] == ["n_hits"]]
+    assert hits[0] == hits[1]  # the same rule under another name
+
+
+def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    assert "baselines" in tokentape("study").out
+    ran = tokentape("study", "baselines", "--workers", "2")
+    assert ran.code == 0, ran.err
+    assert "replays run" in ran.err
+    assert "0 replays run" in tokentape("study", "baselines").err
+    assert tokentape("load").code == 0
+    counted = tokentape("sql", "select count(distinct policy) as n from replays", "--format", "json")
+    assert json.loads(counted.out) == [{"n": 8}]  # seven policies and the LRU of every capacity
+    assert tokentape("query", "best_policy", "--format", "csv", "--out", "best.csv").code == 0
+    assert (tmp_path / "best.csv").read_text().startswith("trace_id,")
+    assert "best_policy" in tokentape("query").out
+    site = tokentape("site", "--out", "pages")
+    assert site.code == 0, site.err
+    assert (tmp_path / site.out.strip()).is_file()
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (changed(REPLAY, policy="lruu"), "did you mean 'lru'"),
+        (changed(REPLAY, policy="nowhere.py:Mine"), "no such file"),
+        (changed(REPLAY, capacity="1 B"), "below one expert"),
+        (changed(REPLAY, capacity="10%", scope="per-layer"), "top-k"),
+        (changed(REPLAY, capacity="much"), "not understood"),
+        (changed(REPLAY, scope="globl"), "global or per-layer"),
+        (REPLAY[:-2], "no"),  # the scope has no default
+        ((*REPLAY, "--hardware", "phone"), "phone-lpddr5x-ufs4"),
+        ((*REPLAY, "--param", "size=3"), "unknown parameter of lru"),
+        ((*REPLAY, "--expert-format", "int3"), "int4"),
+        (("replay", "nothing", *REPLAY[2:]), "there are tiny-0001"),
+        (("verify", "tiny", "--budget-mib", "1"), "records no residency"),
+        (("study", "baseline"), "did you mean 'baselines'"),
+        (("query", "best"), "did you mean 'best_policy'"),
+        (("sql", "select 1"), "tokentape load"),
+        (("rm", "tiny"), "tiny-0001"),
+        (("import", "bigmoe", "nowhere.csv"), "nowhere.csv"),
+        (("serve", "--cron", "publsh=* * * * *"), "did you mean 'publish'"),
+        (("repla",), "replay"),
+        (("replay",), "--help"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(store: Store, tokentape: Cli, command: tuple[str, ...], says: str) -> None:
+    before = files(Path(store.root))
+    done = tokentape(*command)
+    assert done.code == 2
+    assert says in done.err
+    assert done.err.startswith("tokentape: ")
+    assert len(done.err.splitlines()) == 1
+    assert files(Path(store.root)) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("--model", "embeded", "--dataset", "math"), "did you mean 'embedded'"),
+        (("--model", "embedded", "--dataset", "maths"), "did you mean 'math'"),
+        (("--model", "embedded", "--dataset", "empty.jsonl"), "empty"),
+        (("--model", "embedded", "--dataset", "math", "--tables", "tokns"), "did you mean 'tokens'"),
+        (("--model", "embedded", "--dataset", "math", "--max-prompt-tokens", "100000"), "context"),
+    ],
+)
+def test_bad_captures_are_one_line(store: Store, tokentape: Cli, tmp_path: Path, command: tuple[str, ...], says: str) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "empty.jsonl").touch()
+    before = files(Path(store.root))
+    done = tokentape("capture", *command)
+    assert (done.code, len(done.err.splitlines())) == (2, 1), done.err
+    assert says in done.err
+    assert files(Path(store.root)) == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "missing"])
+def test_a_damaged_tape_is_named(store: Store, tokentape: Cli, damage: str) -> None:
+    part = Path(store.trace_path("tiny-0001", "routing", "part-00000.parquet"))
+    if damage == "truncated":
+        part.write_bytes(part.read_bytes()[:-100])
+    elif damage == "foreign":
+        part.write_bytes(Path(store.trace_path("tiny-0001", "tokens", "part-00000.parquet")).read_bytes())
+    else:
+        part.unlink()
+    for command in (REPLAY, ("study", "baselines"), ("load",)):
+        done = tokentape(*command)
+        assert done.code == 2, command
+        assert part.name in done.err
+        assert len(done.err.splitlines()) == 1
+    assert not (Path(store.root) / "results").exists()
+    assert not (Path(store.root) / "warehouse.duckdb").exists()
+
+
+def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
+    pytest.importorskip("torch")
+    small = ("--max-requests", "1", "--max-new-tokens", "4", "--max-prompt-tokens", "32")
+    first = tokentape("capture", "--model", "embedded", "--dataset", "math", *small)
+    assert first.code == 0, first.err
+    again = tokentape("capture", "--model", "embedded", "--dataset", "math", *small)
+    assert again.out == first.out
+    assert first.out.strip() in tokentape("ls").out
+
+
+def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra in ("torch", "prefect", "altair"):
+        pytest.importorskip(extra)
+    from flows import demo
+
+    monkeypatch.setattr(demo, "DATASETS", ("math",))
+    first = tokentape("demo")
+    assert first.code == 0, first.err
+    assert (tmp_path / first.out.splitlines()[-1]).is_file()
+    assert "lru" in (tmp_path / "site" / "experts.html").read_text()
+    assert "best policy" in first.out
+    second = tokentape("demo")
+    assert "replays   0 computed" in second.err
+    assert second.out == first.out
+
+
+def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokentape("ls")  # prepares the folder
+    monkeypatch.setenv("TOKENTAPE_DEBUG", "1")
+    with pytest.raises(ValueError, match="no tape"):
+        main(["show", "nothing"])
+
+
+def test_ctrl_c_is_one_line_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(OWN.replace("Newest", "Slow") + SLOW)
+    command = [sys.executable, "-m", "flows.cli", *changed(REPLAY, policy="slow.py:Slow")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = files(Path(store.root))
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    give_up = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert said == "tokentape: stopped; nothing half-written is left\n"
+    assert files(Path(store.root)) == before

@@ -1,0 +1,98 @@
+"""A study's replays: multiplied out, run once, the same bytes on every runner, continued where they stopped."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from tiny_tape import write_tiny
+
+from flows import grid, study
+from warehouse import results
+from warehouse.tape import Store
+
+SMALL = """
+question = "which?"
+capacities = ["25%", "50%", "3 experts"]
+scopes = ["global", "per-layer"]
+hardware = ["phone-lpddr5x-ufs4"]
+[[policies]]
+name = "lru"
+[[policies]]
+name = "random"
+seeds = [1, 2]
+[[policies]]
+name = "belady"
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> study.Study:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return study.load(str(path))
+
+
+def digests(store: Store) -> dict[str, str]:
+    root = Path(store.root) / "results"
+    return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*.parquet"))}
+
+
+def test_everything_is_multiplied_out(small: study.Study, store: Store) -> None:
+    cells = grid.expand(small, store)
+    assert len(cells) == len(set(cells)) == 2 * 3 * 4  # scopes x capacities x (lru, random twice, belady)
+
+
+def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small: study.Study, store: Store) -> None:
+    first = grid.run(small, store)
+    assert first.n_found == 0
+    assert first.n_run + len(first.impossible) == 24
+    before = digests(store)
+    second = grid.run(small, store)
+    assert (second.n_run, second.n_found) == (0, first.n_run)
+    lost = results.result_ids(store)[3]
+    Path(results.result_path(store, "replays", lost)).unlink()
+    third = grid.run(small, store)
+    assert (third.n_run, third.n_found) == (1, first.n_run - 1)
+    assert digests(store) == before
+
+
+def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path: Path) -> None:
+    written = {}
+    for runner in grid.RUNNERS:
+        place = Store(str(tmp_path / runner))
+        write_tiny(place)
+        grid.run(small, place, runner, workers=2)
+        written[runner] = digests(place)
+    assert written["threads"]
+    assert written["threads"] == written["processes"]
+
+
+def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Study, store: Store) -> None:
+    report = grid.run(small.model_copy(update={"capacities": ("50%", "1 B")}), store)
+    assert report.n_run == 8
+    assert len(report.impossible) == 8
+    with pytest.raises(ValueError, match="small"):
+        grid.run(small.model_copy(update={"capacities": ("1 B",)}), store)
+
+
+def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
+    cells = grid.expand(small, store)
+    ids = {grid.replay_key(store, cell) for cell in cells}
+    assert len(ids) == len(cells)
+    assert all(len(i) == results.ID_DIGITS for i in ids)
+
+
+def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) -> None:
+    write_tiny(store, "dense-0001", tables=("requests", "tokens"))
+    assert {cell.trace_id for cell in grid.expand(small, store)} == {"tiny-0001"}
+    with pytest.raises(ValueError, match="holds routing"):
+        grid.expand(small.model_copy(update={"traces": ("dense",)}), store)
+
+
+def test_unknown_runner_and_hardware_suggest(small: study.Study, store: Store) -> None:
+    with pytest.raises(ValueError, match="did you mean 'threads'"):
+        grid.run(small, store, "thread")
+    with pytest.raises(ValueError, match=r"did you mean .*phone-lpddr5x-ufs4"):
+        grid.load_hardware("phone-lpddr5x-ufs3")

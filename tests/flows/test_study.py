@@ -1,0 +1,68 @@
+"""Studies: the shipped ones parse; a wrong file is one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows import study
+
+GOOD = """
+question = "which?"
+capacities = ["50%"]
+scopes = ["global"]
+hardware = ["phone-lpddr5x-ufs4", "machines/mine.toml"]
+[[policies]]
+name = "lru"
+"""
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_shipped_studies_parse() -> None:
+    assert "baselines" in study.shipped()
+    for name in study.shipped():
+        assert study.load(name).name == name
+
+
+def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
+    loaded = study.load(write(tmp_path, GOOD))
+    assert loaded.name == "mine"
+    assert loaded.hardware == ("phone-lpddr5x-ufs4", str(tmp_path / "machines/mine.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (GOOD.replace("scopes", "scopse"), "scope"),
+        (GOOD.replace('scopes = ["global"]', ""), "scopes"),
+        (GOOD.replace('"lru"', '"lur"'), "did you mean 'lru'"),
+        (GOOD + "params = { profile_frac = 0.1 }", "profile_frac"),
+        ("capacities = [", "not TOML"),
+    ],
+)
+def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        study.load(write(tmp_path, text))
+
+
+def test_unknown_study_suggests() -> None:
+    with pytest.raises(ValueError, match="did you mean 'baselines'"):
+        study.load("baseline")
+    with pytest.raises(ValueError, match="no such study"):
+        study.load("nowhere.toml")
+
+
+def test_patterns_pick_traces() -> None:
+    ids = ["embedded-math-1", "embedded-code-2", "qwen-3"]
+    assert study.matching(("*",), ids) == ids
+    assert study.matching(("*math*", "qwen"), ids) == ["embedded-math-1", "qwen-3"]
+    with pytest.raises(ValueError, match="there are embedded-math-1"):
+        study.matching(("gemma",), ids)
+    with pytest.raises(ValueError, match="store is empty"):
+        study.matching(("*",), [])

@@ -1,0 +1,77 @@
+"""A small tape with routing, made from a fixed seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from warehouse.geometry import Geometry
+from warehouse.tables import schema
+from warehouse.tape import Manifest, Store
+
+N_LAYERS, N_EXPERTS, TOP_K = 3, 8, 2
+N_PROMPT, N_OUTPUT, N_REQUESTS = 6, 30, 3
+
+
+def tiny_tables() -> dict[str, pa.Table]:
+    """Three requests of one prefill pass and thirty decode passes; experts drawn with a skew, from a fixed seed."""
+    rng = np.random.default_rng(5)
+    skew = 1.0 / np.arange(1, N_EXPERTS + 1)
+    rows: dict[str, list[dict[str, object]]] = {"requests": [], "tokens": [], "passes": [], "routing": []}
+    pass_id = 0
+    for request in range(N_REQUESTS):
+        rows["requests"].append(
+            {"request_id": request, "dataset": "tiny", "arrival_s": 0.0, "n_prompt_tokens": N_PROMPT, "n_output_tokens": N_OUTPUT}
+        )
+        steps = [range(N_PROMPT), *([N_PROMPT + i] for i in range(N_OUTPUT))]
+        for positions in steps:
+            kind = "prefill" if len(positions) > 1 else "decode"
+            rows["passes"].append({"pass_id": pass_id, "kind": kind, "n_tokens": len(positions), "request_ids": [request]})
+            for p in positions:
+                token = {
+                    "request_id": request,
+                    "position": p,
+                    "token_id": int(rng.integers(100)),
+                    "phase": kind,
+                    "pass_id": pass_id,
+                }
+                rows["tokens"].append({**token, "nll": 1.0})
+            for layer in range(N_LAYERS):
+                for p in positions:
+                    experts = rng.choice(N_EXPERTS, TOP_K, replace=False, p=np.roll(skew, layer) / skew.sum())
+                    routed = {"request_id": request, "position": p, "layer": layer, "pass_id": pass_id}
+                    rows["routing"].append({**routed, "expert_ids": experts.tolist(), "gate_weights": [0.6, 0.4]})
+            pass_id += 1
+    return {name: pa.Table.from_pylist(rows[name], schema=schema(name)) for name in rows}
+
+
+def write_tiny(store: Store, trace_id: str = "tiny-0001", **changes: object) -> None:
+    """The tape, finished, under `trace_id`; `changes` are fields of its manifest."""
+    tables = tiny_tables()
+    writer = store.writer(trace_id)
+    writer.write_shard(0, tables)
+    fields = {
+        "trace_id": trace_id,
+        "origin": "synthetic",
+        "source": "tests",
+        "model_id": "tiny",
+        "dataset": "tiny",
+        "geometry": Geometry(
+            architecture="Tiny",
+            n_layers=N_LAYERS,
+            hidden=64,
+            n_heads=4,
+            n_kv_heads=4,
+            head_dim=16,
+            vocab=100,
+            moe_layers=tuple(range(N_LAYERS)),
+            n_experts=N_EXPERTS,
+            top_k=TOP_K,
+            expert_intermediate=32,
+        ),
+        "tables": tuple(tables),
+        "rows": {name: table.num_rows for name, table in tables.items()},
+        "n_shards": 1,
+        "created_utc": "2026-11-20T00:00:00Z",
+    }
+    writer.finish(Manifest.model_validate({**fields, **changes}))

@@ -1,0 +1,137 @@
+"""Who may import whom, checked on the source of every room, and that the core needs no extra, checked by blocking them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("capture", "dashboards", "flows", "hw", "policies", "replay", "warehouse")
+# Modules of other rooms that a room may use; a room's own modules and warehouse.tables' neighbours are spelled out.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "flows": ROOMS,
+    "dashboards": ("warehouse",),
+    "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry"),
+    "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry"),
+    "policies": (),
+    "hw": (),
+    "warehouse": (),
+}
+LIVES_IN = {
+    **dict.fromkeys(("torch", "transformers", "datasets", "tokenizers", "safetensors"), "capture"),
+    **dict.fromkeys(("prefect",), "flows"),
+    **dict.fromkeys(("altair", "vl_convert", "jinja2"), "dashboards"),
+}
+NEVER = ("pickle", "marshal", "shelve")
+
+
+def sources(room: str) -> Iterator[Path]:
+    return (path for path in sorted((ROOT / room).rglob("*.py")))
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import, function bodies included; `from a import b` is a.b where that is a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            module = node.module or ""
+            for alias in node.names:
+                deeper = ROOT.joinpath(*module.split("."), alias.name)
+                yield node.lineno, f"{module}.{alias.name}" if deeper.is_dir() or deeper.with_suffix(".py").is_file() else module
+
+
+def is_inside(module: str, allowed: str) -> bool:
+    return module == allowed or module.startswith(allowed + ".")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_what_the_design_allows(room: str) -> None:
+    wrong = []
+    for path in sources(room):
+        for line, module in imported(path):
+            root = module.partition(".")[0]
+            where = f"{path.relative_to(ROOT)}:{line} imports {module}"
+            if root in ROOMS and root != room and not any(is_inside(module, allowed) for allowed in MAY_IMPORT[room]):
+                wrong.append(where)
+            if LIVES_IN.get(root, room) != room or root in NEVER:
+                wrong.append(where)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("def f():\n    from warehouse import tape\n    import torch.nn\n")
+    assert [module for _, module in imported(path)] == ["warehouse.tape", "torch.nn"]
+    assert not any(is_inside("warehouse.tape", allowed) for allowed in MAY_IMPORT["replay"])
+
+
+def test_no_shell_and_no_remote_code() -> None:
+    for room in ROOMS:
+        for path in sources(room):
+            text = path.read_text(encoding="utf-8")
+            for words in ("shell=True", "trust_remote_code=True", "os.system("):
+                assert words not in text, f"{path.relative_to(ROOT)} contains {words}"
+
+
+BLOCK = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {tuple(LIVES_IN)}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def without_extras(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Runs `code` where no extra is installed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK + code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "replay.experts, replay.curve, replay.verify",
+        "policies, hw.spec",
+        "warehouse.load, warehouse.sql",
+        "flows.cli, flows.grid",
+    ],
+)
+def test_the_core_imports_without_extras(modules: str) -> None:
+    done = without_extras(f"import {modules}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importers_and_data_sets_import_without_extras() -> None:
+    names = [f"capture.importers.{p.stem}" for p in sources("capture/importers") if p.stem != "__init__"]
+    assert names
+    done = without_extras(f"import {', '.join(names)}, capture.embedded.texts")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("['capture', '--model', 'embedded', '--dataset', 'math']", "capture"),
+        ("['evaluate', '--model', 'embedded']", "capture"),
+        ("['site', '--database', 'x.duckdb']", "dashboards"),
+        ("['serve']", "flows"),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(tmp_path: Path, command: str, extra: str) -> None:
+    done = without_extras(f"from flows.cli import main\nmain({command})", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith(f"pip install 'tokentape[{extra}]'")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

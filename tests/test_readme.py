@@ -1,0 +1,101 @@
+"""The README is run: every command in its code blocks, but for those that another named test runs. Options in docs/ exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from flows.cli import app, main
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Commands of the README that need a download or a large model, and the test that runs their like.
+RUN_BY = {
+    "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
+    "tokentape capture --model ./my-llama": "tests/capture/test_families_capture.py",
+    "tokentape import vllm": "tests/capture/test_importers.py",
+}
+MY_POLICY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class MyCache:
+    kind: ClassVar[str] = "queue"
+    promote: ClassVar[bool] = True
+    is_bound: ClassVar[bool] = False
+"""
+
+
+def commands(text: str) -> Iterator[str]:
+    """Lines of code blocks that start with make or tokentape, without comments."""
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            if line.startswith(("make ", "tokentape ")):
+                yield line.partition("#")[0].strip()
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = [line.split()[1] for line in commands(README) if line.startswith("make ")]
+    assert targets
+    for target in targets:
+        assert f"\n{target}:" in makefile
+
+
+def test_commands_run_elsewhere_are_still_in_the_readme_and_their_tests_exist() -> None:
+    for command, test in RUN_BY.items():
+        assert any(line.startswith(command) for line in commands(README)), command
+        assert (ROOT / test).is_file()
+
+
+def test_every_command_of_the_readme_runs_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for extra in ("torch", "altair"):
+        pytest.importorskip(extra)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
+    (tmp_path / "my.py").write_text(MY_POLICY)
+    shutil.copy(ROOT / "hw/specs/phone-lpddr5x-ufs4.toml", "my.toml")
+    study = (ROOT / "flows/studies/baselines.toml").read_text(encoding="utf-8")
+    (tmp_path / "my-study.toml").write_text(study.replace('traces = ["*"]', 'traces = ["tiny"]'))
+    (tmp_path / "tests/data").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/data/tiny.route.csv", "tests/data")
+    ran = 0
+    for line in commands(README):
+        if not line.startswith("tokentape ") or line.startswith(tuple(RUN_BY)):
+            continue
+        words = shlex.split(line.replace("TRACE", "embedded-math"))[1:]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        shown = capsys.readouterr()
+        assert ended.value.code == 0, f"{line}\n{shown.err}"
+        ran += 1
+    assert ran >= 12
+
+
+def test_commands_and_options_named_in_the_documents_exist() -> None:
+    known = typer.main.get_command(app)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        inline: list[str] = re.findall(r"`(tokentape [^`\n]+)`", text)
+        for line in [*commands(text), *inline]:
+            if not line.startswith("tokentape "):
+                continue
+            words = line.partition(" && ")[0].split()[1:]
+            command = known
+            while words and hasattr(command, "commands"):
+                names = words[0].split("|")
+                assert set(names) <= set(command.commands), f"{page.name}: {line}"
+                command, words = command.commands[names[0]], words[1:]
+            options = {name for parameter in command.params for name in parameter.opts}
+            for word in words:
+                assert not word.startswith("--") or word.rstrip(",.") in options, f"{page.name}: {line}: {word}"
