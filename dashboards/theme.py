@@ -39,6 +39,7 @@ POLICIES: dict[str, Look] = {
     "static": Look("static by frequency", "none: the most used in a profile stay", PURPLE, "triangle-down"),
     "random": Look("random", "any", SKY, "cross"),
     "belady": Look("Belady (bound)", "the one needed last: it sees the future", INK, TWO_DASHES),
+    "belady-bypass": Look("Belady with bypass (bound)", "the one needed last, be it the new one", QUIET, TWO_DASHES),
 }
 # Policies of a user's own, in the order they are met.
 SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")

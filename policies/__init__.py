@@ -1,6 +1,6 @@
 """Decisions, one per file. CACHES maps the name a person types to the class; add a policy with one file and one line."""
 
-from policies.belady import Belady
+from policies.belady import Belady, BypassBelady
 from policies.lfu import LFU, LifetimeLFU
 from policies.lru import FIFO, LRU
 from policies.random_victim import RandomVictim
@@ -14,4 +14,5 @@ CACHES: dict[str, type] = {
     "static": Static,
     "random": RandomVictim,
     "belady": Belady,
+    "belady-bypass": BypassBelady,
 }

@@ -1,7 +1,7 @@
-"""Belady's MIN with demand insertion and no bypass: a bound, because it reads the future.
+"""Belady's MIN: bounds, because they read the future.
 
-Source: L. A. Belady, IBM Systems Journal 5(2), 1966. Optimal for experts of equal size; with unequal sizes it is a strong
-heuristic and no longer a bound in bytes.
+Source: L. A. Belady, IBM Systems Journal 5(2), 1966. Optimal for experts of equal size; with unequal sizes a strong heuristic and
+no longer a bound in bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Belady:
-    """The expert whose next lookup is farthest away leaves."""
+    """The expert whose next lookup is farthest away leaves. Every missed expert enters: bounds all policies that do the same."""
 
     kind: ClassVar[str] = "future"
+    bypass: ClassVar[bool] = False
+    is_bound: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class BypassBelady:
+    """The same, but a missed expert may be streamed through: bounds every policy, those that pin experts included."""
+
+    kind: ClassVar[str] = "future"
+    bypass: ClassVar[bool] = True
     is_bound: ClassVar[bool] = True

@@ -164,5 +164,7 @@ class ExpertCache:
             own = keys[mine]
             own_hits = np.empty(own.size, np.uint8)
             upcoming = next_lookups(own, self.sizes.size)
-            run_future(own, own_events, upcoming, self.sizes, self.capacity[c], self.keep_overflow, own_hits)
+            run_future(
+                own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits
+            )
             hits[mine] = own_hits

@@ -85,12 +85,12 @@ def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_neve
     return used - sizes[victim]
 
 
-@njit(void(_I32, _I64, _I32, _I64, int64, boolean, _U8), cache=True, nogil=True)
-def run_future(keys, offsets, upcoming, sizes, capacity, keep_overflow, hits):  # type: ignore[no-untyped-def]
+@njit(void(_I32, _I64, _I32, _I64, int64, boolean, boolean, _U8), cache=True, nogil=True)
+def run_future(keys, offsets, upcoming, sizes, capacity, bypass, keep_overflow, hits):  # type: ignore[no-untyped-def]
     """Belady over ONE cache that starts empty; writes hits (1) and misses (0).
 
     keys (n,) i32; offsets (m + 1,) i64 event bounds or empty: one by one; upcoming (n,) i32 from `next_lookups`; sizes (K,) i64
-    bytes; capacity bytes; keep_overflow as in queue.run_queue_events; hits (n,) u8.
+    bytes; capacity bytes; bypass: a missed key may leave at once; keep_overflow as in queue.run_queue_events; hits (n,) u8.
     """
     n = keys.shape[0]
     bits = np.zeros((n >> 6) + 1, np.uint64)
@@ -115,7 +115,7 @@ def run_future(keys, offsets, upcoming, sizes, capacity, keep_overflow, hits):  
                 missing += sizes[key]
         if one_by_one and missing > capacity:
             continue  # larger than the cache: streamed
-        while used + missing > capacity:
+        while not bypass and used + missing > capacity:
             left = _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never)
             if left < 0:
                 break
@@ -129,5 +129,5 @@ def run_future(keys, offsets, upcoming, sizes, capacity, keep_overflow, hits):  
             else:
                 _set(uint64(upcoming[i]), bits, tens, hundreds, top)
         used += missing
-        while used > capacity and not keep_overflow:
+        while used > capacity and (bypass or not keep_overflow):
             used = _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never)

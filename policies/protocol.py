@@ -42,6 +42,13 @@ class QueuePolicy(CachePolicy, Protocol):
 
 
 @runtime_checkable
+class FuturePolicy(CachePolicy, Protocol):
+    """The expert needed last leaves. `bypass` as in RankedPolicy."""
+
+    bypass: ClassVar[bool]
+
+
+@runtime_checkable
 class RankedPolicy(CachePolicy, Protocol):
     """Victims leave by falling rank. `bypass`: a missed expert that ranks lowest is streamed and not kept."""
 

@@ -22,7 +22,8 @@ select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
 -- Policies side by side at each capacity: every replay next to the LRU and Belady that ran under the same conditions.
--- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU.
+-- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU. Belady takes every missed
+-- expert in; a policy that streams some past the cache (static) can exceed 1.
 create view baselines as
 with compared as (
     select *,

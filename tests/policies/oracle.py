@@ -6,7 +6,7 @@ from __future__ import annotations
 def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
-    policy: lru, fifo, lfu, lfu-lifetime, static or belady. The lowest rank leaves, ties by least recent use.
+    policy: lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass. The lowest rank leaves, ties by least recent use.
     """
     resident, entered, used_at, cached, total, hits, clock = {}, {}, {}, {}, {}, [], 0
     for now, event in enumerate(events):
@@ -28,10 +28,9 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
         # never used again: farther than everything, and the newest of them leaves first
         future = {k: later.index(k) if k in later else len(later) + used_at[k] for k in resident}
         farthest = {k: -future[k] for k in resident}
-        rank = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": profile, "belady": farthest}[
-            policy
-        ]
-        protected = [] if policy == "static" else event
+        ranks = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": profile, "belady": farthest}
+        rank = ranks[policy.removesuffix("-bypass")]
+        protected = [] if policy in ("static", "belady-bypass") else event
         while sum(sizes[k] for k in resident) > capacity:
             candidates = [k for k in resident if k not in protected] or ([] if keep_overflow else list(resident))
             if not candidates:
