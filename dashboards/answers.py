@@ -33,7 +33,10 @@ def hit_rate(runs: pl.DataFrame, phase: str) -> str:
         said.append(_best_hit(smallest, hit))
     first = half.row(0, named=True)
     if first["scope"] == "global" and first["cycle"]:
-        said.append(f"Below L × k = {first['cycle_experts']:,} experts ({percent(first['cycle'])}) a global LRU hits nothing")
+        share = percent(first["cycle"])
+        said.append(
+            f"Below L × k = {first['cycle_experts']:,} experts ({share}), one token's lookups, the layers flood a global LRU"
+        )
     return ". ".join(said) + "."
 
 

@@ -45,7 +45,7 @@ def cost_panel(
         _tip("tokens_per_s", "speed (tokens/s)", ".4~g"),
         *_CAPACITY_TIPS,
     ]
-    colour = lines.color(title=None, orient="bottom", columns=7)
+    colour = lines.color(title=None, orient="bottom", columns=4)
     encoded = base.encode(CAPACITY, alt.Y(f"{value}:Q", title=title, scale=alt.Scale(zero=True)))
     shown = alt.when(PICK, empty=False).then(alt.value(0.18)).otherwise(alt.value(0))
     ends = alt.Y(f"{low}:Q", title=title), alt.Y2(f"{high}:Q")
@@ -152,7 +152,8 @@ def _policy_layers(
 def _cycle_mark(base: alt.Chart, where: str = "cycle") -> list[alt.Chart]:
     """A rule at L x k, the lookups of one decoded token; `where` is the column that holds it on the x axis."""
     mark = base.transform_aggregate(x=f"max({where})", n="max(cycle_experts)")
-    word = "'L × k = ' + format(datum.n, ',') + ' experts' + (scope === 'global' ? ': below, a global LRU hits nothing' : '')"
+    flood = "(scope === 'global' ? ': below, LRU is flooded' : '')"
+    word = f"'L × k = ' + format(datum.n, ',') + ' experts, the lookups of a token' + {flood}"
     rule = mark.mark_rule(color=theme.QUIET, strokeDash=[2, 3], strokeWidth=1.5).encode(alt.X("x:Q"))
     text = (
         mark.transform_calculate(word=word)

@@ -16,7 +16,10 @@ import altair as alt
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
-TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"  # an SVG path: how a bound looks in a legend
+# SVG paths, how a bound looks in a legend, and the dashes they stand for.
+TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"
+THREE_DOTS = "M-1.1,-.17H-.7V.17H-1.1ZM-.2,-.17H.2V.17H-.2ZM.7,-.17H1.1V.17H.7Z"
+DASHES = {TWO_DASHES: [7, 4], THREE_DOTS: [2.5, 3]}
 HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark, so that grey keeps the order
 PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
 
@@ -39,7 +42,7 @@ POLICIES: dict[str, Look] = {
     "static": Look("static by frequency", "none: the most used in a profile stay", PURPLE, "triangle-down"),
     "random": Look("random", "any", SKY, "cross"),
     "belady": Look("Belady (bound)", "the one needed last: it sees the future", INK, TWO_DASHES),
-    "belady-bypass": Look("Belady with bypass (bound)", "the one needed last, be it the new one", QUIET, TWO_DASHES),
+    "belady-bypass": Look("Belady + bypass (bound)", "the one needed last, even if new", QUIET, THREE_DOTS),
 }
 # Policies of a user's own, in the order they are met.
 SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")
@@ -109,8 +112,8 @@ def lines(policies: Iterable[tuple[str, str, bool]]) -> Lines:
             spare = len(labels) % len(SPARE_COLOURS)
             labels.append(name)
             colours.append(POLICIES[policy].colour if own else SPARE_COLOURS[spare])
-            shapes.append(TWO_DASHES if is_bound else POLICIES[policy].shape if own else SPARE_SHAPES[spare])
-            dashes.append([7, 4] if is_bound else [1, 0])
+            shapes.append(POLICIES[policy].shape if own else TWO_DASHES if is_bound else SPARE_SHAPES[spare])
+            dashes.append(DASHES.get(shapes[-1], [1, 0]))
             sentences.append(f"{POLICIES[policy].drops}: {name}" if policy in POLICIES else name)
     return Lines(labels, colours, shapes, dashes, sentences)
 

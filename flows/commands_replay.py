@@ -21,7 +21,7 @@ NO_SCOPE = (
 def replay(
     trace: TraceArgument,
     policy: Annotated[
-        str, typer.Option("--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady, belady-bypass; or my.py:MyCache.")
+        str, typer.Option("--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; or my.py:MyCache.")
     ],
     capacity: Annotated[
         str, typer.Option("--capacity", help="Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")

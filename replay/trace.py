@@ -43,7 +43,7 @@ class Trace:
 
     @property
     def cycle_experts(self) -> int:
-        """L x k: lookups of one decode token. A global LRU smaller than this hits nothing but prefill's last layers."""
+        """L x k: lookups of one decode token. A global LRU of up to (L - 1) x k experts hits nothing from token to token."""
         return len(self.geometry.moe_layers) * self.geometry.top_k
 
 

@@ -135,7 +135,7 @@ COLUMNS: dict[str, Column] = {
     "capacity_bytes": Column(I64, "B", "bytes of the cache, all layers together"),
     "capacity_experts": Column(F64, "experts", "capacity in mean-sized experts, all layers together"),
     "capacity_frac": Column(F64, "1", "capacity as a share of all experts' bytes"),
-    "cycle_experts": Column(I64, "experts", "L x k: lookups of one decode token; below it a global LRU hits nothing"),
+    "cycle_experts": Column(I64, "experts", "L x k: lookups of one decode token; a global LRU below it is flooded by the layers"),
     "origin": Column(TEXT, "", "captured, imported or synthetic"),
     "assumed": Column(TEXT, "", "numbers of the hardware file whose source is 'assumed', comma-separated"),
     "is_extrapolated": Column(FLAG, "", "outside the range the costs were measured or fitted on"),

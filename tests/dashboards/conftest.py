@@ -1,45 +1,14 @@
-"""Made-up warehouses in the declared schemas. The numbers are smooth formulas, plausible in size and order, and mean nothing."""
+"""Warehouses to build pages from: full, empty, and with tapes but no replay."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import duckdb
-import pyarrow as pa
 import pytest
+from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, replay, summaries, write
 
-from warehouse.tables import WAREHOUSE_TABLES, schema
-
-MACHINES = {"phone-lpddr5x-ufs4": (0.9, 0.35, 11.0), "workstation-rtx4090-pcie4": (0.11, 0.018, 14.0)}  # ms base, ms per miss, mJ
-CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
-# exponent of hit = capacity ** exponent; smaller is better
-POLICIES = {"lru": 0.62, "lfu": 0.75, "lfu-lifetime": 0.7, "fifo": 0.72, "static": 0.85, "random": 0.9, "belady": 0.33}
-
-
-@dataclass(frozen=True)
-class Tape:
-    trace_id: str
-    model: str
-    dataset: str
-    origin: str
-    layers: int
-    experts: int
-    top_k: int
-    flags: str = "{}"
-
-
-CUT = {"top_k_override": {"model": 8, "recorded": 6}, "missing_rows": {"expected": 7488, "missing_by_layer": {"47": 27}}}
-TAPES = (
-    Tape("embedded-code-0a1b2c3d", "embedded", "code", "captured", 4, 16, 4),
-    Tape("embedded-math-4e5f6a7b", "embedded", "math", "captured", 4, 16, 4),
-    Tape("qwen3-30b-a3b-q4km-8c9d", "Qwen3-30B-A3B Q4_K_M", "bigmoe", "imported", 48, 128, 6, json.dumps(CUT)),
-    Tape("synthetic-zipf-e0f1", "made by </script><script>hostile()</script> & co", "zipf(0.8)", "synthetic", 26, 64, 6),
-)
+from warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="session")
@@ -47,16 +16,16 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four tapes; the synthetic one has no replays."""
     rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
     for tape in TAPES:
-        rows["traces"].append(_catalogue(tape))
-        _summaries(tape, rows)
+        rows["traces"].append(catalogue(tape))
+        summaries(tape, rows)
         if tape.origin != "synthetic":
             for n, (policy, machine, scope, capacity) in enumerate(
                 product(POLICIES, MACHINES, ("global", "per-layer"), CAPACITIES)
             ):
                 for seed in (0, 1) if policy == "random" else (0,):
-                    _replay(tape, policy, machine, scope, capacity, seed, f"{tape.trace_id}-{n}-{seed}", rows)
+                    replay(tape, policy, machine, scope, capacity, seed, f"{tape.trace_id}-{n}-{seed}", rows)
             for scope in ("global", "per-layer"):
-                _curve(tape, scope, rows)
+                curve(tape, scope, rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 
 
@@ -70,95 +39,6 @@ def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tapes and their summaries, no replay."""
     rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
     for tape in TAPES[:2]:
-        rows["traces"].append(_catalogue(tape))
-        _summaries(tape, rows)
+        rows["traces"].append(catalogue(tape))
+        summaries(tape, rows)
     return write(tmp_path_factory.mktemp("unreplayed") / "warehouse.duckdb", rows)
-
-
-def write(path: Path, rows: dict[str, list[dict]]) -> Path:
-    """A database with every declared table, holding `rows`."""
-    with duckdb.connect(str(path)) as connection:
-        for name in WAREHOUSE_TABLES:
-            connection.register("made_up", pa.Table.from_pylist(rows.get(name, []), schema=schema(name)))
-            connection.execute(f"create table {name} as select * from made_up")
-    return path
-
-
-def _catalogue(tape: Tape) -> dict:
-    return {
-        "trace_id": tape.trace_id, "model_id": tape.model, "dataset": tape.dataset, "origin": tape.origin, "n_requests": 8,
-        "n_tokens": 3072, "n_layers": tape.layers, "n_moe_layers": tape.layers, "n_experts": tape.experts, "top_k": tape.top_k,
-        "tables": "requests,tokens,routing", "flags": tape.flags, "created_utc": "2026-11-20T12:00:00Z",
-    }  # fmt: skip
-
-
-def _replay(
-    tape: Tape, policy: str, machine: str, scope: str, capacity: float, seed: int, key: str, rows: dict[str, list[dict]]
-) -> None:
-    total, cycle = tape.layers * tape.experts, tape.layers * tape.top_k
-    hit = capacity ** POLICIES[policy] - 0.01 * seed - (0.01 if scope == "per-layer" else 0.0)
-    if policy in ("lru", "fifo") and scope == "global" and capacity * total < cycle:
-        hit = 0.0
-    base_ms, miss_ms, millijoule = MACHINES[machine]
-    step_s = (base_ms + (1 - hit) * cycle * miss_ms) / 1e3
-    joule = (millijoule + (1 - hit) * cycle * miss_ms * 3) / 1e3
-    rows["replays"].append({
-        "replay_id": key, "trace_id": tape.trace_id, "study": "baselines", "policy": policy, "policy_params": "{}",
-        "is_bound": policy == "belady", "hardware": machine,
-        "hardware_sha256": hashlib.sha256(machine.encode()).hexdigest(), "scope": scope,
-        "lookup": "atomic", "prefill": "layer-major", "start": "persistent", "overflow": "evict", "expert_format": "int4",
-        "capacity_bytes": round(capacity * total * 2.4e6), "capacity_experts": capacity * total, "capacity_frac": capacity,
-        "cycle_experts": cycle, "seed": seed, "origin": tape.origin, "is_extrapolated": capacity > 0.9,
-        "assumed": "engine.efficiency_frac, tiers.dram.latency_s",
-    })  # fmt: skip
-    of = "unique lookups"
-    metrics = [
-        ("hit_frac_decode", "1", hit, of), ("hit_frac_prefill", "1", hit * 0.4, of), ("hit_frac", "1", hit * 0.9, of),
-        ("decode_step_s", "s", step_s, None), ("decode_step_p99_s", "s", step_s * 1.7, None),
-        ("decode_tokens_per_s", "1/s", 1 / step_s, None), ("decode_energy_j_per_token", "J", joule, None),
-    ]  # fmt: skip
-    for name, unit, value, denominator in metrics:
-        ranged = unit in ("s", "J")
-        band = {"low": value * 0.8, "high": value * 1.3} if ranged else {"low": None, "high": None}
-        rows["metrics"].append(
-            {"replay_id": key, "metric": name, "unit": unit, "value": value, "denominator": denominator, **band}
-        )
-
-
-def _curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
-    """Hits of every capacity: nothing below one cycle in a global cache, then rising to 95 %."""
-    key = next(
-        r["replay_id"] for r in rows["replays"]
-        if r["trace_id"] == tape.trace_id and r["scope"] == scope and r["policy"] == "lru"
-    )  # fmt: skip
-    total, cycle = tape.layers * tape.experts, tape.layers * tape.top_k if scope == "global" else 0
-    for capacity in range(1 if scope == "global" else tape.layers, total + 1, 1 if scope == "global" else tape.layers):
-        share = 0.95 * (1 - math.exp(-4 * max(0, capacity - cycle) / total))
-        n_hits = round(1e5 * share)
-        rows["curves"].append(
-            {
-                "replay_id": key,
-                "capacity_experts": float(capacity),
-                "n_lookups": 100_000,
-                "n_hits": n_hits,
-                "hit_frac": n_hits / 1e5,
-            }
-        )
-
-
-def _summaries(tape: Tape, rows: dict[str, list[dict]]) -> None:
-    chance = tape.top_k / tape.experts
-    for layer in range(tape.layers):
-        for phase, expert in product(("prefill", "decode"), range(tape.experts)):
-            wave = math.sin(expert * (layer + 1.7) * (1.1 if phase == "decode" else 1.0))
-            n = round(100 * math.exp(1.2 * wave)) if wave > -0.97 else 0
-            if n:
-                rows["popularity"].append(
-                    {"trace_id": tape.trace_id, "layer": layer, "expert": expert, "phase": phase, "n_selected": n}
-                )
-        for phase, gain in (("prefill", 0.12), ("decode", 0.22)):
-            overlap = chance + gain * (1 + 0.4 * math.sin(layer))
-            rows["locality"].append(
-                {"trace_id": tape.trace_id, "layer": layer, "phase": phase, "overlap_frac": overlap, "chance_frac": chance}
-            )
-        rows["similarity"].append({"trace_id": tape.trace_id, "layer": layer, "cosine": 0.85 + 0.1 * math.sin(layer * 2.1)})

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from conftest import POLICIES, write
+from made_up import POLICIES, write
 
 from dashboards import answers, rows, theme
 from warehouse.sql import connect
@@ -98,7 +98,7 @@ def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) 
     said = answers.hit_rate(phone, "decode")
     assert said.startswith("At 50 % of the experts (32) LRU hits most: 65.1 %, Belady would hit 79.6 % of the decode lookups.")
     assert "At 5 % of the experts (3) LFU (lifetime) hits most: 12.3 %, LRU 0.0 %" in said
-    assert said.endswith("Below L × k = 16 experts (25.0 %) a global LRU hits nothing.")
+    assert said.endswith("Below L × k = 16 experts (25.0 %), one token's lookups, the layers flood a global LRU.")
     assert answers.cost(phone).startswith("On phone-lpddr5x-ufs4 with 50 % of the experts cached, LRU is fastest: 2.86 ms and ")
     assert answers.EXTRAPOLATED not in answers.cost(phone)  # only the largest caches are
     assert answers.EXTRAPOLATED in answers.headline(runs.filter(pl.col("scope") == "global"))
@@ -126,10 +126,13 @@ def test_three_significant_digits(value: float, text: str) -> None:
 
 def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     looks = theme.POLICIES.values()
-    assert len({look.colour for look in looks}) == len({look.shape for look in looks}) == len(looks) == 7
-    lines = theme.lines([("lru", "LRU", False), ("belady", "Belady (bound)", True), ("mine", "mine", False)])
-    assert lines.labels == ["LRU", "Belady (bound)", "mine"]
-    assert [dash != [1, 0] for dash in lines.dashes] == [False, True, False]  # dashed: the bound alone
+    assert len({look.colour for look in looks}) == len({look.shape for look in looks}) == len(looks) == 8
+    lines = theme.lines(
+        [("lru", "LRU", False), ("belady", "Belady (bound)", True), ("mine", "mine", False), ("sees", "sees", True)]
+    )
+    assert lines.labels == ["LRU", "Belady (bound)", "mine", "sees"]
+    assert [dash != [1, 0] for dash in lines.dashes] == [False, True, False, True]  # dashed: the bounds alone
+    assert {name for name, look in theme.POLICIES.items() if look.shape in theme.DASHES} == {"belady", "belady-bypass"}
 
 
 def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:

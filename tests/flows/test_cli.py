@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Cli
+from command import Cli
 from tiny_tape import write_tiny
 
 from flows.cli import main
@@ -103,7 +103,7 @@ def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path)
     assert "0 replays run" in tokentape("study", "baselines").err
     assert tokentape("load").code == 0
     counted = tokentape("sql", "select count(distinct policy) as n from replays", "--format", "json")
-    assert json.loads(counted.out) == [{"n": 8}]  # seven policies and the LRU of every capacity
+    assert json.loads(counted.out) == [{"n": 9}]  # eight policies and the LRU of every capacity
     assert tokentape("query", "best_policy", "--format", "csv", "--out", "best.csv").code == 0
     assert (tmp_path / "best.csv").read_text().startswith("trace_id,")
     assert "best_policy" in tokentape("query").out
