@@ -13,7 +13,7 @@ import polars as pl
 
 from dashboards import theme
 
-_RULES = "r.lookup || '|' || r.prefill || '|' || r.start || '|' || r.overflow || '|' || r.expert_format"
+_RULES = "r.lookup || '|' || r.prefill || '|' || r.start || '|' || r.overflow || '|' || r.fetching || '|' || r.expert_format"
 
 # The catalogue, the trace a page opens with first: captured, with most replays, newest.
 _TRACES = """
@@ -165,10 +165,10 @@ def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 def rules_sentence(rules: str) -> str:
     """The joined semantics of a row, in words."""
-    lookup, prefill, start, overflow, expert_format = rules.split("|")
+    lookup, prefill, start, overflow, fetching, expert_format = rules.split("|")
     size = "recorded expert sizes" if expert_format == "recorded" else f"{expert_format} experts"
     large = {"evict": "larger events are cut to fit", "keep": "larger events stay until the next"}.get(overflow, overflow)
-    return f"{lookup} lookups, {prefill} prefill, {start} cache, {large}, {size}"
+    return f"{lookup} lookups, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}"
 
 
 def _ask(connection: duckdb.DuckDBPyConnection, sql: str, trace_ids: list[str]) -> pl.DataFrame:

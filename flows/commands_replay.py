@@ -44,6 +44,9 @@ def replay(
             "--overflow", help="An event larger than the cache: evict (no more is kept than fits) or keep (until the next)."
         ),
     ] = "evict",
+    fetching: Annotated[
+        str, typer.Option("--fetching", help="blocking (a layer waits for its misses) or overlapped (they hide behind work).")
+    ] = "blocking",
     expert_format: Annotated[
         str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as recorded, else int4.")
     ] = "auto",
@@ -68,7 +71,7 @@ def replay(
     if scope is None:
         raise ValueError(NO_SCOPE)
     place = Store(store)
-    semantics = Semantics(scope=scope, lookup=lookup, prefill=prefill, start=start, overflow=overflow)
+    semantics = Semantics(scope=scope, lookup=lookup, prefill=prefill, start=start, overflow=overflow, fetching=fetching)
     params = tuple(parse_params(param or []).items())
     cell = Cell(place.resolve(trace), policy, params, hardware, semantics, capacity, expert_format, seed)
     replay_id, result = run_cell(place, cell)
@@ -87,7 +90,7 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
         rows.append((name, shown, band, of or ""))
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
-    rules = f"{ran['lookup']} lookup, {ran['prefill']} prefill, {ran['start']} start"
+    rules = f"{ran['lookup']} lookup, {ran['prefill']} prefill, {ran['start']} start, {ran['fetching']} fetches"
     title = (
         f"{ran['policy']} {ran['policy_params']}{bound}, {ran['scope']}, {size} of all, on {ran['hardware']}\n"
         f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}; "

@@ -38,6 +38,7 @@ class SemanticsEntry(BaseModel):
     prefill: str = "layer-major"
     start: str = "persistent"
     overflow: str = "evict"
+    fetching: str = "blocking"
 
 
 class Study(BaseModel):

@@ -91,7 +91,6 @@ def replay(
     capacity_bytes: int,
     expert_format: str = "int8-g32",
     seed: int = 0,
-    overlap: bool = False,
 ) -> ReplayResult:
     """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only).
 
@@ -114,8 +113,8 @@ def replay(
     timeline: dict[str, NDArray[Any]] = {}
     requests: dict[str, NDArray[Any]] = {}
     if hardware is not None:
-        ops = _ops(trace)
-        cost = step_cost(hardware, per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], ops, overlap)
+        work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], _ops(trace))
+        cost = step_cost(hardware, *work, overlap=semantics.fetching == "overlapped")
         metrics |= _cost_metrics(trace, cost)
         timeline = _timeline(trace, per_pass, cost)
         requests = _requests(trace, cost)

@@ -1,4 +1,7 @@
-"""The choices that decide what a hit is, stored with every result: papers rarely state them and results hinge on them."""
+"""The choices that decide what a hit is and what a miss costs: papers rarely state them and results hinge on them.
+
+They are stored with every result.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prefill": ("layer-major", "token-major"),
     "start": ("persistent", "cold"),
     "overflow": ("evict", "keep"),
+    "fetching": ("blocking", "overlapped"),
 }
 
 
@@ -23,6 +27,7 @@ class Semantics:
     prefill: layer-major, each expert loaded once per layer pass (repeats only refresh it); token-major, token after token.
     start: persistent across requests, or cold: empty at every request.
     overflow: evict, an event larger than the cache keeps no more than fits; keep, it stays until the next event.
+    fetching: blocking, a layer waits for its missing experts; overlapped, a pass's fetches hide behind its other work.
     Raises ValueError on an unknown word.
     """
 
@@ -31,6 +36,7 @@ class Semantics:
     prefill: str = "layer-major"
     start: str = "persistent"
     overflow: str = "evict"
+    fetching: str = "blocking"
 
     def __post_init__(self) -> None:
         for field, allowed in CHOICES.items():

@@ -31,10 +31,10 @@ with compared as (
         min(hit_frac) filter (policy = 'belady') over same_conditions as belady_hit_frac
     from policy_summary
     window same_conditions as (
-        partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, expert_format, capacity_bytes
+        partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format, capacity_bytes
     )
 )
-select trace_id, model_id, dataset, hardware, scope, lookup, prefill, start, overflow, expert_format,
+select trace_id, model_id, dataset, hardware, scope, lookup, prefill, start, overflow, fetching, expert_format,
     capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, seed, is_bound,
     hit_frac, lru_hit_frac, belady_hit_frac, (hit_frac - lru_hit_frac) / nullif(belady_hit_frac - lru_hit_frac, 0) as gap_captured_frac,
     hit_frac_prefill, hit_frac_decode, decode_step_s, decode_tokens_per_s, decode_energy_j_per_token, backing_bytes, replay_id
@@ -52,7 +52,7 @@ where not exists (
     from methods o
     where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256 and o.capacity_bytes = m.capacity_bytes
         and o.expert_format = m.expert_format and o.lookup = m.lookup and o.prefill = m.prefill and o.start = m.start
-        and o.overflow = m.overflow
+        and o.overflow = m.overflow and o.fetching = m.fetching
         and o.decode_step_s <= m.decode_step_s and o.decode_energy_j_per_token <= m.decode_energy_j_per_token
         and (o.decode_step_s < m.decode_step_s or o.decode_energy_j_per_token < m.decode_energy_j_per_token)
 );

@@ -110,6 +110,7 @@ def result_tables(
         "prefill": "layer-major",
         "start": "persistent",
         "overflow": "evict",
+        "fetching": "blocking",
         "expert_format": "int4",
         "capacity_bytes": capacity * 100,
         "capacity_experts": float(capacity),

@@ -4,7 +4,7 @@ select trace_id, hardware, round(capacity_frac, 4) as capacity_frac, capacity_by
 from policy_summary
 where not is_bound and decode_step_s is not null
 qualify row_number() over (
-    partition by trace_id, hardware_sha256, expert_format, lookup, prefill, start, overflow, capacity_bytes
+    partition by trace_id, hardware_sha256, expert_format, lookup, prefill, start, overflow, fetching, capacity_bytes
     order by decode_step_s, decode_energy_j_per_token, policy, scope, replay_id
 ) = 1
 order by trace_id, hardware, expert_format, capacity_bytes;

@@ -4,5 +4,5 @@ select trace_id, scope, round(capacity_frac, 4) as capacity_frac, policy, policy
     avg(gap_captured_frac) as gap_captured_frac, count(distinct seed) as n_seeds
 from baselines
 where not is_bound and belady_hit_frac is not null
-group by trace_id, scope, expert_format, lookup, prefill, start, overflow, capacity_bytes, capacity_frac, policy, policy_params
+group by trace_id, scope, expert_format, lookup, prefill, start, overflow, fetching, capacity_bytes, capacity_frac, policy, policy_params
 order by trace_id, scope, capacity_frac, gap_captured_frac desc, policy, policy_params;
