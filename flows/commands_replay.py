@@ -48,7 +48,7 @@ def replay(
         str, typer.Option("--fetching", help="blocking (a layer waits for its misses) or overlapped (they hide behind work).")
     ] = "blocking",
     expert_format: Annotated[
-        str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as recorded, else int4.")
+        str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="For policies that draw at random.")] = 0,
     store: StoreOption = None,

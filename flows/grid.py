@@ -29,9 +29,8 @@ from replay import experts
 from replay.result import ReplayResult
 from replay.semantics import Semantics
 from replay.trace import Trace, trace_from_tables
-from warehouse import results
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from warehouse import geometry, results
+from warehouse.tape import Manifest, Store
 
 RUNNERS: dict[str, Callable[[int], Executor]] = {
     "threads": ThreadPoolExecutor,  # kernels release the interpreter's lock
@@ -87,28 +86,29 @@ def expand(study: Study, store: Store) -> list[Cell]:
 
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
-    key, trace, expert_format = replay_key(store, cell), load_trace(store, cell.trace_id), format_of(store, cell)
+    key, trace, expert_format = replay_key(store, cell, study), load_trace(store, cell.trace_id), format_of(store, cell)
     if cell.policy == experts.ALL_CAPACITIES:
         result = experts.replay_all_capacities(trace, cell.semantics, expert_format)
     else:
         policy = own_policy.make_policy(cell.policy, dict(cell.params))
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
         result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
-    if not results.has_result(store, key):  # a result keeps the study that asked for it first
+    if not results.has_result(store, key):
         results.write_result(store, key, result.tables(key, study))
     return key, result
 
 
-def replay_key(store: Store, cell: Cell) -> str:
-    """The replay_id: a hash of all that decides the numbers. Reads the manifest only. Raises ValueError on bad input."""
+def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
+    """The replay_id: a hash of all that decides a result's bytes. Reads the manifest only. Raises ValueError on bad input."""
     expert_format = format_of(store, cell)
     parts = {
-        "trace": cell.trace_id,
+        "study": study,
+        "trace": manifest_of(store, cell.trace_id).model_dump(mode="json", exclude={"created_utc"}),
         "policy": cell.policy,
         "params": {},
         "hardware": "",
         "semantics": dataclasses.asdict(cell.semantics),
-        "capacity_bytes": capacities.parse_capacity(cell.capacity, geometry_of(store, cell.trace_id), expert_format),
+        "capacity_bytes": capacities.parse_capacity(cell.capacity, manifest_of(store, cell.trace_id).geometry, expert_format),
         "expert_format": expert_format,
         "seed": cell.seed,
         "sources": source_sha256(),
@@ -143,7 +143,7 @@ def run(
     pool = RUNNERS[runner](n_workers)
     try:
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
-            missing, reasons = _missing(store, list(of_trace), finished)
+            missing, reasons = _missing(store, study.name, list(of_trace), finished)
             impossible += reasons
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
@@ -159,16 +159,18 @@ def run(
     return GridReport(n_found, n_run, tuple(impossible))
 
 
-def _missing(store: Store, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:
-    """The cells that have no result yet, and the reasons of those that can have none."""
-    missing, reasons = [], []
+def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:
+    """The cells that have no result yet, each once, and the reasons of those that can have none."""
+    missing, reasons = dict[str, Cell](), []
     for cell in cells:
         try:
-            if replay_key(store, cell) not in finished:
-                missing.append(cell)
+            key = replay_key(store, cell, study)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
-    return missing, reasons
+            continue
+        if key not in finished:
+            missing[key] = cell
+    return list(missing.values()), reasons
 
 
 def _run_batch(uri: str, study: str, cells: list[Cell]) -> tuple[int, list[str]]:
@@ -195,9 +197,9 @@ def load_trace(store: Store, trace_id: str) -> Trace:
     return _trace(_absolute(store), trace_id)
 
 
-def geometry_of(store: Store, trace_id: str) -> Geometry:
-    """The model's shape, from the manifest; read once."""
-    return _geometry(_absolute(store), trace_id)
+def manifest_of(store: Store, trace_id: str) -> Manifest:
+    """The tape's manifest; read once."""
+    return _manifest(_absolute(store), trace_id)
 
 
 def _absolute(store: Store) -> str:
@@ -220,21 +222,22 @@ _hardware = lru_cache(maxsize=32)(spec.load)
 
 
 @lru_cache(maxsize=64)
-def _geometry(uri: str, trace_id: str) -> Geometry:
-    return Store(uri).open(trace_id).geometry
+def _manifest(uri: str, trace_id: str) -> Manifest:
+    return Store(uri).open(trace_id).manifest
 
 
 def format_of(store: Store, cell: Cell) -> str:
-    """The cell's expert format; `auto` is the sizes the engine recorded, else int4."""
+    """The cell's expert format; `auto` is the sizes another engine recorded, else int8-g32."""
     if cell.expert_format != "auto":
         return cell.expert_format
-    return "recorded" if geometry_of(store, cell.trace_id).recorded_expert_bytes else "int4"
+    manifest = manifest_of(store, cell.trace_id)
+    return "recorded" if manifest.origin == "imported" and manifest.geometry.recorded_expert_bytes else "int8-g32"
 
 
 @lru_cache(maxsize=1)
 def source_sha256() -> str:
-    """Hash of the Python sources of policies/, hw/ and replay/: a result is of the code that made it."""
-    digest = hashlib.sha256()
+    """Hash of the sources of policies/, hw/, replay/ and the geometry: a result is of the code that made it."""
+    digest = hashlib.sha256(Path(str(geometry.__file__)).read_bytes())
     for room in (policies, hw, replay):
         folder = Path(room.__path__[0])
         for path in sorted(folder.rglob("*.py")):

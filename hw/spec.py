@@ -32,7 +32,8 @@ class Sourced:
 
     @property
     def is_assumed(self) -> bool:
-        return self.source.startswith("assumed")
+        """The value or an end of its range rests on no measured or cited source."""
+        return "assumed" in self.source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class HardwareSpec:
 
     @property
     def assumed(self) -> list[str]:
-        """Keys whose source is the word "assumed"."""
+        """Keys of the numbers that rest on an assumption, in whole or at an end of their range."""
         return [key for key, number in self.numbers() if number.is_assumed]
 
 
@@ -146,7 +147,7 @@ def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
     for key, number in spec.numbers():
         if key.endswith("efficiency_frac") and number.high > 1.0:
             raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
-        if ("peak" in key or "capacity" in key or "ops_per_s" in key) and number.low <= 0.0:
+        if any(word in key for word in ("peak", "capacity", "ops_per_s", "efficiency")) and number.low <= 0.0:
             raise BadSpec(f"{where}: {key} must be above 0")
     return spec
 
@@ -157,8 +158,10 @@ def _table(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     return dict(data[key])
 
 
-def _build(kind: Any, data: dict[str, Any], where: str) -> Any:
+def _build(kind: Any, data: Any, where: str) -> Any:
     """A dataclass from a TOML table; Sourced fields are read as numbers with sources."""
+    if not isinstance(data, dict):
+        raise BadSpec(f"{where} must be a table, found {data!r}")
     declared = {field.name: field for field in fields(kind)}
     for key in data:
         if key not in declared:
@@ -171,6 +174,8 @@ def _build(kind: Any, data: dict[str, Any], where: str) -> Any:
         if field.type == "Sourced":
             value = _sourced(value, f"{where}: {name}")
         elif field.type == "dict[str, Sourced]":
+            if not isinstance(value, dict):
+                raise BadSpec(f"{where}: {name} must be a table of numbers by dtype, found {value!r}")
             value = {k: _sourced(v, f"{where}: {name}.{k}") for k, v in value.items()}
         elif field.type == "str" and not isinstance(value, str):
             raise BadSpec(f"{where}: {name} must be text")

@@ -21,7 +21,8 @@ from policies.ranked import ABSENT, run_ranked
 from policies.uniform import run_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
-_KINDS = ("queue", "ranked", "uniform", "future")
+# What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.
+_NEEDED = {"queue": ("promote",), "ranked": ("bypass", "profile_frac", "params", "rank"), "uniform": (), "future": ("bypass",)}
 
 
 @lru_cache(maxsize=64)
@@ -34,6 +35,18 @@ def _compiled(rank: Any) -> Any:
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         first = str(error).splitlines()[0]
         raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {first}") from error
+
+
+def _refuse_incomplete(policy: Any) -> None:
+    """Raises ValueError naming what a policy lacks."""
+    name = type(policy).__name__
+    if getattr(policy, "kind", None) not in _NEEDED:
+        raise ValueError(f"{name}.kind is {getattr(policy, 'kind', None)!r}; it must be one of {', '.join(_NEEDED)}")
+    for needed in ("is_bound", *_NEEDED[policy.kind]):
+        if not hasattr(policy, needed):
+            raise ValueError(f"{name} is of kind {policy.kind} and has no `{needed}`; see policies/protocol.py")
+    if policy.kind == "ranked" and not 0.0 <= policy.profile_frac <= 1.0:
+        raise ValueError(f"{name}.profile_frac is {policy.profile_frac}; it must lie in 0..1")
 
 
 def split_by_cache(
@@ -71,8 +84,9 @@ class ExpertCache:
         seed: int = 0,
         profile: NDArray[np.float64] | None = None,
     ) -> None:
-        if policy.kind not in _KINDS:
-            raise ValueError(f"{type(policy).__name__}.kind is {policy.kind!r}; it must be one of {', '.join(_KINDS)}")
+        _refuse_incomplete(policy)
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed {seed} must lie in 0..2^64 - 1")
         n_keys, n_caches = sizes.size, capacity.size
         if np.any(np.diff(cache_of) < 0):
             raise ValueError("cache_of must not decrease: the experts of one cache are contiguous")
@@ -164,7 +178,5 @@ class ExpertCache:
             own = keys[mine]
             own_hits = np.empty(own.size, np.uint8)
             upcoming = next_lookups(own, self.sizes.size)
-            run_future(
-                own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits
-            )
+            run_future(own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits)
             hits[mine] = own_hits

@@ -20,7 +20,8 @@ def _profile(now, n_cached, n_total, profile, params):  # type: ignore[no-untype
 class Static:
     """Keeps the experts looked up most in the first `profile_frac` of the tape; filled on demand.
 
-    profile_frac: share of the events, from the start, that are counted. At 1.0 the profile is the tape itself: an oracle.
+    profile_frac: share of the events, from the start, that are counted; until they have passed, the expert unused for longest
+    leaves. At 1.0 the profile is the tape itself, known from the start: an oracle, drawn as a bound.
     """
 
     profile_frac: float = 0.1

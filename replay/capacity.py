@@ -34,6 +34,6 @@ def parse_capacity(text: str, geometry: Geometry, expert_format: str) -> int:
         raise ValueError(f"capacity unit {match[2]!r} is unknown; use %, experts, {', '.join(_UNITS)}")
     if n_bytes <= 0:
         raise ValueError(f"capacity {text!r} is zero; give at least one expert")
-    if unit == "%" and amount > 100:
-        raise ValueError(f"capacity {text!r} is more than all experts; give at most 100%")
+    if n_bytes > total:
+        raise ValueError(f"capacity {text!r} is more than all experts ({total} B); give at most 100%")
     return n_bytes

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from hw.cost import StepCost, step_cost
@@ -23,6 +25,7 @@ from replay.result import Metric, ReplayResult
 from replay.semantics import Semantics
 from replay.stream import Stream, stream
 from replay.trace import DECODE, PREFILL, Trace
+from warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
 ALL_CAPACITIES = "lru-all-capacities"
@@ -44,7 +47,7 @@ def key_sizes(trace: Trace, expert_format: str) -> Ints:
 
 
 def make_cache(
-    trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int, looked_up: Stream
+    trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int
 ) -> ExpertCache:
     """An empty cache for `trace`; per-layer scope gives every layer an equal share of the bytes.
 
@@ -63,24 +66,36 @@ def make_cache(
                 f"{capacity_bytes} B over {n_layers} layers is {capacity[0]} B per layer, below top-k = {geometry.top_k} "
                 f"experts ({needed} B); give at least {needed * n_layers} B, or use scope global"
             )
-    profile = None
-    if policy.kind == "ranked" and policy.profile_frac:
-        counted = looked_up.offsets[round(policy.profile_frac * (looked_up.offsets.size - 1))]
-        profile = np.bincount(looked_up.keys[:counted], minlength=sizes.size).astype(np.float64)
     keep = semantics.overflow == "keep"
-    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, seed=seed, profile=profile)
+    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, seed=seed)
 
 
 def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:
-    """(n,) u8 hits of a whole stream; the cache is emptied before every segment but the first."""
+    """(n,) u8 hits of a whole stream; the cache is emptied before every segment but the first.
+
+    A policy with a profile sees none until the events it counts have passed; one that counts the whole tape sees it from the
+    start and is a bound.
+    """
     hits = np.empty(looked_up.keys.size, np.uint8)
-    for first, last in zip(looked_up.segments[:-1], looked_up.segments[1:], strict=True):
-        keys, bounds = looked_up.between(int(first), int(last))
-        if first:
+    n_profiled = round(cache.policy.profile_frac * (looked_up.offsets.size - 1)) if cache.policy.kind == "ranked" else 0
+    if n_profiled and cache.policy.is_bound:
+        cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
+        n_profiled = 0
+    stops = np.union1d(looked_up.segments, n_profiled)
+    for first, last in pairwise(stops.tolist()):
+        keys, bounds = looked_up.between(first, last)
+        if first and first in looked_up.segments:
             cache.clear()
+        if n_profiled and first == n_profiled:
+            cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
         start = looked_up.offsets[first]
         hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
     return hits
+
+
+def _counts(looked_up: Stream, n_events: int, n_keys: int) -> NDArray[np.float64]:
+    """(K,) f64 lookups of each expert in the first events."""
+    return np.bincount(looked_up.keys[: looked_up.offsets[n_events]], minlength=n_keys).astype(np.float64)
 
 
 def replay(
@@ -97,7 +112,7 @@ def replay(
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
     looked_up = stream(trace, semantics)
-    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed, looked_up)
+    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
     hits = look_up(cache, looked_up, semantics)
     per_pass = _per_pass(trace, looked_up, hits, cache.sizes, expert_format, semantics)
     n_lookups, n_hits, kind = per_pass["n_lookups"], per_pass["n_hits"], trace.pass_kind
@@ -131,13 +146,21 @@ def replay(
         "capacity_frac": capacity_bytes / total,
         "seed": seed,
         "assumed": ", ".join(hardware.assumed) if hardware else "",
-        "is_extrapolated": hardware is not None and _is_extrapolated(trace, hardware, capacity_bytes, expert_format),
+        "is_extrapolated": hardware is not None
+        and _is_extrapolated(
+            trace, hardware, capacity_bytes, expert_format, metrics["total_energy_j"].value / metrics["total_s"].value
+        ),
     }
     return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
 
 
 def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str = "int8-g32") -> ReplayResult:
-    """The whole LRU curve, in experts of equal size, from one pass. No hardware: hits only."""
+    """The whole LRU curve, in experts of equal size, from one pass. No hardware: hits only.
+
+    Raises ValueError where overflow is kept: the curve holds for caches that keep no more than fits.
+    """
+    if semantics.overflow == "keep":
+        raise ValueError("the LRU curve of every capacity holds for overflow evict only; leave lru_curve out or use evict")
     geometry = trace.geometry
     curve = lru_curve(stream(trace, semantics), semantics, len(geometry.moe_layers), geometry.n_experts)
     settings = {
@@ -176,44 +199,60 @@ def _settings(trace: Trace, semantics: Semantics, expert_format: str) -> dict[st
 def _per_pass(
     trace: Trace, looked_up: Stream, hits: NDArray[np.uint8], sizes: Ints, expert_format: str, semantics: Semantics
 ) -> dict[str, Ints]:
-    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each."""
-    n_passes, starts = trace.pass_ids.size, looked_up.offsets[:-1]
-    key_bytes = sizes[looked_up.keys]
-    missed_bytes = np.where(hits, 0, key_bytes)
-
-    def total(values: Ints) -> Ints:
-        """Sums per event, then per pass; exact, since every sum stays below 2^53."""
-        per_event = np.add.reduceat(values, starts)
-        return np.bincount(looked_up.event_pass, per_event, n_passes).astype(np.int64)
-
-    n_misses = np.add.reduceat(1 - hits.astype(np.int64), starts)
-    fetches = n_misses if semantics.lookup == "serial" else (n_misses > 0).astype(np.int64)
-    passes_over_weights = np.ones(n_passes, np.int64)
+    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each. A fetch is all that one layer of a pass misses."""
+    totals = np.zeros((5, trace.pass_ids.size), np.int64)
+    _add_events(looked_up.keys, looked_up.offsets, looked_up.event_pass, sizes, hits, totals)
+    n_lookups, n_hits, looked_up_bytes, backing_bytes, n_fetches = totals
+    passes_over_weights = np.ones(trace.pass_ids.size, np.int64)
     if semantics.prefill == "token-major":
         passes_over_weights = np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
     return {
-        "n_lookups": total(np.ones(hits.size, np.int64)),
-        "n_hits": total(hits.astype(np.int64)),
-        "fast_bytes": total(key_bytes) + passes_over_weights * trace.geometry.non_expert_bytes(expert_format),
-        "backing_bytes": total(missed_bytes),
-        "n_fetches": np.bincount(looked_up.event_pass, fetches, n_passes).astype(np.int64),
+        "n_lookups": n_lookups,
+        "n_hits": n_hits,
+        "fast_bytes": looked_up_bytes + passes_over_weights * trace.geometry.non_expert_bytes(expert_format),
+        "backing_bytes": backing_bytes,
+        "n_fetches": n_fetches,
     }
 
 
+@njit("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, ::1])", cache=True, nogil=True)
+def _add_events(keys, offsets, event_pass, sizes, hits, totals):  # type: ignore[no-untyped-def]
+    """Adds every event to its pass: lookups, hits, bytes looked up, bytes missed, and one fetch if anything was missed."""
+    for e in range(event_pass.shape[0]):
+        p = event_pass[e]
+        missed = 0
+        for i in range(offsets[e], offsets[e + 1]):
+            size = sizes[keys[i]]
+            totals[0, p] += 1
+            totals[1, p] += hits[i]
+            totals[2, p] += size
+            if not hits[i]:
+                missed += size
+        totals[3, p] += missed
+        totals[4, p] += missed > 0
+
+
 def _ops(trace: Trace) -> NDArray[np.float64]:
-    """(p,) operations of every pass, two per weight and token. Weights whose widths the tape does not record count as none."""
+    """(p,) operations of every pass, two per weight and token; the vocabulary's projection once per request of the pass.
+
+    Attention over the context is not counted, nor are weights whose widths the tape does not record.
+    """
     chosen = np.bincount(trace.row_pass, np.diff(trace.offsets), trace.pass_ids.size)
-    geometry = trace.geometry
-    return np.asarray(2.0 * (trace.pass_tokens * geometry.non_expert_params + chosen * geometry.expert_params))
+    geometry, n_logits = trace.geometry, np.diff(trace.member_offsets)
+    head = geometry.vocab * geometry.hidden
+    weights = trace.pass_tokens * (geometry.non_expert_params - head) + n_logits * head + chosen * geometry.expert_params
+    return np.asarray(2.0 * weights)
 
 
-def _is_extrapolated(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str) -> bool:
-    """The fast tier cannot hold cache and non-expert weights, the backing tier cannot hold all experts, or ops are unknown."""
+def _is_extrapolated(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> bool:
+    """Outside what the costs stand for: the fast tier cannot hold cache and other weights, the backing tier not all experts; the
+    operations are unknown; floating-point experts on an integer engine; or more power than the machine can draw."""
     geometry = trace.geometry
     needed = min(capacity_bytes, total_expert_bytes(geometry, expert_format)) + geometry.non_expert_bytes(expert_format)
     too_large = needed > hardware.tiers[hardware.fast].capacity_bytes.value
     too_many = total_expert_bytes(geometry, expert_format) > hardware.tiers[hardware.backing].capacity_bytes.value
-    return bool(too_large or too_many or not geometry.expert_params)
+    wrong_engine = expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int")
+    return bool(too_large or too_many or not geometry.expert_params or wrong_engine or power_w > hardware.max_w.high)
 
 
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:

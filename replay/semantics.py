@@ -25,7 +25,7 @@ class Semantics:
     lookup: atomic, the experts of one event (token and layer) are looked up together and none of them is its victim; serial,
     one by one in order of weight.
     prefill: layer-major, each expert loaded once per layer pass (repeats only refresh it); token-major, token after token.
-    start: persistent across requests, or cold: empty at every request.
+    start: persistent across requests, or cold: empty at every request (of a batch: where no request of the pass before goes on).
     overflow: evict, an event larger than the cache keeps no more than fits; keep, it stays until the next event.
     fetching: blocking, a layer waits for its missing experts; overlapped, a pass's fetches hide behind its other work.
     Raises ValueError on an unknown word.

@@ -1,8 +1,9 @@
 """Lookups in the order the engine makes them: a trace under stated semantics becomes keys grouped into events.
 
 A key is layer x experts + expert. An event is one (pass, layer): in decode the experts of the batch, in layer-major prefill all
-experts the prompt needs in that layer, each once. Repeats within an event are dropped, keys stand in order of LAST mention: an
-event looks all its keys up before anything leaves, so this gives the same hits and the same recency as looking repeats up again.
+experts the prompt needs in that layer, each once. Repeats within an event are dropped, keys stand in order of LAST mention: where
+an event looks all its keys up before anything leaves (atomic), this gives the same hits and the same recency as looking repeats
+up again. Serial lookup takes the keys in that order one by one; for a single token it is the order of weight.
 """
 
 from __future__ import annotations
@@ -32,50 +33,59 @@ class Stream:
         return self.keys[start:end], self.offsets[first : last + 1] - start
 
 
-@njit("int64(int32[::1], int64[::1], int64[::1], int32[::1], int64[::1], int64)", cache=True, nogil=True)
-def _unique_keys(keys, row_offsets, event_rows, out, out_offsets, n_keys):  # type: ignore[no-untyped-def]
+@njit("int64(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64, int32[::1], int64[::1])", cache=True, nogil=True)
+def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out, out_offsets):  # type: ignore[no-untyped-def]
     """Fills `out` with each event's distinct keys in order of last mention; returns how many there are.
 
-    keys: all rows' keys; row_offsets: bounds of a row's keys; event_rows (m + 1,): of an event's rows; out_offsets (m + 1,).
+    ids: all rows' experts, bounded by row_offsets; order: rows in the order of lookup, empty: as they are; event_rows (m + 1,):
+    bounds of an event's rows in that order; out_offsets (m + 1,).
     """
-    seen = np.full(n_keys, -1, np.int64)
+    seen = np.full((row_layer.max() + 1) * n_experts, -1, np.int64)
     n = 0
     for e in range(event_rows.shape[0] - 1):
         out_offsets[e] = n
-        for i in range(row_offsets[event_rows[e + 1]] - 1, row_offsets[event_rows[e]] - 1, -1):
-            key = keys[i]
-            if seen[key] != e:
-                seen[key] = e
-                out[n] = key
-                n += 1
+        for r in range(event_rows[e + 1] - 1, event_rows[e] - 1, -1):
+            row = order[r] if order.shape[0] else r
+            first_key = row_layer[row] * n_experts
+            for i in range(row_offsets[row + 1] - 1, row_offsets[row] - 1, -1):
+                key = first_key + ids[i]
+                if seen[key] != e:
+                    seen[key] = e
+                    out[n] = key
+                    n += 1
         out[out_offsets[e] : n] = out[out_offsets[e] : n][::-1].copy()
     out_offsets[event_rows.shape[0] - 1] = n
     return n
 
 
 def stream(trace: Trace, semantics: Semantics) -> Stream:
-    """The lookups of `trace` under `semantics`. Pure; memory about 12 B per recorded expert id."""
-    kind = trace.pass_kind[trace.row_pass]
-    widths = np.diff(trace.offsets)
-    keys = trace.ids + np.repeat(trace.row_layer, widths).astype(np.int32) * np.int32(trace.geometry.n_experts)
-    row_offsets, row_pass, row_layer = trace.offsets, trace.row_pass, trace.row_layer
+    """The lookups of `trace` under `semantics`. Pure; memory about 4 B per lookup and 24 B per (token, layer)."""
+    row_pass, row_layer = trace.row_pass, trace.row_layer
     starts = np.ones(row_pass.size, np.bool_)
-    starts[1:] = (np.diff(row_pass) != 0) | (np.diff(row_layer) != 0)
+    starts[1:] = (row_pass[1:] != row_pass[:-1]) | (row_layer[1:] != row_layer[:-1])
+    order = np.zeros(0, np.int64)
     if semantics.prefill == "token-major":
-        token = np.where(kind == PREFILL, trace.row_position, 0)
-        order = np.lexsort((row_layer, token, row_pass))
-        first = np.repeat(trace.offsets[:-1][order], widths[order])
-        row_offsets = np.concatenate(([0], np.cumsum(widths[order])))
-        keys = keys[first + np.arange(keys.size) - np.repeat(row_offsets[:-1], widths[order])]
-        row_pass, row_layer, starts = row_pass[order], row_layer[order], starts[order] | (kind[order] == PREFILL)
-    event_rows = np.concatenate((np.flatnonzero(starts), [row_pass.size])).astype(np.int64)
-    out, offsets = np.empty(keys.size, np.int32), np.empty(event_rows.size, np.int64)
-    n = _unique_keys(keys, row_offsets, event_rows, out, offsets, trace.n_keys)
+        prefill = trace.pass_kind[row_pass] == PREFILL
+        token = np.where(prefill, trace.row_position, 0)
+        request = np.where(prefill, trace.row_request, 0)
+        order = np.lexsort((row_layer, token, request, row_pass))
+        row_pass, starts = row_pass[order], starts[order] | prefill[order]
+    event_rows = np.append(np.flatnonzero(starts), row_pass.size)
+    out, offsets = np.empty(trace.ids.size, np.int32), np.empty(event_rows.size, np.int64)
+    n = _unique_keys(trace.ids, trace.offsets, row_layer, order, event_rows, trace.geometry.n_experts, out, offsets)
     event_pass = row_pass[event_rows[:-1]]
-    n_events = event_pass.size
-    if semantics.start == "cold":
-        request = trace.members[trace.member_offsets[event_pass]]  # the first of the batch
-        segments = np.concatenate(([0], np.flatnonzero(np.diff(request)) + 1, [n_events]))
+    segments = _cold_starts(trace, event_pass) if semantics.start == "cold" else np.array([0, event_pass.size])
+    return Stream(out[:n], offsets, event_pass, segments.astype(np.int64))
+
+
+def _cold_starts(trace: Trace, event_pass: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Bounds of the events between cold starts: a pass that shares no request with the pass before starts cold."""
+    bounds, members = trace.member_offsets, trace.members
+    is_cold = np.ones(trace.pass_ids.size, np.bool_)
+    if members.size == is_cold.size:  # one request at a time
+        is_cold[1:] = members[1:] != members[:-1]
     else:
-        segments = np.array([0, n_events])
-    return Stream(out[:n].copy(), offsets, event_pass, segments.astype(np.int64))
+        for p in range(1, is_cold.size):
+            is_cold[p] = not np.isin(members[bounds[p] : bounds[p + 1]], members[bounds[p - 1] : bounds[p]]).any()
+    new_pass = np.append(True, event_pass[1:] != event_pass[:-1])
+    return np.append(np.flatnonzero(new_pass & is_cold[event_pass]), event_pass.size)

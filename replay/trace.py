@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numba import njit
 from numpy.typing import NDArray
 
 from warehouse.geometry import Geometry
@@ -17,9 +18,9 @@ PREFILL, DECODE = 0, 1
 class Trace:
     """Rows are (token, MoE layer) in the order executed: by pass, then layer, then token.
 
-    row_pass, row_layer (index into geometry.moe_layers), row_position: (n,) i32. offsets: (n + 1,) i64 bounds of a row's experts
-    in `ids`. ids: i32 logical expert ids by falling weight. pass_kind (p,) u8: PREFILL or DECODE; pass_tokens (p,) i64;
-    pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
+    row_pass, row_layer (index into geometry.moe_layers), row_request, row_position: (n,) i32. offsets: (n + 1,) i64 bounds of a
+    row's experts in `ids`. ids: i32 logical expert ids by falling weight. pass_kind (p,) u8: PREFILL or DECODE; pass_tokens (p,)
+    i64; pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
     """
 
     trace_id: str
@@ -27,6 +28,7 @@ class Trace:
     geometry: Geometry
     row_pass: NDArray[np.int32]
     row_layer: NDArray[np.int32]
+    row_request: NDArray[np.int32]
     row_position: NDArray[np.int32]
     offsets: NDArray[np.int64]
     ids: NDArray[np.int32]
@@ -50,8 +52,8 @@ class Trace:
 def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: pl.DataFrame, passes: pl.DataFrame) -> Trace:
     """Flat arrays of the tape's `routing` and `passes` tables, in the order executed.
 
-    Raises ValueError naming the row on an expert out of range, a layer that is not a MoE layer, a pass that is not listed, or
-    an empty tape.
+    Raises ValueError naming the row on an expert out of range or named twice, an empty row, a layer that is not a MoE layer, a
+    pass that is not listed, or an empty tape.
     """
     if routing.is_empty():
         raise ValueError(f"tape {trace_id} has no routing rows; nothing to replay")
@@ -76,6 +78,7 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         bad = int(np.searchsorted(offsets, int(np.argmax(ids >= geometry.n_experts)), side="right")) - 1
         found, known_experts = ids.max(), geometry.n_experts
         raise ValueError(f"tape {trace_id}: routing row {bad} names expert {found}; the model has {known_experts} per layer")
+    _refuse_bad_rows(trace_id, ids, offsets)
     kinds = passes["kind"].to_numpy()
     batch_sizes = passes["request_ids"].list.len().to_numpy().astype(np.int64)
     if batch_sizes.min() == 0:
@@ -89,6 +92,7 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         geometry=geometry,
         row_pass=row_pass.astype(np.int32),
         row_layer=row_layer.astype(np.int32),
+        row_request=routing["request_id"].to_numpy().astype(np.int32),
         row_position=routing["position"].to_numpy().astype(np.int32),
         offsets=offsets,
         ids=ids,
@@ -98,3 +102,24 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),
         members=passes["request_ids"].explode().to_numpy().astype(np.int64),
     )
+
+
+def _refuse_bad_rows(trace_id: str, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> None:
+    """Raises ValueError naming the first row that holds no expert or one of them twice."""
+    bad = _first_bad_row(ids, offsets)
+    if bad >= 0:
+        row = ids[offsets[bad] : offsets[bad + 1]].tolist()
+        what = f"names an expert twice ({row})" if row else "names no expert"
+        raise ValueError(f"tape {trace_id}: routing row {bad} {what}; record or import it again")
+
+
+@njit("int64(int32[::1], int64[::1])", cache=True, nogil=True)
+def _first_bad_row(ids, offsets):  # type: ignore[no-untyped-def]
+    for row in range(offsets.shape[0] - 1):
+        if offsets[row] == offsets[row + 1]:
+            return row
+        for i in range(offsets[row], offsets[row + 1]):
+            for j in range(offsets[row], i):
+                if ids[i] == ids[j]:
+                    return row
+    return -1

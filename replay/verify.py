@@ -49,8 +49,10 @@ def verify(
     rows are compared, since engines write 0 for all of prefill; None: hit rates only. Sizes are the recorded ones.
     Raises ValueError if a decode event mentions an expert twice: its residency is then not one number.
     """
+    if budget_bytes <= 0:
+        raise ValueError(f"the budget is {budget_bytes} B; give the cache size the engine ran with")
     looked_up = stream(trace, semantics)
-    cache = make_cache(trace, CACHES[policy](), semantics, budget_bytes, "recorded", 0, looked_up)
+    cache = make_cache(trace, CACHES[policy](), semantics, budget_bytes, "recorded", 0)
     hits = look_up(cache, looked_up, semantics)
     widths = np.diff(looked_up.offsets)
     is_decode = np.repeat(trace.pass_kind[looked_up.event_pass] == DECODE, widths)

@@ -19,6 +19,7 @@ EXPERT_FORMATS: dict[str, float] = {
     "bf16": 2.0,
     "fp32": 4.0,
 }
+FLOAT_FORMATS = ("fp16", "bf16", "fp32")
 
 
 class Geometry(BaseModel):

@@ -221,12 +221,21 @@ def test_bad_input_is_named():
         run("lru", [[0]], [5], 4)
     with pytest.raises(ValueError, match="profile_frac"):
         Static(profile_frac=0.0)
+    with pytest.raises(ValueError, match="has no `promote`"):
+        run(Incomplete(), [[0]], [1], 1)
+    with pytest.raises(ValueError, match="seed -1"):
+        run("random", [[0]], [1], 1, seed=-1)
     with pytest.raises(ValueError, match="does not compile"):
         run(BadRank(), [[0]], [1], 1)
     cache = ExpertCache(CACHES["belady"](), np.ones(2, np.int64), np.zeros(2, np.int32), np.array([1], np.int64))
     cache.advance(np.array([0], np.int32))
     with pytest.raises(ValueError, match="reads the future"):
         cache.advance(np.array([0], np.int32))
+
+
+class Incomplete:
+    kind = "queue"
+    is_bound = False
 
 
 class BadRank(RankedLRU):

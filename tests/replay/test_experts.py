@@ -14,11 +14,11 @@ from tapes import GEOMETRY, make_trace
 from bench.peer import peer_miss_ratio
 from capture.importers.bigmoe import import_bigmoe
 from hw.spec import load
-from policies import CACHES
+from policies import CACHES, Static
 from policies.cache import ExpertCache
 from replay.capacity import parse_capacity, total_expert_bytes
 from replay.curve import lru_curve
-from replay.experts import replay, replay_all_capacities
+from replay.experts import look_up, make_cache, replay, replay_all_capacities
 from replay.semantics import CHOICES, Semantics
 from replay.stream import stream
 from replay.trace import trace_from_tables
@@ -173,17 +173,23 @@ def test_negative_verify_notices_a_wrong_budget_and_a_flipped_row():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("50%", 0.5), ("12 experts", 0.5), ("24experts", 1.0), ("0.001 GB", None), ("64KiB", None)],
+    [("50%", 0.5), ("12 experts", 0.5), ("24experts", 1.0), ("0.0001 GB", None), ("64KiB", None)],
 )
 def test_capacities_as_people_write_them(text, expected):
     total = total_expert_bytes(GEOMETRY, "fp16")
     got = parse_capacity(text, GEOMETRY, "fp16")
-    assert got == {"0.001 GB": 10**6, "64KiB": 65536}.get(text, round(total * (expected or 0)))
+    assert got == {"0.0001 GB": 10**5, "64KiB": 65536}.get(text, round(total * (expected or 0)))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("half", "not understood"), ("120%", "more than all"), ("0%", "zero"), ("5 apples", "unit 'apples' is unknown")],
+    [
+        ("half", "not understood"),
+        ("120%", "more than all"),
+        ("25 experts", "more than all"),
+        ("0%", "zero"),
+        ("5 apples", "unit 'apples' is unknown"),
+    ],
 )
 def test_bad_capacities_are_named(text, message):
     with pytest.raises(ValueError, match=message):
@@ -207,3 +213,53 @@ def test_results_fit_their_declared_tables():
     assert set(tables) == {"replays", "metrics", "timeline", "request_metrics"}
     assert tables["timeline"].num_rows == trace.pass_ids.size
     assert pa.types.is_float64(tables["metrics"].schema.field("value").type)
+
+
+def test_static_sees_no_profile_before_its_window_has_passed():
+    trace = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=100)
+    semantics, size = Semantics("global"), trace.geometry.expert_bytes("fp16")[0]
+    looked_up = stream(trace, semantics)
+    window = round(0.5 * (looked_up.offsets.size - 1))
+    first = looked_up.offsets[window]
+    hits = {
+        frac: look_up(make_cache(trace, Static(frac), semantics, 8 * size, "fp16", 0), looked_up, semantics)
+        for frac in (0.5, 0.999, 1.0)
+    }
+    assert hits[0.5][:first].tolist() == hits[0.999][:first].tolist()  # before any window ends both are the same cache
+    assert hits[1.0][:first].sum() > hits[0.5][:first].sum()  # the oracle knows from the start
+    assert hits[0.5][first:].mean() > hits[0.999][first:].mean()
+
+
+def test_fetches_do_not_depend_on_the_lookup_rule():
+    """Where all hits agree, serial and atomic lookup cost the same: the rule decides hits, not how reads are queued."""
+    trace = make_trace()
+    everything = total_expert_bytes(trace.geometry, "int4")
+    seconds = [
+        replay(trace, CACHES["lru"](), PHONE, Semantics("global", lookup=lookup), everything, "int4").metrics["total_s"].value
+        for lookup in CHOICES["lookup"]
+    ]
+    assert seconds[0] == seconds[1]
+
+
+def test_overlapped_fetches_are_never_slower_and_hit_the_same():
+    trace = make_trace()
+    blocking, overlapped = (
+        replay(trace, CACHES["lru"](), PHONE, Semantics("global", fetching=fetching), 10**5).metrics
+        for fetching in CHOICES["fetching"]
+    )
+    assert overlapped["total_s"].value < blocking["total_s"].value
+    assert overlapped["n_hits"] == blocking["n_hits"]
+
+
+def test_float_experts_on_an_integer_engine_are_marked():
+    trace = make_trace()
+    marks = {
+        form: replay(trace, CACHES["lru"](), PHONE, Semantics("global"), 10**5, form).settings["is_extrapolated"]
+        for form in ("int8-g32", "fp16")
+    }
+    assert marks == {"int8-g32": False, "fp16": True}
+
+
+def test_the_curve_is_refused_where_overflow_is_kept():
+    with pytest.raises(ValueError, match="overflow evict only"):
+        replay_all_capacities(make_trace(), Semantics("global", overflow="keep"))

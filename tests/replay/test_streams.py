@@ -62,6 +62,8 @@ def test_cold_starts_cut_at_requests():
         (lambda r, p: (r, p.filter(pl.col("pass_id") != 3)), "belongs to a pass"),
         (lambda r, p: (r.with_columns(layer=pl.lit(0)), p), "calls dense"),
         (lambda r, p: (r.with_columns(expert_ids=pl.lit([9, 1])), p), "names expert 9"),
+        (lambda r, p: (r.with_columns(expert_ids=pl.lit([5, 5])), p), "row 0 names an expert twice"),
+        (lambda r, p: (r.with_columns(expert_ids=pl.lit([], dtype=pl.List(pl.Int64))), p), "row 0 names no expert"),
         (lambda r, p: (r.reverse(), p), "not ordered"),
         (lambda r, p: (r, p.with_columns(request_ids=pl.lit([], dtype=pl.List(pl.Int64)))), "no member"),
     ],
@@ -76,3 +78,39 @@ def test_semantics_must_be_stated():
         Semantics()
     with pytest.raises(ValueError, match="scope 'both' is unknown; choose global or per-layer"):
         Semantics(scope="both")
+
+
+def batch_of_two():
+    """One prefill pass of two prompts, two decode passes of both, one of request 1 alone, then request 2."""
+    layers, rows, passes = GEOMETRY.moe_layers, [], []
+    batches = [("prefill", {0: [0, 1], 1: [0, 1]}), ("decode", {0: [2], 1: [2]}), ("decode", {1: [3]}), ("prefill", {2: [0, 1]})]
+    for pass_id, (kind, members) in enumerate(batches):
+        n_tokens = sum(map(len, members.values()))
+        passes.append({"pass_id": pass_id, "kind": kind, "n_tokens": n_tokens, "request_ids": list(members)})
+        rows += [
+            {"request_id": r, "position": t, "layer": layer, "pass_id": pass_id, "expert_ids": [r, 3 + t]}
+            for layer in layers
+            for r, positions in members.items()
+            for t in positions
+        ]
+    return trace_from_tables("t", GEOMETRY, "synthetic", pl.DataFrame(rows), pl.DataFrame(passes))
+
+
+def test_a_cold_start_never_empties_the_cache_under_a_running_request():
+    made = stream(batch_of_two(), Semantics("global", start="cold"))
+    assert made.event_pass[made.segments[:-1]].tolist() == [0, 3]  # request 1 goes on when request 0 has ended
+
+
+def test_token_major_prefill_of_a_batch_takes_one_prompt_after_the_other():
+    made = stream(batch_of_two(), Semantics("global", prefill="token-major"))
+    events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
+    e = GEOMETRY.n_experts
+    assert events[:6] == [[0, 3], [e, e + 3], [2 * e, 2 * e + 3], [0, 4], [e, e + 4], [2 * e, 2 * e + 4]]
+    assert events[6] == [1, 3]
+    assert sorted(events[12]) == [0, 1, 5]  # decode: both requests together
+
+
+def test_layer_major_events_of_a_batch_hold_all_its_tokens():
+    made = stream(batch_of_two(), Semantics("global"))
+    assert sorted(made.keys[: made.offsets[1]].tolist()) == [0, 1, 3, 4]
+    assert made.offsets.size == 1 + 4 * len(GEOMETRY.moe_layers)
