@@ -42,11 +42,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         tape = store.open(capture(CaptureSettings("embedded", "math", max_requests=16, max_new_tokens=64), store))
-        report |= bench_replay.bench(captured_lookups(tape))
+        report |= bench_replay.bench(*captured_lookups(tape), folder, tape.trace_id)
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
-    report["cli_help_s"] = round(bench_replay.in_new_process("from flows.cli import main; main(['--help'])")[1], 3)
-    print(f"`tokentape --help` {report['cli_help_s']} s")
     report |= {name: round(value, 4) for name, value in bench_capture.measure().items()}
     sys.stdout.flush()
     print(json.dumps(report))

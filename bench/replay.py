@@ -16,6 +16,8 @@ from bench.peer import peer_run, write_trace
 from policies import CACHES
 from policies.cache import EACH, ExpertCache
 from replay.curve import stack_distances
+from replay.trace import DECODE, Trace
+from warehouse.geometry import Geometry
 
 N_LAYERS, N_EXPERTS, TOP_K = 48, 128, 8
 
@@ -78,38 +80,71 @@ def against_peer(keys: NDArray[np.int32], n_keys: int, label: str) -> dict[str, 
 _HUNDRED_MILLION = """
 import resource
 import numpy as np
-from bench.replay import N_EXPERTS, N_LAYERS, decode_keys, timed_replay
-keys = np.tile(decode_keys(2605), 101)[:100_000_000]
-timed_replay(keys, "lru", N_LAYERS * N_EXPERTS, N_LAYERS * N_EXPERTS // 4, 1)
+from bench.replay import N_LAYERS, decode_trace
+from hw.spec import load
+from policies import LRU
+from replay.experts import replay
+from replay.semantics import Semantics
+trace = decode_trace(100_000_000)
+capacity = trace.geometry.n_experts * N_LAYERS // 4 * trace.geometry.expert_bytes("int4")[0]
+replay(trace, LRU(), load("phone-lpddr5x-ufs4"), Semantics("global"), capacity, "int4")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
-_FIRST_REPLAY = """
-from policies import LRU
-from policies.cache import ExpertCache
-import numpy as np
-cache = ExpertCache(LRU(), np.ones(64, np.int64), np.zeros(64, np.int32), np.array([16], np.int64))
-cache.advance(np.arange(64, dtype=np.int32))
-"""
+
+def decode_trace(n_lookups: int) -> Trace:
+    """A trace of `n_lookups` decode lookups, one token per pass: 1 M of them, repeated."""
+    block = decode_keys(2_605).reshape(-1, TOP_K) % N_EXPERTS
+    n_rows = n_lookups // TOP_K
+    rows = np.arange(n_rows, dtype=np.int64)
+    row_pass = (rows // N_LAYERS).astype(np.int32)
+    n_passes = int(row_pass[-1]) + 1
+    passes, ones = np.arange(n_passes, dtype=np.int64), np.ones(n_passes, np.int64)
+    geometry = Geometry(
+        architecture="bench", n_layers=N_LAYERS, hidden=2048, n_heads=32, n_kv_heads=4, head_dim=128, vocab=151_936,
+        moe_layers=tuple(range(N_LAYERS)), n_experts=N_EXPERTS, top_k=TOP_K, expert_intermediate=768,
+    )  # fmt: skip
+    return Trace(
+        trace_id="bench", origin="synthetic", geometry=geometry, row_pass=row_pass, row_layer=(rows % N_LAYERS).astype(np.int32),
+        row_request=np.zeros(n_rows, np.int32), row_position=row_pass, offsets=np.arange(n_rows + 1, dtype=np.int64) * TOP_K,
+        ids=np.resize(block.astype(np.int32).ravel(), n_rows * TOP_K), pass_ids=passes,
+        pass_kind=np.full(n_passes, DECODE, np.uint8), pass_tokens=ones, member_offsets=np.arange(n_passes + 1, dtype=np.int64), members=np.zeros(n_passes, np.int64),
+    )  # fmt: skip
 
 
-def in_new_process(code: str) -> tuple[str, float]:
-    """Output and wall seconds of `code` in a fresh interpreter."""
+def in_new_process(*command: str) -> tuple[str, float]:
+    """Output and wall seconds of `python *command` as a fresh process."""
     started = time.perf_counter()
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    output = subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True).stdout
     return output, time.perf_counter() - started
 
 
-def bench(captured: tuple[NDArray[np.int32], int] | None) -> dict[str, Any]:
-    """All figures; `captured`: lookups and number of experts of a captured tape, measured beside the synthetic one."""
+def bench(keys: NDArray[np.int32], n_keys: int, store: str, trace_id: str) -> dict[str, Any]:
+    """All figures. keys, n_keys: lookups and number of experts of the captured tape `trace_id` in `store`."""
     report = against_peer(decode_keys(26_041), N_LAYERS * N_EXPERTS, "synthetic")
-    if captured is not None:
-        keys, n_keys = captured
-        of_tape = against_peer(np.tile(keys, max(1, 5_000_000 // keys.size)), n_keys, "captured")
-        report |= {f"captured_{name}": value for name, value in of_tape.items()}
-    peak, _ = in_new_process(_HUNDRED_MILLION)
+    of_tape = against_peer(np.tile(keys, max(1, 5_000_000 // keys.size)), n_keys, "captured")
+    report |= {f"captured_{name}": value for name, value in of_tape.items()}
+    peak, _ = in_new_process("-c", _HUNDRED_MILLION)
     report["peak_rss_bytes_100m_lookups"] = int(peak)
-    in_new_process(_FIRST_REPLAY)
-    report["first_replay_s"] = round(in_new_process(_FIRST_REPLAY)[1], 3)
-    print(f"100 M lookups peak at {int(peak) / 2**30:.2f} GiB; first replay in a new process {report['first_replay_s']} s")
+    replay = (
+        "-m",
+        "flows.cli",
+        "replay",
+        trace_id,
+        "--policy",
+        "lru",
+        "--capacity",
+        "50%",
+        "--scope",
+        "global",
+        "--store",
+        store,
+    )
+    in_new_process(*replay)
+    report["first_replay_s"] = round(min(in_new_process(*replay)[1] for _ in range(3)), 3)
+    report["cli_help_s"] = round(in_new_process("-m", "flows.cli", "--help")[1], 3)
+    print(
+        f"100 M lookups replayed and costed in {int(peak) / 2**30:.2f} GiB; `tokentape replay` in a new process "
+        f"{report['first_replay_s']} s, `tokentape --help` {report['cli_help_s']} s"
+    )
     return report

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -36,24 +37,19 @@ class ReplayResult:
 
     def tables(self, replay_id: str, study: str) -> dict[str, pa.Table]:
         """The result tables of warehouse/tables.py, rows in a fixed order: equal results give equal bytes."""
-        rows: dict[str, pa.Table] = {
-            "replays": pa.Table.from_pylist([{"replay_id": replay_id, "study": study, **self.settings}], schema("replays")),
-            "metrics": pa.Table.from_pylist(
-                [
-                    {
-                        "replay_id": replay_id, "metric": name, "unit": m.unit, "value": m.value,
-                        "low": m.low, "high": m.high, "denominator": m.denominator,
-                    }
-                    for name, m in sorted(self.metrics.items())
-                ],
-                schema("metrics"),
-            ),
-        }  # fmt: skip
+        # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
+        metrics = [
+            {"replay_id": replay_id, "metric": name, **dataclasses.asdict(metric)}
+            for name, metric in sorted(self.metrics.items())
+        ]
+        frames = {
+            "replays": pl.DataFrame([{"replay_id": replay_id, "study": study, **self.settings}]),
+            "metrics": pl.DataFrame(metrics, infer_schema_length=None),
+        }
         for name in ("timeline", "request_metrics", "curves"):
             series: dict[str, NDArray[Any]] = getattr(self, name)
             if series:
-                n = len(next(iter(series.values())))
-                columns = {"replay_id": pa.array([replay_id] * n, pa.string())}
-                columns |= {c: pa.array(v, mask=np.isnan(v) if v.dtype.kind == "f" else None) for c, v in series.items()}
-                rows[name] = pa.table(columns)
+                columns = pl.DataFrame(series).with_columns(pl.selectors.float().fill_nan(None))
+                frames[name] = columns.insert_column(0, pl.lit(replay_id).alias("replay_id"))
+        rows = {name: frame.select(schema(name).names).to_arrow() for name, frame in frames.items()}
         return {name: conform(name, rows[name]) for name in RESULT_TABLES if name in rows}
