@@ -108,7 +108,8 @@ def decode_trace(n_lookups: int) -> Trace:
         trace_id="bench", origin="synthetic", geometry=geometry, row_pass=row_pass, row_layer=(rows % N_LAYERS).astype(np.int32),
         row_request=np.zeros(n_rows, np.int32), row_position=row_pass, offsets=np.arange(n_rows + 1, dtype=np.int64) * TOP_K,
         ids=np.resize(block.astype(np.int32).ravel(), n_rows * TOP_K), pass_ids=passes,
-        pass_kind=np.full(n_passes, DECODE, np.uint8), pass_tokens=ones, member_offsets=np.arange(n_passes + 1, dtype=np.int64), members=np.zeros(n_passes, np.int64),
+        pass_kind=np.full(n_passes, DECODE, np.uint8), pass_tokens=ones,
+        member_offsets=np.arange(n_passes + 1, dtype=np.int64), members=np.zeros(n_passes, np.int64),
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"
-# One line per tape, machine and scope, at half the experts' bytes. Of policies that draw, the first seed.
+# One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert
+# format. Of policies that draw, the first seed.
 SUMMARY = """
 select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
     printf('%.1f %%', 100 * any_value(lru_hit_frac)) as "LRU hits",
@@ -28,8 +29,9 @@ select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
     printf('%.3f', 1e3 * min(decode_step_s) filter (policy = 'lru')) as "LRU ms/token",
     printf('%.3f', 1e3 * min(decode_energy_j_per_token) filter (policy = 'lru')) as "LRU mJ/token"
 from baselines
-where trace_id in ({traces}) and abs(capacity_frac - 0.5) < 0.01 and seed = 0
-group by trace_id, dataset, hardware, scope order by 1, 2, 3
+where trace_id in ({traces}) and study = 'baselines' and abs(capacity_frac - 0.5) < 0.01 and seed = 0
+    and lookup = 'atomic' and prefill = 'layer-major' and start = 'persistent' and overflow = 'evict' and fetching = 'blocking'
+group by trace_id, dataset, hardware, scope, expert_format order by 1, 2, 3
 """
 
 

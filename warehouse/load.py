@@ -34,12 +34,14 @@ _FILES_PER_READ = 1000  # result files handed to DuckDB at once
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load found: rows per table; tapes without a manifest; results without their last file, or whose tape is gone."""
+    """What a load found: rows per table; tapes without a manifest; results without their last file, of an older schema,
+    or whose tape is gone."""
 
     database: Path
     rows: dict[str, int]
     unfinished_tapes: tuple[str, ...]
     n_incomplete: int
+    n_older: int
     n_without_tape: int
 
     def __str__(self) -> str:
@@ -47,6 +49,7 @@ class LoadReport:
         left_out = {
             f"{len(self.unfinished_tapes)} unfinished tapes ({', '.join(self.unfinished_tapes)})": len(self.unfinished_tapes),
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
+            f"{self.n_older} results of an older version that lack a column (make them again)": self.n_older,
             f"{self.n_without_tape} results whose tape is gone": self.n_without_tape,
         }
         omitted = "; ".join(text for text, n in left_out.items() if n)
@@ -93,17 +96,20 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) 
             _summarise(connection, tape)
     complete = result_ids(store)
     n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
-    _read_results(connection, store, "replays", complete)
+    older = _read_results(connection, store, "replays", complete)
+    n_read = len(complete) - len(older)
     connection.execute("delete from replays where trace_id not in (select trace_id from traces)")
     loaded = {row[0] for row in connection.execute("select replay_id from replays").fetchall()}
     for name in RESULT_TABLES[1:]:
-        _read_results(connection, store, name, [key for key in table_ids(store, name) if key in loaded])
-    _read_files(connection, store, "quality", quality_paths(store))
-    _keep_largest_quality(connection)
+        older |= _read_results(connection, store, name, [key for key in table_ids(store, name) if key in loaded])
+    for name in RESULT_TABLES:
+        connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
+    older |= _read_files(connection, store, "quality", quality_paths(store))
+    _keep_best_quality(connection)
     _insert(connection, "claims", claims())
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
-    return LoadReport(database, rows, tuple(store.unfinished_ids()), n_incomplete, len(complete) - len(loaded))
+    return LoadReport(database, rows, tuple(store.unfinished_ids()), n_incomplete, len(older), n_read - len(loaded))
 
 
 def claims() -> pa.Table:
@@ -156,7 +162,8 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
         files = tape.files(table)
         columns = ", ".join(schema(table).names)
         with _naming(files, f"record or import tape {tape.trace_id} again"):
-            _check_schemas(tape.store, table, files)
+            for path in files:
+                check_schema(table, _schema_of(tape.store, path), path)
             listed = ", ".join(_quoted(_uri(tape.store, path)) for path in files)
             connection.execute(f"create or replace temp view tape_{table} as select {columns} from read_parquet([{listed}])")
     connection.execute(
@@ -167,39 +174,59 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
         connection.execute((_HERE / "summaries.sql").read_text(encoding="utf-8"))
 
 
-def _read_results(connection: duckdb.DuckDBPyConnection, store: Store, name: str, keys: Sequence[str]) -> None:
-    _read_files(connection, store, name, [result_path(store, name, key) for key in keys])
+def _read_results(connection: duckdb.DuckDBPyConnection, store: Store, name: str, keys: Sequence[str]) -> set[str]:
+    return _read_files(connection, store, name, [result_path(store, name, key) for key in keys])
 
 
-def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, paths: Sequence[str]) -> None:
-    """Appends files of one table, in the order given and in each file's own order."""
+def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, paths: Sequence[str]) -> set[str]:
+    """Appends files of one table, in the order given and in each file's own order.
+
+    Files of an older version, which lack a column declared since, are left out; their names (without `.parquet`) are returned.
+    """
     columns = ", ".join(f'"{column}"' for column in TABLES[name].columns)
+    older = set()
     for start in range(0, len(paths), _FILES_PER_READ):
         batch = list(paths[start : start + _FILES_PER_READ])
         with _naming(batch, "remove that file and run the study again"):
-            _check_schemas(store, name, batch)
-            files = [_uri(store, path) for path in batch]
-            connection.execute(f"insert into {name} select {columns} from read_parquet(?)", [files])
+            outdated = set(_outdated(store, name, batch))
+            files = [_uri(store, path) for path in batch if path not in outdated]
+            if files:
+                connection.execute(f"insert into {name} select {columns} from read_parquet(?)", [files])
+        older |= {Path(path).stem for path in outdated}
+    return older
 
 
-def _check_schemas(store: Store, name: str, paths: Sequence[str]) -> None:
-    """Raises BadTable naming the first file that is truncated, foreign or of another schema."""
+def _outdated(store: Store, name: str, paths: Sequence[str]) -> list[str]:
+    """The files that hold the table's key and lack another column. Raises BadTable for the first that is not ours at all."""
+    outdated = []
     for path in paths:
-        try:
-            with store.fs.open(path, "rb") as handle:
-                found = pq.read_schema(handle)
-        except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
-            raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
-        check_schema(name, found, path)
+        found = _schema_of(store, path)
+        if TABLES[name].key[0] in found.names and not set(TABLES[name].columns) <= set(found.names):
+            outdated.append(path)
+        else:
+            check_schema(name, found, path)
+    return outdated
 
 
-def _keep_largest_quality(connection: duckdb.DuckDBPyConnection) -> None:
-    """One row per key: where a setting was measured more than once, the one with the most items."""
+def _schema_of(store: Store, path: str) -> pa.Schema:
+    """Raises BadTable naming the file if it is truncated or foreign."""
+    try:
+        with store.fs.open(path, "rb") as handle:
+            return pq.read_schema(handle)
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
+
+
+def _keep_best_quality(connection: duckdb.DuckDBPyConnection) -> None:
+    """One row per key: where a setting was measured more than once, the one with the most items, then the newest.
+
+    The files were read oldest first, so that the row that came last is the newest.
+    """
     key = ", ".join(TABLES["quality"].key)
     connection.execute(f"""
         create or replace temp table chosen as from quality
-        qualify row_number() over (partition by {key} order by n_items desc, n_tokens desc, quality) = 1;
+        qualify row_number() over (partition by {key} order by n_items desc, n_tokens desc, rowid desc) = 1;
         delete from quality; insert into quality from chosen order by {key}; drop table chosen""")
 
 

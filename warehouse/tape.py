@@ -13,7 +13,9 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import IO, Any
+from uuid import uuid4
 
 import fsspec
 import polars as pl
@@ -72,11 +74,19 @@ def disk_full_is_clear(error: OSError, where: str) -> OSError:
 
 
 class Store:
-    """A directory of traces at a path or fsspec URI. Creating a Store touches nothing."""
+    """A directory of traces at a path or fsspec URI. Creating a Store touches nothing.
+
+    Raises ValueError for a URI of an unknown kind, or of one whose driver is not installed.
+    """
 
     def __init__(self, uri: str | None = None) -> None:
         self.uri = uri or default_store()
-        self.fs, self.root = fsspec.core.url_to_fs(self.uri)
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(self.uri)
+        except ImportError as error:
+            # fsspec's message names the package: Install s3fs to access S3
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"store {self.uri} needs a Python package that is not installed: {reason}") from error
 
     def path(self, *parts: str) -> str:
         return "/".join((self.root.rstrip("/"), *parts))
@@ -136,28 +146,32 @@ class Store:
     # ------------------------------------------------------------------------------------------------ files, atomically
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Writes aside, then renames: a reader sees the old file or the new one."""
-        self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        aside = path + ".part"
-        try:
-            with self.fs.open(aside, "wb") as handle:
-                handle.write(data)
-            self.fs.mv(aside, path)
-        except OSError as error:
-            self._drop(aside)
-            raise disk_full_is_clear(error, path) from error
+        """One file, written aside and renamed."""
+        with self._replacing(path) as handle:
+            handle.write(data)
 
     def write_parquet(self, path: str, rows: pa.Table) -> None:
         """One Parquet file, zstd, written aside and renamed. No timestamps inside: equal rows give equal bytes."""
+        with self._replacing(path) as handle:
+            pq.write_table(rows, handle, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS)
+
+    @contextmanager
+    def _replacing(self, path: str) -> Iterator[IO[bytes]]:
+        """A file to fill that then takes the place of `path`: a reader sees the old one or the new one, and nothing stays behind.
+
+        Every writer has an aside of its own, so that two may write one path: the last one stands.
+        """
         self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        aside = path + ".part"
+        aside = f"{path}.{uuid4().hex}.part"
         try:
             with self.fs.open(aside, "wb") as handle:
-                pq.write_table(rows, handle, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS)
+                yield handle
             self.fs.mv(aside, path)
-        except OSError as error:
+        except BaseException as error:  # Ctrl-C too
             self._drop(aside)
-            raise disk_full_is_clear(error, path) from error
+            if isinstance(error, OSError):
+                raise disk_full_is_clear(error, path) from error
+            raise
 
     def _drop(self, path: str) -> None:
         if self.fs.exists(path):

@@ -21,35 +21,59 @@ with pivoted as (
 select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
+-- A method: a policy with its parameters in a scope, under the same replay rules, machine and capacity. Its numbers are means
+-- over its seeds, so that none wins by a lucky draw; a replay that ran in several studies counts once. The replay of all LRU
+-- capacities in one pass has no capacity of its own and is left out.
+create view methods as
+with draws as (
+    select * from policy_summary
+    where policy <> 'lru-all-capacities'
+    qualify row_number() over (
+        partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format, capacity_bytes,
+            policy, policy_params, seed
+        order by study, replay_id
+    ) = 1
+)
+select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format,
+    capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound, count(*) as n_seeds,
+    avg(hit_frac) as hit_frac, avg(hit_frac_prefill) as hit_frac_prefill, avg(hit_frac_decode) as hit_frac_decode,
+    avg(n_lookups) as n_lookups, avg(n_hits) as n_hits, avg(backing_bytes) as backing_bytes,
+    avg(decode_step_s) as decode_step_s, avg(decode_step_p99_s) as decode_step_p99_s,
+    avg(decode_tokens_per_s) as decode_tokens_per_s, avg(decode_energy_j_per_token) as decode_energy_j_per_token,
+    avg(prefill_s) as prefill_s, avg(total_s) as total_s, avg(total_energy_j) as total_energy_j
+from draws group by all;
+
 -- Policies side by side at each capacity: every replay next to the LRU and Belady that ran under the same conditions.
--- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU. Belady takes every missed
--- expert in; a policy that streams some past the cache (static) can exceed 1.
+-- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU. Belady takes every
+-- missed expert in; a policy that streams some past the cache (static) can exceed 1.
 create view baselines as
 with compared as (
     select *,
         min(hit_frac) filter (policy = 'lru') over same_conditions as lru_hit_frac,
         min(hit_frac) filter (policy = 'belady') over same_conditions as belady_hit_frac
     from policy_summary
+    where policy <> 'lru-all-capacities'
     window same_conditions as (
         partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format, capacity_bytes
     )
 )
 select trace_id, model_id, dataset, hardware, scope, lookup, prefill, start, overflow, fetching, expert_format,
-    capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, seed, is_bound,
-    hit_frac, lru_hit_frac, belady_hit_frac, (hit_frac - lru_hit_frac) / nullif(belady_hit_frac - lru_hit_frac, 0) as gap_captured_frac,
+    capacity_bytes, capacity_experts, capacity_frac, cycle_experts, study, policy, policy_params, seed, is_bound,
+    hit_frac, lru_hit_frac, belady_hit_frac,
+    (hit_frac - lru_hit_frac) / nullif(belady_hit_frac - lru_hit_frac, 0) as gap_captured_frac,
     hit_frac_prefill, hit_frac_decode, decode_step_s, decode_tokens_per_s, decode_energy_j_per_token, backing_bytes, replay_id
 from compared;
 
 -- Methods that no other method beats in both latency and energy, per tape, hardware and capacity under the same replay rules.
--- Bounds see the future and take no part. The scope is a method's own choice.
+-- Rows are means over seeds. Bounds see the future and take no part. The scope is a method's own choice.
 create view pareto as
-with methods as (
-    select * from policy_summary
+with timed as (
+    select * from methods
     where not is_bound and decode_step_s is not null and decode_energy_j_per_token is not null
 )
-select m.* from methods m
+select m.* from timed m
 where not exists (
-    from methods o
+    from timed o
     where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256 and o.capacity_bytes = m.capacity_bytes
         and o.expert_format = m.expert_format and o.lookup = m.lookup and o.prefill = m.prefill and o.start = m.start
         and o.overflow = m.overflow and o.fetching = m.fetching
@@ -57,8 +81,8 @@ where not exists (
         and (o.decode_step_s < m.decode_step_s or o.decode_energy_j_per_token < m.decode_energy_j_per_token)
 );
 
--- The papers' numbers beside ours: a study answers a claim by writing a metric whose name is the claim's id. A claim whose value is
--- withheld has a replay and no error.
+-- The papers' numbers beside ours: a study answers a claim by writing a metric whose name is the claim's id. A claim whose value
+-- is withheld has a replay and no error.
 create view paper_vs_replay as
 select c.claim_id, c.location, c.metric, c.setting, c.role, c.unit, c.value as paper, m.value as replay,
     (m.value - c.value) / abs(nullif(c.value, 0)) as rel_err, c.comparator, r.study, r.replay_id

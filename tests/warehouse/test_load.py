@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from warehouse.load import CLAIMS, database_path, load
 from warehouse.results import has_result, replay_id, result_ids, result_path, write_quality, write_result
 from warehouse.sql import query
-from warehouse.tables import COLUMNS, WAREHOUSE_TABLES, BadTable, schema
+from warehouse.tables import COLUMNS, RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
 
 N_CLAIMS = sum(1 for _ in csv.DictReader(CLAIMS.open(encoding="utf-8")))
@@ -197,6 +198,20 @@ def test_remote_store(small: Store, tmp_path: Path) -> None:
         memory.rm("/bucket", recursive=True)
 
 
+def test_results_of_an_older_version_are_left_out_and_counted(small: Store) -> None:
+    replays, timeline = Path(result_path(small, "replays", "r0")), Path(result_path(small, "timeline", "r1"))
+    pq.write_table(pq.read_table(replays).drop_columns("fetching"), replays)
+    pq.write_table(pq.read_table(timeline).drop_columns("n_hits"), timeline)
+    measured = Path(write_quality(small, [QUALITY]))
+    pq.write_table(pq.read_table(measured).drop_columns("kl"), measured)
+    report = load(small, database_path(small))
+    assert (report.n_older, report.n_without_tape, report.rows["quality"]) == (3, 0, 0)
+    assert "left out: 3 results of an older version that lack a column (make them again)" in str(report)
+    for name in RESULT_TABLES:
+        found = query(report.database, f"select distinct replay_id from {name} order by 1")
+        assert found["replay_id"].to_list() == ["r2", "r3", "r4", "r5"], name
+
+
 def test_replay_id_is_a_hash_of_its_parts() -> None:
     key = replay_id({"trace": "t", "seed": 0})
     assert key == replay_id({"seed": 0, "trace": "t"})
@@ -243,6 +258,22 @@ def test_quality(store: Store) -> None:
         write_quality(store, [QUALITY | {"accuracy": "high"}])
     with pytest.raises(ValueError, match="no rows"):
         write_quality(store, [])
+
+
+def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [Path(write_quality(store, [QUALITY | {"accuracy": accuracy}])) for accuracy in (0.5, 0.6, 0.7)]
+    for newest, kept in ((0, 0.5), (1, 0.6), (2, 0.7)):
+        for i, path in enumerate(paths):
+            os.utime(path, (1000 + (i == newest),) * 2)
+        assert query(load(store, database_path(store)).database, "select accuracy from quality").item() == kept
+
+    def no_times(path: str) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(store.fs, "modified", no_times)
+    last = max(range(3), key=lambda i: paths[i].name)
+    kept = query(load(store, database_path(store)).database, "select accuracy from quality").item()
+    assert kept == (0.5, 0.6, 0.7)[last]
 
 
 def test_every_warehouse_column_has_a_meaning() -> None:

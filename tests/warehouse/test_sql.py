@@ -56,6 +56,46 @@ def test_pareto_holds_methods_that_none_beats(database: Path) -> None:
     assert rows == [(1.0, "lru"), (2.0, "lfu"), (2.0, "lru")]  # random loses to both; bounds take no part
 
 
+def test_pareto_and_best_policy_rank_means_over_seeds(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+    for seed, step_s in ((1, 0.5), (2, 8.0)):  # one lucky draw, faster than LFU; with seed 0 the mean is 4 s
+        write_result(small, f"s{seed}", make_result(f"s{seed}", "random", 2, 0.1, step_s, step_s, seed=seed))
+    write_result(small, "s3", make_result("s3", "random", 2, 0.1, 0.5, 0.5, seed=1, study="again"))  # counts once
+    database = load(small, database_path(small)).database
+    assert query(database, "select n_seeds, decode_step_s from methods where policy = 'random'").rows() == [(3, 4.0)]
+    assert query(database, "select policy from pareto where capacity_experts = 2 order by 1").rows() == [("lfu",), ("lru",)]
+    best = query(database, named()["best_policy"].sql)
+    assert best.select("policy", "n_seeds").rows() == [("lru", 1), ("lfu", 1)]
+
+
+OTHERS = {
+    "lookup": "serial",
+    "prefill": "token-major",
+    "start": "cold",
+    "overflow": "keep",
+    "fetching": "overlapped",
+    "expert_format": "int8",
+    "scope": "per-layer",
+}
+
+
+@pytest.mark.parametrize("name", ["hit_curve", "energy", "gap_to_belady", "best_policy"])
+def test_answers_do_not_mix_experiments(
+    name: str, small: Store, database: Path, make_result: Callable[..., dict[str, pa.Table]]
+) -> None:
+    before = query(database, named()[name].sql).rows()
+    for policy in ("lru", "lfu", "belady"):
+        for column, value in OTHERS.items():
+            key = f"{policy}-{column}"
+            write_result(small, key, make_result(key, policy, 2, 0.9, 9.0, 9.0, study="adhoc", **{column: value}))
+    curve = make_result("curve", "lru-all-capacities", 4, 0.0, 0.0, 0.0, hardware="", hardware_sha256="")
+    empty = pa.array(["n_lookups"] * 4)
+    write_result(small, "curve", curve | {"metrics": curve["metrics"].set_column(1, "metric", empty).slice(3)})
+    after = query(load(small, database_path(small)).database, named()[name].sql)
+    assert set(before) <= set(after.rows())
+    assert {"scope", "lookup", "prefill", "start", "overflow", "fetching", "expert_format"} <= set(after.columns)
+    assert "lru-all-capacities" not in after["policy"]
+
+
 def test_paper_vs_replay(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
     database = load(small, database_path(small)).database
     assert query(database, "from paper_vs_replay").is_empty()
