@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import csv
 
-from warehouse.results import quality_paths, result_ids, result_path, table_ids
+from warehouse.results import oldest_first, quality_paths, result_ids, result_path, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from warehouse.tables import COLUMNS, RESULT_TABLES, TABLES, WAREHOUSE_TABLES, BadTable, check_schema, conform, schema
 from warehouse.tape import Store, Tape
@@ -42,6 +42,7 @@ class LoadReport:
     unfinished_tapes: tuple[str, ...]
     n_incomplete: int
     n_older: int
+    n_superseded: int
     n_without_tape: int
 
     def __str__(self) -> str:
@@ -50,6 +51,7 @@ class LoadReport:
             f"{len(self.unfinished_tapes)} unfinished tapes ({', '.join(self.unfinished_tapes)})": len(self.unfinished_tapes),
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
             f"{self.n_older} results of an older version that lack a column (make them again)": self.n_older,
+            f"{self.n_superseded} results that newer ones under the same conditions replace": self.n_superseded,
             f"{self.n_without_tape} results whose tape is gone": self.n_without_tape,
         }
         omitted = "; ".join(text for text, n in left_out.items() if n)
@@ -96,12 +98,15 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) 
             _summarise(connection, tape)
     complete = result_ids(store)
     n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
-    older = _read_results(connection, store, "replays", complete)
-    n_read = len(complete) - len(older)
+    paths = [result_path(store, "replays", key) for key in complete]
+    older = _read_files(connection, store, "replays", oldest_first(store, paths))
+    n_superseded = _keep_newest_replays(connection)
+    n_read = len(complete) - len(older) - n_superseded
     connection.execute("delete from replays where trace_id not in (select trace_id from traces)")
     loaded = {row[0] for row in connection.execute("select replay_id from replays").fetchall()}
     for name in RESULT_TABLES[1:]:
-        older |= _read_results(connection, store, name, [key for key in table_ids(store, name) if key in loaded])
+        mine = [result_path(store, name, key) for key in table_ids(store, name) if key in loaded]
+        older |= _read_files(connection, store, name, mine)
     for name in RESULT_TABLES:
         connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
     older |= _read_files(connection, store, "quality", quality_paths(store))
@@ -109,7 +114,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) 
     _insert(connection, "claims", claims())
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
-    return LoadReport(database, rows, tuple(store.unfinished_ids()), n_incomplete, len(older), n_read - len(loaded))
+    return LoadReport(database, rows, tuple(store.unfinished_ids()), n_incomplete, len(older), n_superseded, n_read - len(loaded))
 
 
 def claims() -> pa.Table:
@@ -174,10 +179,6 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
         connection.execute((_HERE / "summaries.sql").read_text(encoding="utf-8"))
 
 
-def _read_results(connection: duckdb.DuckDBPyConnection, store: Store, name: str, keys: Sequence[str]) -> set[str]:
-    return _read_files(connection, store, name, [result_path(store, name, key) for key in keys])
-
-
 def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, paths: Sequence[str]) -> set[str]:
     """Appends files of one table, in the order given and in each file's own order.
 
@@ -216,6 +217,21 @@ def _schema_of(store: Store, path: str) -> pa.Schema:
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
         raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
+
+
+def _keep_newest_replays(connection: duckdb.DuckDBPyConnection) -> int:
+    """One row per set of conditions: the newest, since the files were read oldest first. Returns how many others there were.
+
+    A change of the code gives a replay a new id, and its old result stays in the store.
+    """
+    found = _scalar(connection, "select count(*) from replays")
+    made = ("replay_id", "assumed", "is_extrapolated")
+    conditions = ", ".join(column for column in TABLES["replays"].columns if column not in made)
+    connection.execute(f"""
+        create or replace temp table chosen as from replays
+        qualify row_number() over (partition by {conditions} order by rowid desc) = 1;
+        delete from replays; insert into replays from chosen order by replay_id; drop table chosen""")
+    return found - _scalar(connection, "select count(*) from replays")
 
 
 def _keep_best_quality(connection: duckdb.DuckDBPyConnection) -> None:

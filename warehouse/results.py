@@ -93,8 +93,12 @@ def write_quality(store: Store, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def quality_paths(store: Store) -> list[str]:
-    """Files of table quality, oldest first; those of one time, and where the store tells no times, by name."""
-    paths = [store.path("quality", f"{stem}.parquet") for stem in _stems(store, "quality")]
+    """Files of table quality, oldest first."""
+    return oldest_first(store, [store.path("quality", f"{stem}.parquet") for stem in _stems(store, "quality")])
+
+
+def oldest_first(store: Store, paths: list[str]) -> list[str]:
+    """`paths` by the time they were written; those of one time, and where the store tells no times, as they are."""
     try:
         return sorted(paths, key=store.fs.modified)
     except NotImplementedError:

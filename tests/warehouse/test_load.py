@@ -280,3 +280,22 @@ def test_every_warehouse_column_has_a_meaning() -> None:
     for name in WAREHOUSE_TABLES:
         for column in schema(name).names:
             assert COLUMNS[column].meaning
+
+
+def test_a_newer_result_under_the_same_conditions_replaces_the_older(small: Store) -> None:
+    before = load(small, database_path(small)).rows["replays"]
+    again = {}
+    for name in RESULT_TABLES:
+        path = Path(result_path(small, name, "r0"))
+        if path.exists():
+            rows = pq.read_table(path)
+            again[name] = rows.set_column(0, "replay_id", pa.array(["r9"] * len(rows)))
+    write_result(small, "r9", again)
+    newer = Path(result_path(small, "replays", "r0")).stat().st_mtime + 10
+    os.utime(result_path(small, "replays", "r9"), (newer, newer))
+    report = load(small, database_path(small))
+    assert (report.rows["replays"], report.n_superseded) == (before, 1)
+    for name in RESULT_TABLES:
+        found = query(report.database, f"select distinct replay_id from {name}")["replay_id"].to_list()
+        assert "r0" not in found
+        assert ("r9" in found) == (name in again)
