@@ -3,5 +3,5 @@
 import os
 
 # Read by huggingface_hub and transformers when they are imported, so it has to stand before any of our modules imports them.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["DO_NOT_TRACK"] = "1"
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")

@@ -1,7 +1,8 @@
 """Where prompts come from: the four shipped data sets, a file, or a data set of the Hugging Face hub.
 
 A record of a file or hub data set is read by field name: the prompt from `prompt`, `text` or `question` (or the field asked for),
-and, where present, what follows it from `solution`, `continuation`, `completion`, `response` or `answer`. Knows no tokenizer.
+and, where present, what follows it from `solution`, `continuation`, `completion`, `response` or `answer`. An `answer` may be a
+number. Knows no tokenizer.
 """
 
 from __future__ import annotations
@@ -130,4 +131,6 @@ def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str |
 def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:
     follows = next((record[f] for f in CONTINUATION_FIELDS if f != used and isinstance(record.get(f), str)), None)
     answer = follows.rsplit(ANSWER_MARK, 1)[1].strip() if follows and ANSWER_MARK in follows else record.get("answer")
+    if type(answer) in (int, float):  # not bool
+        answer = str(answer).removesuffix(".0")  # a Parquet column of whole numbers may be float
     return Item(name, prompt, answer if isinstance(answer, str) and used != "answer" else None, follows)

@@ -2,7 +2,7 @@
 
 Documents (code, docs, text files) are scored whole, in windows as long as the model's context (at most 2,048 tokens): each token
 once, given the earlier ones of its window. Items with an answer (math, recall, records with `####` or `answer`) are answered
-greedily: after a worked solution the integer behind `####` counts, else the text up to the first line end.
+greedily: after a worked solution the integer behind `####` counts, else the text up to the first line end. `2,125` is `2125`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ BATCH_ITEMS = 64
 LOGIT_ELEMENTS = 1 << 23  # per batch of windows: 32 MiB of float32
 DEFAULT_ITEMS = 500
 _FINAL = re.compile(rf"{ANSWER_MARK}\s*(-?[\d,]+)")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 Report = Callable[[float, float, str], None]  # done, in all, data set
 
@@ -118,10 +119,16 @@ def _exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: 
         outcomes = decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
-            n_right += answer_in(said, is_worked) == (found[i].answer or "").strip()
+            n_right += is_right(said, found[i].answer or "", is_worked)
             n_tokens += len(prompts[i]) + len(outcome.output_ids)
         progress(start + len(batch), len(order), name)
     return {"accuracy": n_right / len(found), "n_items": len(found), "n_tokens": n_tokens}
+
+
+def is_right(said: str, answer: str, is_worked: bool) -> bool:
+    """Whether a continuation gives `answer`; commas between thousands do not count."""
+    given = answer_in(said, is_worked)
+    return given is not None and _THOUSANDS.sub("", given) == _THOUSANDS.sub("", answer.strip())
 
 
 def answer_in(said: str, is_worked: bool) -> str | None:

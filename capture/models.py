@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-EDGE_BYTES = 1 << 16
+# What from_pretrained reads besides weights: config, tokenizer, vocabulary, chat templates. Cards and logs are not among them.
+READ_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".codes", ".tokenizer")
+CHAT_TEMPLATES = "additional_chat_templates"
+WHOLE_BYTES, SAMPLE_BYTES, STRIDE_BYTES = 64 << 20, 64 << 10, 4 << 20
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -32,8 +37,9 @@ class Source:
 
     model_id: str
     location: str  # directory or hub id, for from_pretrained
-    fingerprint: str  # hub commit, or SHA-256 over config and the edges of the weight files
+    fingerprint: str  # hub commit, or SHA-256 over the directory's files (large weights: samples)
     config: Any
+    revision: str | None = None  # hub commit to load from; None for a directory
 
     @property
     def context(self) -> int | None:
@@ -77,31 +83,43 @@ def find(name: str) -> Source:
         return Source(EMBEDDED if name == EMBEDDED else name, str(path), _directory_fingerprint(path), config)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"unknown model {name!r}{_nearest(name)}; give {EMBEDDED!r}, a local directory, or a hub id owner/name")
-    config = _one_line(name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
-    return Source(name, name, getattr(config, "_commit_hash", None) or "unknown", config)
+    # The hub's cache keeps a file as snapshots/<commit>/<name>; the config itself no longer says its commit (transformers 5.23).
+    commit = Path(_one_line(name, lambda: cached_file(name, "config.json"))).parent.name
+    config = _one_line(name, lambda: AutoConfig.from_pretrained(name, revision=commit, trust_remote_code=False))
+    return Source(name, name, commit, config, revision=commit)
 
 
 def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: str | None = None) -> Loaded:
     """Weights and tokenizer, in eval mode.
 
     device: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps, ...; device_map: handed to transformers instead (needs
-    accelerate). dtype: auto (the checkpoint's), float32, bfloat16, float16. Raises ValueError or OSError with one line.
+    accelerate). dtype: auto (the checkpoint's), float32, bfloat16, float16. A hub model's files come from the commit that
+    `find` saw. Raises ValueError or OSError with one line.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}{closest(dtype, DTYPES)}; known: auto, {', '.join(DTYPES)}")
-    place = None if device_map else _device(device)
-    options: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "dtype": DTYPES.get(dtype, "auto")}
+    place = None if device_map else resolve_device(device)
+    common: dict[str, Any] = {"trust_remote_code": False} | ({"revision": source.revision} if source.revision else {})
+    options: dict[str, Any] = common | {"use_safetensors": True, "dtype": DTYPES.get(dtype, "auto")}
     if device_map:
         options["device_map"] = device_map
     name = source.model_id
     model = _one_line(name, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
-    tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, trust_remote_code=False))
+    tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, **common))
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)
     return Loaded(source, model.eval(), tokenizer)
 
 
-def _device(name: str) -> torch.device:
+def resolve_dtype(source: Source, dtype: str) -> str:
+    """Name of the dtype that weights are loaded in; `checkpoint` where only the weight files say it."""
+    if dtype != "auto":
+        return dtype
+    return str(getattr(source.config, "dtype", None) or "checkpoint").removeprefix("torch.")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that `auto` stands for, or the named one. Raises ValueError if it cannot be used on this machine."""
     if name == "auto":
         return (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
     try:
@@ -135,18 +153,26 @@ def closest(name: str, known: Any) -> str:
 
 
 def _directory_fingerprint(folder: Path) -> str:
-    """SHA-256 over config.json, tokenizer and, per weight file, name, size and both ends: cheap for any checkpoint size."""
+    """SHA-256 over name, size and content of all files that from_pretrained may read; of large weights, samples."""
+    files = [p for p in folder.iterdir() if p.suffix in (*READ_SUFFIXES, ".safetensors") and p.is_file()]
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix not in (".json", ".safetensors"):
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}\n".encode())
-        with path.open("rb") as handle:
-            digest.update(handle.read(EDGE_BYTES))
-            handle.seek(max(0, size - EDGE_BYTES))
-            digest.update(handle.read(EDGE_BYTES))
+    for path in sorted([*files, *(folder / CHAT_TEMPLATES).glob("*.jinja")]):
+        digest.update(f"{path.relative_to(folder).as_posix()}:{path.stat().st_size}\n".encode())
+        for piece in _pieces(path):
+            digest.update(piece)
     return digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """The whole file; of weights of 64 MiB or more, 64 KiB every 4 MiB from the head, and the tail: 1/64 of any checkpoint."""
+    size = path.stat().st_size
+    with path.open("rb") as handle:
+        if path.suffix != ".safetensors" or size < WHOLE_BYTES:
+            yield handle.read()
+            return
+        for start in (*range(0, size, STRIDE_BYTES), size - SAMPLE_BYTES):
+            handle.seek(start)
+            yield handle.read(SAMPLE_BYTES)
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

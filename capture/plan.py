@@ -1,7 +1,8 @@
 """What a capture will do, worked out before any weight is loaded: its prompts, its name, its size on disk.
 
-The trace id is a slug of model and data set plus a hash of the settings, the model's files and the prompts, so equal captures get
-equal names and a changed model or file gets a new one.
+The trace id is a slug of model and data set plus a hash of the settings, the model's files, the prompts, the type of the device
+and the dtype that `auto` came to, and the versions of torch, transformers and tokentape. So equal captures get equal names; a
+changed file, another device or another version gets a new one, and a resumed tape is never a mix of two.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 import shutil
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +128,23 @@ def plan(settings: CaptureSettings) -> Plan:
 
 
 def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item]) -> str:
-    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution] for i in found]).encode()).hexdigest()
-    parts = json.dumps([asdict(settings), source.fingerprint, prompts], sort_keys=True)
+    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer] for i in found]).encode()).hexdigest()
+    # A device map may spread a model over several devices; the machine's accelerator stands for them.
+    device = models.resolve_device("auto" if settings.device_map else settings.device).type
+    runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
+    parts = json.dumps([asdict(settings), source.fingerprint, prompts, runs_on], sort_keys=True)
     return f"{_slug(settings.model)}-{_slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions. A package run from a checkout that is not installed is left out."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def _slug(name: str) -> str:

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 from capture import families, measure, models
 from capture.attention import AttentionCapture
 from capture.decode import Pass, Request, decode
-from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests
+from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from capture.routing import RoutingCapture, find_routers
 from capture.shard import ShardRecorder
 from warehouse.tape import Manifest, Store, TapeWriter
@@ -27,6 +26,7 @@ from warehouse.tape import Manifest, Store, TapeWriter
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
 
 REPORT_EVERY_S = 0.5
+PACKAGES = ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _manifest(
         tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
         seed=settings.seed,
         settings=dataclasses.asdict(settings),
-        versions=_versions(),
+        versions={"python": platform.python_version(), **versions(*PACKAGES)},
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -163,16 +163,6 @@ def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | No
         "dtype": "float32",
         "has_sinks": attention.has_sinks,
     }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarrow"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue  # run from a checkout that is not installed
-    return versions
 
 
 class _Meter:

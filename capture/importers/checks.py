@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REPEATED_TOKENS_FRAC = 0.05  # above it, consecutive identical tokens are reported
 
 # Top-k of published models, to notice a run that overrode it. Keys are parts of a lower-case model name; the first to fit counts.
+# Source: num_experts_per_tok in each model's config.json on the Hugging Face hub.
 KNOWN_TOP_K = {
     "qwen3-30b-a3b": 8,
     "qwen3-coder-30b-a3b": 8,
@@ -69,7 +70,7 @@ def reject(rows: RoutedRows, n_experts: int, where: str) -> None:
 def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
     """Signs of contamination: name -> detail, JSON values. Empty for a clean trace.
 
-    top_k_override, missing_rows, repeated_tokens_frac, uniform_weights_frac, duplicate_prompts; see `describe`.
+    top_k_override, missing_rows, repeated_tokens_frac, uniform_weights_frac, duplicate_prompts: see this module's head.
     """
     flags: dict[str, Any] = {}
     k = rows.expert_ids.shape[1]
@@ -91,22 +92,6 @@ def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
     if duplicates:
         flags["duplicate_prompts"] = duplicates
     return flags
-
-
-def describe(flags: dict[str, Any]) -> list[str]:
-    """One sentence per flag, for people."""
-    sentences = {
-        "top_k_override": lambda f: f"top-k is {f['recorded']}, the model's is {f['model']}: the run overrode it",
-        "missing_rows": lambda f: (
-            f"{f['found']} rows where tokens x layers are {f['expected']}; short layers (rows missing): "
-            + ", ".join(f"{layer} ({n})" for layer, n in f["missing_by_layer"].items())
-        ),
-        "repeated_tokens_frac": lambda f: f"{f:.1%} of tokens route exactly as the one before: warm-up batches logged as tokens?",
-        "uniform_weights_frac": lambda f: f"{f:.1%} of rows have all weights 1/k: dummy batches logged as tokens?",
-        "duplicate_prompts": lambda f: f"{f} prompts repeat an earlier one",
-        "last_row_dropped": lambda f: f"{f}: the last generated token is no pass's input and has no routing",
-    }
-    return [sentences[name](detail) if name in sentences else f"{name}: {detail}" for name, detail in flags.items()]
 
 
 def _place(rows: RoutedRows, at: int) -> str:

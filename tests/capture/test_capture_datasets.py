@@ -32,13 +32,21 @@ def test_records_give_prompt_continuation_and_answer(tmp_path):
         {"text": "only text"},
         {"prompt": "say", "completion": "hello"},
         {"prompt": "  "},
+        {"prompt": "sum:", "answer": 2125},
+        {"prompt": "half:", "answer": 0.5},
+        {"prompt": "whole:", "answer": 3.0},
+        {"prompt": "is it:", "answer": True},
     )
-    found = datasets.items(path, 9)
+    found = datasets.items(path, 19)
     assert [(i.prompt, i.solution, i.answer) for i in found] == [
         ("1+1?", "work #### 2", "2"),
         ("capital of France:", "Paris", "Paris"),
         ("only text", None, None),
         ("say", "hello", None),
+        ("sum:", None, "2125"),
+        ("half:", None, "0.5"),
+        ("whole:", None, "3"),
+        ("is it:", None, None),
     ]
     assert [i.prompt for i in datasets.items(path, 1, field="question")] == ["1+1?"]
 

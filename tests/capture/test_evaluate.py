@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import platform
+import sys
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from capture import models
+from capture.decode import Outcome
+from capture.embedded import texts
 from capture.evaluate import answer_in, evaluate
 from warehouse.tables import conform
 
@@ -38,19 +42,40 @@ def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_f
     conform("quality", pa.Table.from_pylist([row]))
 
 
-def test_exact_match_counts_items_whose_answer_comes_out(model_folder, tmp_path):
-    folder = model_folder("Qwen3Moe")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    ids = torch.tensor([tokenizer("key=")["input_ids"]])
-    said = tokenizer.decode(model.generate(ids, do_sample=False, max_new_tokens=40)[0, ids.shape[1] :], skip_special_tokens=True)
-    right = answer_in(said[:12], is_worked=False)
+@pytest.mark.parametrize(
+    ("records", "said", "right"),
+    [
+        (
+            [
+                {"question": "5*425?", "answer": "so 5*425=2,125\n#### 2,125"},
+                {"question": "1+1?", "answer": "#### 2"},
+                {"question": "1000+1?", "answer": "#### 1001"},
+                {"question": "no end", "answer": "#### 7"},
+            ],
+            {"5*425?": "it is\n#### 2125\n", "1+1?": "#### 3", "1000+1?": "#### 1,001", "no end": "7"},
+            2,
+        ),
+        (
+            [{"prompt": "ab=", "answer": 2125}, {"prompt": "c=", "answer": "Paris"}, {"prompt": "d=", "answer": "x"}],
+            {"ab=": "2,125\nc=", "c=": " Paris\n", "d=": "xy"},
+            2,
+        ),
+    ],
+    ids=["worked", "short"],
+)
+def test_exact_match_counts_items_whose_answer_comes_out(model_folder, tmp_path, monkeypatch, records, said, right):
+    """The decode loop is replaced by one that says what it is told, prompt by prompt."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("Qwen3Moe"))
+
+    def told(model, requests, *rest):
+        prompts = [tokenizer.decode(r.prompt_ids, skip_special_tokens=True) for r in requests]
+        return [Outcome(tokenizer(said[p], add_special_tokens=False)["input_ids"]) for p in prompts]
+
+    monkeypatch.setattr("capture.evaluate.decode", told)
     path = tmp_path / "r.jsonl"
-    path.write_text("".join(json.dumps({"prompt": "key=", "answer": a}) + "\n" for a in (right, right + "!?")))
-    (row,) = evaluate(folder, [str(path)], device="cpu")
-    assert row["bits_per_byte"] is None
-    assert row["n_items"] == 2
-    assert row["accuracy"] in (0.0, 0.5)
-    assert row["accuracy"] == 0.5 or "\n" not in said  # room is answer-sized: only an answer that ends is exact
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    (row,) = evaluate(model_folder("Qwen3Moe"), [str(path)], device="cpu")
+    assert (row["accuracy"], row["n_items"], row["bits_per_byte"]) == (right / len(records), len(records), None)
 
 
 def test_answers_are_read_from_worked_and_short_continuations():
@@ -68,7 +93,20 @@ def test_a_data_set_with_half_its_answers_missing_is_refused(model_folder, tmp_p
 
 
 @pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
-def test_the_embedded_model_answers_held_out_items():
-    math_row, recall_row = evaluate(models.EMBEDDED, ["math", "recall"], n_items=64, device="cpu")
-    assert math_row["accuracy"] >= 0.7  # 0.80 over 500 items is the card's bar; 64 items scatter by 0.05
-    assert recall_row["accuracy"] >= 0.75
+def test_the_shipped_model_answers_held_out_items():
+    math_row, recall_row = evaluate(models.EMBEDDED, ["math", "recall"], n_items=150, device="cpu")
+    assert (math_row["n_items"], recall_row["n_items"]) == (150, 150)
+    assert math_row["accuracy"] >= 0.80
+    assert recall_row["accuracy"] >= 0.85
+
+
+@pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="code and docs follow the interpreter; the bar is CPython 3.11's")
+def test_the_shipped_model_knows_held_out_code_and_docs():
+    rows = evaluate(models.EMBEDDED, ["code", "docs"], device="cpu")
+    sizes = [sum(len(item.prompt.encode()) for item in texts.SHIPPED[row["dataset"]](row["n_items"])) for row in rows]
+    together = sum(row["bits_per_byte"] * size for row, size in zip(rows, sizes, strict=True)) / sum(sizes)
+    assert together <= 1.50
+    manifest = json.loads((models.EMBEDDED_PATH / "manifest.json").read_text())
+    if manifest["versions"]["python"] == platform.python_version():  # another patch release has another library
+        assert together == pytest.approx(manifest["bits_per_byte_code_and_docs"], abs=1e-3)
