@@ -45,15 +45,18 @@ def evaluate(
     """
     loaded = models.load(models.find(model), device, dtype)
     rows = []
-    for name in datasets:
-        found = items(name, DEFAULT_ITEMS if n_items is None else n_items)
-        answered = [item for item in found if item.answer is not None]
-        if answered and len(answered) < len(found):
-            missing = len(found) - len(answered)
-            raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
-        scores = _exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
-        row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
-        rows.append(row | {"perplexity": None, "bits_per_byte": None, "accuracy": None, "acceptance": None, "kl": None} | scores)
+    with models.suitable_threads(loaded.model):
+        for name in datasets:
+            found = items(name, DEFAULT_ITEMS if n_items is None else n_items)
+            answered = [item for item in found if item.answer is not None]
+            if answered and len(answered) < len(found):
+                missing = len(found) - len(answered)
+                raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
+            scores = _exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
+            row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
+            rows.append(
+                row | {"perplexity": None, "bits_per_byte": None, "accuracy": None, "acceptance": None, "kl": None} | scores
+            )
     return rows
 
 

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformers.utils import cached_file
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
+SMALL_PARAMETERS = 50_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # What from_pretrained reads besides weights: config, tokenizer, vocabulary, chat templates. Cards and logs are not among them.
 READ_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".codes", ".tokenizer")
@@ -109,6 +111,18 @@ def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: 
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)
     return Loaded(source, model.eval(), tokenizer)
+
+
+@contextmanager
+def suitable_threads(model: PreTrainedModel) -> Iterator[None]:
+    """One thread on the CPU for models too small to share: on a busy machine the others' waiting costs tenfold."""
+    before = torch.get_num_threads()
+    if model.num_parameters() < SMALL_PARAMETERS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resolve_dtype(source: Source, dtype: str) -> str:

@@ -64,6 +64,7 @@ def capture(
     n_shards = -(-len(todo) // planned.shard_requests)
     meter = _Meter(todo, progress)
     with ExitStack() as attached:
+        attached.enter_context(models.suitable_threads(loaded.model))
         routing = attention = None
         if {"routing", "scores"} & set(settings.tables):
             routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
