@@ -1,29 +1,26 @@
-"""Model geometry: what a tape's manifest says about the model, and the bytes that follow from it.
+"""Model geometry: what a tape's manifest says about the model, read from a Hugging Face config.json.
 
-One place for layers, experts, heads and parameter counts, read from a Hugging Face config.json. Knows nothing of weights.
+One place for layers, experts, heads, widths and every detail that changes a count. Parameters, bytes and operations that follow
+are in warehouse.counts, the models that ship in warehouse.models. Knows nothing of weights.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# Bytes per weight with the scale's share: int8-g32 and int4 carry one FP16 scale per 32 weights (ELMoE-3D section 3),
-# MXFP4 one 8-bit scale per 32 (OCP Microscaling v1.0).
-EXPERT_FORMATS: dict[str, float] = {
-    "int8-g32": 1.0 + 2 / 32,
-    "int4": 0.5 + 2 / 32,
-    "mxfp4": 4.25 / 8,
-    "fp16": 2.0,
-    "bf16": 2.0,
-    "fp32": 4.0,
-}
-FLOAT_FORMATS = ("fp16", "bf16", "fp32")
+from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
+
+__all__ = ["EXPERT_FORMATS", "FAMILIES", "FLOAT_FORMATS", "Geometry", "from_config"]
 
 
 class Geometry(BaseModel):
-    """Shape of a model. Widths in elements, sizes in bytes; lists run over `moe_layers` in order."""
+    """Shape of a model. Widths in elements, sizes in bytes; lists run over `moe_layers` in order unless said otherwise.
+
+    head_dim is the width of a query; with multi-head latent attention (MLA) its RoPE part is included. Fields with a default may
+    be absent from older tapes' manifests.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,6 +44,17 @@ class Geometry(BaseModel):
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     is_glu: bool = True
+    is_tied: bool = False  # the output head is the input embedding table
+    sliding_windows: tuple[int, ...] = ()  # tokens a layer attends to, itself included; 0: all; one per layer, or () for all
+    n_positions: int = 0  # rows of a learned position table
+    attention_bias: Literal["none", "qkv", "qkvo"] = "none"
+    qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
+    has_sinks: bool = False  # a learned attention sink per head
+    has_ffn_bias: bool = False  # in every FFN matrix, experts' included
+    has_router_bias: bool = False
+    has_shared_gate: bool = False  # a learned scalar gate on the shared experts
+    has_norm_bias: bool = False
+    norms_per_layer: int = 2
     # Bytes of one routed expert per MoE layer, and of everything else a token reads per MoE layer, where an engine recorded
     # them; empty: they follow from the widths and the expert format.
     recorded_expert_bytes: tuple[int, ...] = ()
@@ -58,6 +66,8 @@ class Geometry(BaseModel):
             raise ValueError(f"top_k {self.top_k} must lie in 1..n_experts ({self.n_experts})")
         if any(not 0 <= layer < self.n_layers for layer in self.moe_layers):
             raise ValueError(f"moe_layers {self.moe_layers} must lie in 0..{self.n_layers - 1}")
+        if self.sliding_windows and len(self.sliding_windows) != self.n_layers:
+            raise ValueError(f"sliding_windows needs one entry per layer ({self.n_layers}), or none")
         for name in ("recorded_expert_bytes", "recorded_dense_bytes"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.moe_layers):
                 raise ValueError(f"{name} needs one entry per MoE layer ({len(self.moe_layers)})")
@@ -87,10 +97,14 @@ class Geometry(BaseModel):
     @property
     def non_expert_params(self) -> int:
         """Weights a decode token reads besides routed experts: attention, shared and dense FFNs, routers, lm_head."""
-        n_moe = len(self.moe_layers)
-        shared = self.ffn_matrices * self.hidden * self.shared_intermediate + self.hidden * self.n_experts
-        dense = self.ffn_matrices * self.hidden * self.dense_intermediate * (self.n_layers - n_moe)
-        return self.n_layers * self.attention_params + n_moe * shared + dense + self.vocab * self.hidden
+        return sum(self.layer_params(layer) for layer in range(self.n_layers)) + self.vocab * self.hidden
+
+    def layer_params(self, layer: int) -> int:
+        """Weights of one layer besides routed experts: attention, then shared experts and router, or the dense FFN."""
+        ffn = self.ffn_matrices * self.hidden
+        if layer in self.moe_layers:
+            return self.attention_params + ffn * self.shared_intermediate + self.hidden * self.n_experts
+        return self.attention_params + ffn * self.dense_intermediate
 
     @property
     def kv_elements_per_token_layer(self) -> int:
@@ -117,6 +131,13 @@ class Geometry(BaseModel):
             return sum(self.recorded_dense_bytes)
         return self.non_expert_params
 
+    def non_expert_bytes_by_layer(self, expert_format: str) -> tuple[int, ...]:
+        """The same layer by layer, and the output head's last; recorded ones count as their MoE layer's, the head among them."""
+        if expert_format == "recorded" and self.recorded_dense_bytes:
+            of_layer = dict(zip(self.moe_layers, self.recorded_dense_bytes, strict=True))
+            return (*(of_layer.get(layer, 0) for layer in range(self.n_layers)), 0)
+        return (*(self.layer_params(layer) for layer in range(self.n_layers)), self.vocab * self.hidden)
+
 
 def _first(config: dict[str, Any], *names: str, default: Any = 0) -> Any:
     for name in names:
@@ -139,6 +160,62 @@ def _moe_layers(config: dict[str, Any], n_layers: int, n_experts: int) -> tuple[
     return tuple(i for i in range(first_dense, n_layers) if i not in dense_only and (i + 1) % max(1, step) == 0)
 
 
+# model_types whose counts were checked against transformers, with what their modelling code fixes and config.json leaves unsaid.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "mixtral": {},
+    "deepseek_v2": {},
+    "granitemoe": {},
+    "qwen2": {"attention_bias": "qkv"},
+    "qwen2_moe": {"attention_bias": "qkv", "has_shared_gate": True},
+    "qwen3": {"qk_norm": "head"},
+    "qwen3_moe": {"qk_norm": "head"},
+    "olmoe": {"qk_norm": "width"},
+    "deepseek_v3": {"has_router_bias": True},
+    "glm4_moe": {"has_router_bias": True},
+    "glm4_moe_lite": {"has_router_bias": True},
+    "gpt_oss": {"has_sinks": True, "has_ffn_bias": True, "has_router_bias": True},
+    "phimoe": {"has_norm_bias": True},
+    "gemma2": {"norms_per_layer": 4, "is_tied": True},
+    "opt": {"attention_bias": "qkvo", "has_ffn_bias": True, "has_norm_bias": True, "is_glu": False, "is_tied": True},
+}
+_OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
+_ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, from the first
+_WINDOW_IF_ASKED = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")  # `sliding_window` counts only with `use_sliding_window`
+
+
+def _sliding_windows(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
+    window, model_type = _first(config, "sliding_window"), config.get("model_type")
+    if not window or not config.get("use_sliding_window", model_type not in _WINDOW_IF_ASKED):
+        return ()
+    if config.get("layer_types"):
+        has_window = [kind == "sliding_attention" for kind in config["layer_types"]]
+    elif model_type in _ALTERNATING:
+        has_window = [i % 2 == 0 for i in range(n_layers)]
+    else:
+        first = _first(config, "max_window_layers") if model_type in _WINDOW_IF_ASKED else 0
+        has_window = [i >= first for i in range(n_layers)]
+    return tuple(window if has else 0 for has in has_window) if any(has_window) else ()
+
+
+def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
+    """The fields that change counts a little: biases, norms, ties, windows, learned positions."""
+    model_type = config.get("model_type", "")
+    known = dict(FAMILIES.get(model_type, {}))
+    if config.get("attention_bias"):
+        known["attention_bias"] = "qkv" if model_type == "glm4_moe" else "qkvo"
+    if config.get("use_qk_norm"):
+        known["qk_norm"] = "head"
+    if config.get("mlp_bias"):
+        known["has_ffn_bias"] = True
+    if config.get("tie_word_embeddings") is not None:
+        known["is_tied"] = config["tie_word_embeddings"]
+    if model_type == "opt":
+        known["n_positions"] = config.get("max_position_embeddings", 2048) + _OPT_POSITION_OFFSET
+    return {**known, "sliding_windows": _sliding_windows(config, n_layers)}
+
+
 def from_config(config: dict[str, Any]) -> Geometry:
     """Geometry from a Hugging Face config.json (as a dict), for the MoE and dense families of docs/capture.md.
 
@@ -148,6 +225,8 @@ def from_config(config: dict[str, Any]) -> Geometry:
     for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         if field not in config:
             raise ValueError(f"config.json: {field} is missing; give the config of a decoder-only language model")
+        if not isinstance(config[field], int) or config[field] < 1:
+            raise ValueError(f"config.json: {field} must be a positive whole number, not {config[field]!r}")
     hidden, n_layers, n_heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     n_experts = _first(config, "num_experts", "n_routed_experts", "num_local_experts")
     moe_layers = _moe_layers(config, n_layers, n_experts)
@@ -161,7 +240,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
         hidden=hidden,
         n_heads=n_heads,
         n_kv_heads=_first(config, "num_key_value_heads", default=n_heads),
-        head_dim=_first(config, "head_dim", default=hidden // n_heads),
+        head_dim=_head_dim(config),
         vocab=config["vocab_size"],
         moe_layers=moe_layers,
         n_experts=n_experts,
@@ -175,5 +254,12 @@ def from_config(config: dict[str, Any]) -> Geometry:
         qk_rope_head_dim=_first(config, "qk_rope_head_dim"),
         qk_nope_head_dim=_first(config, "qk_nope_head_dim"),
         v_head_dim=_first(config, "v_head_dim"),
-        is_glu=config.get("model_type") not in ("opt",),
+        **_details(config, n_layers),
     )
+
+
+def _head_dim(config: dict[str, Any]) -> int:
+    """Width of a query. MLA states its two parts; transformers writes the RoPE part alone into `head_dim`."""
+    if config.get("kv_lora_rank"):
+        return int(_first(config, "qk_nope_head_dim") + _first(config, "qk_rope_head_dim"))
+    return int(_first(config, "head_dim", default=config["hidden_size"] // config["num_attention_heads"]))

@@ -1,0 +1,421 @@
+"""Geometry: parameters against published counts and transformers' own classes, bytes and operations against the papers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warehouse import counts
+from warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
+from warehouse.geometry import Geometry, from_config
+from warehouse.model_tables import HEADINGS, details, refresh, rows
+from warehouse.models import FOLDER, load, names, shipped
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = Path(__file__).resolve().parents[3] / "shared" / "papers"
+MODELS = {model.name: model for model in shipped()}
+SHAPES = {name: model.geometry for name, model in MODELS.items()}
+QWEN3 = SHAPES["qwen3-30b-a3b"]
+WINDOWED = SHAPES["gpt-oss-20b"]
+
+# ------------------------------------------------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize("name", names())
+def test_totals_are_within_one_percent_of_the_published_counts(name: str) -> None:
+    model = MODELS[name]
+    assert model.published is not None
+    assert abs(model.deviation_frac or 0.0) < 0.01
+    assert model.published.source.startswith("https://")
+    assert model.source.startswith("https://")
+    assert (model.published.active_params is None) == (not model.geometry.n_experts)
+
+
+@pytest.mark.parametrize("name", names())
+def test_totals_equal_the_parameters_that_transformers_builds(name: str) -> None:
+    """Oracle: the modelling code's own tensors, without memory behind them."""
+    transformers = pytest.importorskip("transformers")
+    entry = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["config"]
+    config = transformers.AutoConfig.for_model(**entry)
+    assert built_params(config) == counts.total_params(SHAPES[name])
+    assert from_config(config.to_dict()) == SHAPES[name]
+
+
+OTHER_CONFIGS = {
+    "Glm4Moe": {"use_qk_norm": True, "attention_bias": True, "n_routed_experts": 8, "n_shared_experts": 1, "head_dim": 8},
+    "DeepseekV3": {
+        "n_routed_experts": 8, "n_shared_experts": 1, "kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4, "v_head_dim": 6, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "attention_bias": True,
+    },
+    "GraniteMoe": {"num_local_experts": 8, "attention_bias": True},
+    "Phimoe": {"num_local_experts": 8, "attention_bias": True, "sliding_window": 64},
+    "Gemma2": {"head_dim": 8, "sliding_window": 8},
+    "Llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", OTHER_CONFIGS)
+def test_other_families_count_every_parameter(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    moe = {"moe_intermediate_size": 16, "num_experts_per_tok": 2} if "n_routed_experts" in OTHER_CONFIGS[family] else {}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, **moe, **ids, num_key_value_heads=4 if family == "DeepseekV3" else 2, **OTHER_CONFIGS[family]
+    )
+    assert counts.total_params(from_config(config.to_dict())) == built_params(config)
+
+
+def built_params(config) -> int:
+    """Parameters of the model that transformers builds, routers' correction biases (buffers there) included."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    biases = sum(tensor.numel() for name, tensor in model.named_buffers() if "bias" in name)
+    return sum(tensor.numel() for tensor in model.parameters()) + biases
+
+
+@pytest.mark.parametrize(
+    ("name", "static", "total", "active"),  # 1e9, ELMoE-3D section 3
+    [
+        ("qwen3-30b-a3b", 1.2297, 30.53, 3.04),
+        ("glm-4.7-flash", 1.8429, 29.94, 3.58),
+        ("deepseek-v2-lite", 1.1018, 15.71, 2.45),
+        ("gpt-oss-20b", 1.2184, 20.91, 3.61),
+    ],
+)
+def test_elmoe_parameter_table(name: str, static: float, total: float, active: float) -> None:
+    g = SHAPES[name]
+    assert round(g.non_expert_params / 1e9, 4) == static
+    assert round(counts.total_params(g) / 1e9, 2) == total
+    assert round(counts.decode_params(g) / 1e9, 2) == active
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "tolerance"),
+    [
+        ("qwen3-30b-a3b", "all", 0.02),
+        ("qwen3-235b-a22b", "all", 0.02),
+        ("qwen1.5-moe-a2.7b", "all", 0.02),
+        ("mixtral-8x7b", "all", 0.02),
+        ("mixtral-8x22b", "all", 0.02),
+        ("olmoe-1b-7b", "all", 0.02),
+        ("gpt-oss-20b", "read", 0.002),
+        ("gpt-oss-120b", "read", 0.002),
+        ("deepseek-v2-lite", "read", 0.03),
+    ],
+)
+def test_published_active_counts_fit_one_of_the_definitions(name: str, count: str, tolerance: float) -> None:
+    g, published = SHAPES[name], MODELS[name].published
+    assert published is not None
+    ours = counts.active_params(g, with_embeddings=True) if count == "all" else counts.decode_params(g)
+    assert ours == pytest.approx(published.active_params, rel=tolerance)
+
+
+def test_a_name_is_not_a_count() -> None:
+    """GLM-4.7-Flash calls itself A3B; no definition comes closer than 8 % to 3e9."""
+    assert counts.active_params(SHAPES["glm-4.7-flash"], with_embeddings=False) > 1.08 * 3e9
+
+
+@pytest.mark.parametrize("name", names())
+def test_active_counts_are_ordered(name: str) -> None:
+    g = SHAPES[name]
+    bare, read, full = counts.active_params(g, False), counts.decode_params(g), counts.active_params(g, True)
+    assert bare < read <= full <= counts.total_params(g)
+    assert (full == counts.total_params(g)) == (not g.n_experts)
+    assert (read == full) == (g.is_tied and not g.n_positions)
+
+
+def test_decode_weights_of_dense_models() -> None:
+    """Kelle's W: attention, FFN and output head, without the input table."""
+    goldens = {"llama-2-7b": 6_607_077_376, "llama-2-13b": 12_851_609_600, "llama-3.2-3b": 3_212_574_720}
+    assert {name: SHAPES[name].non_expert_params for name in goldens} == goldens
+    opt = SHAPES["opt-6.7b"]
+    assert opt.non_expert_params == 32 * (4 * 4096**2 + 2 * 4096 * 16384) + 50272 * 4096
+
+
+@pytest.mark.parametrize("table", ["model_geometry_dense.csv", "model_geometry_moe.csv"])
+def test_shapes_equal_the_tables_of_the_papers(table: str) -> None:
+    if not (PAPERS / table).exists():
+        pytest.skip(f"{table} is not here")
+    fields = {
+        "layers": "n_layers", "hidden": "hidden", "q_heads": "n_heads", "kv_heads": "n_kv_heads", "head_dim": "head_dim",
+        "ffn": "dense_intermediate", "vocab": "vocab", "routed_experts": "n_experts", "top_k": "top_k",
+        "moe_intermediate": "expert_intermediate", "expert_params": "expert_params",
+    }  # fmt: skip
+    for row in csv.DictReader((PAPERS / table).open(encoding="utf-8")):
+        g = SHAPES[row["model"].lower()]
+        assert {c: int(row[c]) for c in fields if c in row} == {c: getattr(g, f) for c, f in fields.items() if c in row}
+        assert g.is_glu == (row.get("gated_ffn", "1") == "1")
+        assert len(g.moe_layers) == int(row.get("moe_layers", 0))
+        count, _, width = row.get("shared_experts", "").partition("x")
+        assert not width or g.shared_intermediate == int(count) * int(width)
+
+
+# ------------------------------------------------------------------------------------------------------- bytes
+
+
+def test_expert_bytes() -> None:
+    assert QWEN3.expert_bytes("bf16")[0] == 9_437_184
+    assert QWEN3.expert_bytes("int8-g32")[0] == 5_013_504
+    all_experts = counts.parameters(QWEN3).experts
+    assert round(value_bytes(all_experts, "bf16") / 1e9, 2) == 57.98
+    assert round(value_bytes(all_experts, "int8-g32") / 1e9, 2) == 30.80
+    assert SHAPES["gpt-oss-20b"].expert_bytes("mxfp4")[0] == 13_219_200
+    assert SHAPES["gpt-oss-20b"].expert_bytes("bf16")[0] == 49_766_400
+    assert round(SHAPES["glm-4.7-flash"].expert_bytes("int8-g32")[0] / 1e6, 3) == 10.027
+    assert [round(SHAPES[m].expert_bytes("fp16")[0] / 1e6, 1) for m in ("mixtral-8x7b", "mixtral-8x22b")] == [352.3, 604.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("qwen3-30b-a3b", 1.307), ("glm-4.7-flash", 1.958), ("deepseek-v2-lite", 1.171), ("gpt-oss-20b", 1.295)],
+)
+def test_static_bytes_of_elmoe(name: str, gigabytes: float) -> None:
+    """ELMoE-3D section 3, as rounded there."""
+    assert counts.static_bytes(SHAPES[name], "int8-g32") / 1e9 == pytest.approx(gigabytes, abs=6e-4)
+
+
+@pytest.mark.parametrize(("name", "gigabytes"), [("deepseek-v2-lite", 1.099), ("qwen1.5-moe-a2.7b", 1.544)])
+def test_static_bytes_of_slicemoe(name: str, gigabytes: float) -> None:
+    """SliceMoE section 2 lists attention, shared experts, dense layer and output head: it leaves the routers out."""
+    p = counts.parameters(SHAPES[name])
+    without_routers = p.attention + p.shared_ffn + p.dense_ffn + p.head
+    assert value_bytes(without_routers, "int8") / 1e9 == pytest.approx(gigabytes, abs=7e-4)
+    assert SHAPES[name].non_expert_bytes("int8-g32") == without_routers + p.routers
+
+
+@pytest.mark.parametrize(("name", "n_bytes"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)])
+def test_checkpoint_bytes_to_the_last_byte(name: str, n_bytes: int) -> None:
+    """total_size of openai/gpt-oss-*'s model.safetensors.index.json: MXFP4 experts, the rest bfloat16."""
+    assert counts.weight_bytes(SHAPES[name], "mxfp4", "bf16", "bf16") == n_bytes
+
+
+def test_slices_of_slicemoe() -> None:
+    weights = SHAPES["deepseek-v2-lite"].expert_params
+    assert weights == SHAPES["qwen1.5-moe-a2.7b"].expert_params == 8_650_752
+    assert slice_bytes(weights, 8, 4) == (5_136_384, 4_325_376)
+    assert slice_bytes(weights, 4, 2) == (2_973_696, 2_162_688)
+    assert sum(slice_bytes(weights, 4, 2)) == slice_bytes(weights, 8, 4)[0]
+
+
+@given(st.integers(1, 10**8), st.integers(2, 16), st.data())
+def test_slices_hold_every_bit_once(n_weights: int, bits_high: int, data: st.DataObject) -> None:
+    bits_low = data.draw(st.integers(1, bits_high - 1))
+    msb, lsb = slice_bytes(n_weights, bits_high, bits_low)
+    bits = 8 * (msb + lsb - 3 * -(-n_weights // 32))
+    assert n_weights * bits_high <= bits < n_weights * bits_high + 16
+    assert sum(slice_bytes(n_weights, bits_high, bits_low, "symmetric")) < msb + lsb
+
+
+@pytest.mark.parametrize("name", [name for name, g in SHAPES.items() if g.n_experts])
+def test_symmetric_halves_are_the_int8_expert(name: str) -> None:
+    g = SHAPES[name]
+    msb, lsb = slice_bytes(g.expert_params, 8, 4, "symmetric")
+    assert msb == lsb
+    assert msb + lsb == g.expert_bytes("int8-g32")[0]
+
+
+def test_cache_bytes() -> None:
+    assert counts.kv_bytes_per_token(QWEN3, "bf16") == 98_304
+    assert counts.kv_bytes_per_token(SHAPES["llama-2-7b"], "fp16") == 524_288
+    assert counts.kv_layer_bytes_per_token(SHAPES["mixtral-8x7b"], "fp16") == 4096
+    elements = {"qwen3-30b-a3b": 48 * 1024, "glm-4.7-flash": 47 * 576, "deepseek-v2-lite": 27 * 576, "gpt-oss-20b": 24 * 1024}
+    assert {name: counts.kv_bytes_per_token(SHAPES[name], "int8") for name in elements} == elements
+
+
+def test_windows_cap_the_cache() -> None:
+    assert WINDOWED.sliding_windows == (128, 0) * 12
+    assert counts.kv_bytes(WINDOWED, 100, "bf16") == 100 * 24 * 2048
+    assert counts.kv_bytes(WINDOWED, 1024, "bf16") == (12 * 128 + 12 * 1024) * 2048
+    mistral = SHAPES["mistral-7b"]
+    assert counts.kv_bytes(mistral, 10_000, "bf16") == counts.kv_bytes(mistral, 4096, "bf16")
+    assert not any(SHAPES[name].sliding_windows for name in ("qwen2-7b", "qwen1.5-moe-a2.7b", "qwen3-8b", "mixtral-8x7b"))
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        ({"model_type": "gpt_oss", "sliding_window": 128}, (128, 0, 128, 0)),
+        ({"model_type": "mistral", "sliding_window": 4096}, (4096,) * 4),
+        ({"model_type": "mixtral", "sliding_window": None}, ()),
+        ({"model_type": "qwen2", "sliding_window": 32}, ()),
+        ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (0, 0, 0, 32)),
+        ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 4}, ()),
+        ({"sliding_window": 32, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (0, 0, 0, 32)),
+    ],
+)
+def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple[int, ...]) -> None:
+    shape = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100}
+    assert from_config(shape | config).sliding_windows == windows
+
+
+# ------------------------------------------------------------------------------------------------------- operations
+
+
+def test_decode_operations() -> None:
+    llama = SHAPES["llama-2-7b"]
+    assert counts.ops_per_token(llama, 1000) == 2 * 6_607_077_376 + 32 * 2 * 2 * 32 * 128 * 1000
+    head = 2 * 32000 * 4096
+    assert counts.ops_per_token(llama, 1000) - counts.ops_per_token(llama, 1000, with_head=False) == head
+    moe = 2 * (QWEN3.non_expert_params + 48 * 8 * QWEN3.expert_params)
+    assert counts.ops_per_token(QWEN3, 500) == moe + 48 * 4 * 32 * 128 * 500
+    windowed = 4 * 64 * 64 * 12 * (128 + 1000)
+    assert counts.ops_per_token(WINDOWED, 1000) == counts.ops_per_token(WINDOWED, 1) + windowed - 4 * 64 * 64 * 24
+
+
+def test_latent_attention_operations() -> None:
+    """MLA: a decode token meets the 576-wide latent, a prefill expanded keys (192) and values (128), 16 heads each."""
+    g = SHAPES["deepseek-v2-lite"]
+    per_context = 27 * 2 * 16 * (512 + 64 + 512)
+    assert counts.ops_per_token(g, 101) - counts.ops_per_token(g, 1) == 100 * per_context
+    pairs = 100 * 101 // 2
+    body = 2 * 100 * (g.non_expert_params - 102400 * 2048 + 26 * 6 * g.expert_params)
+    assert counts.prefill_ops(g, 100, n_logits=0) == body + 27 * 2 * 16 * (192 + 128) * pairs
+    again = 27 * 2 * 512 * 16 * (128 + 128) * 50
+    halves = counts.prefill_ops(g, 50, n_logits=0) + counts.prefill_ops(g, 50, n_past=50, n_logits=0)
+    assert halves == counts.prefill_ops(g, 100, n_logits=0) + again
+
+
+SHORT = WINDOWED.model_copy(update={"n_layers": 2, "moe_layers": (0, 1), "sliding_windows": (5, 0)})
+
+
+@given(st.integers(0, 12), st.integers(1, 12))
+def test_prefill_is_the_sum_of_its_tokens_and_of_its_chunks(n_past: int, n_tokens: int) -> None:
+    tokens = range(n_past + 1, n_past + n_tokens + 1)
+    chunk = counts.prefill_ops(SHORT, n_tokens, n_past, n_logits=n_tokens)
+    assert chunk == sum(counts.ops_per_token(SHORT, n) for n in tokens)
+    whole = counts.prefill_ops(SHORT, n_past + n_tokens, n_logits=n_past + n_tokens)
+    assert whole == counts.prefill_ops(SHORT, n_past, n_logits=n_past) + chunk
+
+
+@given(st.sampled_from(names()), st.integers(1, 10_000), st.integers(1, 10_000))
+def test_longer_contexts_never_cost_less(name: str, one: int, other: int) -> None:
+    g, (short, long) = SHAPES[name], sorted((one, other))
+    assert counts.kv_bytes(g, short, "int8") <= counts.kv_bytes(g, long, "int8") <= long * counts.kv_bytes_per_token(g, "int8")
+    assert 0 < counts.ops_per_token(g, short) <= counts.ops_per_token(g, long)
+
+
+# ------------------------------------------------------------------------------------------------------- reading and refusing
+
+
+def test_older_manifests_load() -> None:
+    new = {
+        "is_tied", "sliding_windows", "n_positions", "attention_bias", "qk_norm", "has_sinks", "has_ffn_bias", "has_router_bias",
+        "has_shared_gate", "has_norm_bias", "norms_per_layer",
+    }  # fmt: skip
+    plain = SHAPES["mixtral-8x7b"]
+    old = {field: value for field, value in plain.model_dump(mode="json").items() if field not in new}
+    assert Geometry.model_validate(old) == plain
+
+
+def test_mla_head_width_is_not_the_rope_part() -> None:
+    config = json.loads((FOLDER / "deepseek-v2-lite.json").read_text(encoding="utf-8"))["config"]
+    assert from_config(config | {"head_dim": 64}).head_dim == 192
+
+
+def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
+    config = json.loads((FOLDER / "olmoe-1b-7b.json").read_text(encoding="utf-8"))["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load("OLMoE-1B-7B").geometry == load(str(tmp_path / "config.json")).geometry == load(str(tmp_path)).geometry
+    assert (load(str(tmp_path)).name, load(str(tmp_path)).published) == (tmp_path.name, None)
+    assert load(str(tmp_path)).note == ""
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
+    assert "counts of model_type 'another' were not checked" in dict(details(load(str(tmp_path))))["note"]
+    assert len(names()) == 18
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"hidden_size": 8}', "num_hidden_layers is missing"),
+        (
+            '{"hidden_size": "8", "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}',
+            "hidden_size must be a positive",
+        ),
+        ('{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 0, "vocab_size": 9}', "num_attention_heads must be"),
+        (
+            '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 9, "num_experts": 4}',
+            "top_k 0 must",
+        ),
+        (
+            '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 9, "sliding_window": 4,'
+            ' "layer_types": ["sliding_attention"]}',
+            "sliding_windows needs one entry per layer",
+        ),
+        (
+            '{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9, "num_experts": 4,'
+            ' "moe_layer_freq": "x"}',
+            "wrong type",
+        ),
+    ],
+)
+def test_bad_configs_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as refusal:
+        load(str(path))
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="give qwen3-30b-a3b, or the path"):
+        load("qwen3-30b")
+    with pytest.raises(ValueError, match="give mixtral-8x7b, or the path"):
+        load("mixtral-8-7b")
+    with pytest.raises(ValueError, match=r"give deepseek-v2-lite, glm-4\.7-flash, "):
+        load("@")
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown number format 'int3'"):
+        counts.kv_bytes_per_token(QWEN3, "int3")
+    with pytest.raises(ValueError, match="0 < bits_low < bits_high"):
+        slice_bytes(100, 4, 4)
+    with pytest.raises(ValueError, match="count the token itself"):
+        counts.ops_per_token(QWEN3, 0)
+    with pytest.raises(ValueError, match="n_logits <= n_tokens"):
+        counts.prefill_ops(QWEN3, 3, n_logits=4)
+    unknown = QWEN3.model_copy(update={"hidden": 0})
+    with pytest.raises(ValueError, match="records no widths"):
+        counts.total_params(unknown)
+
+
+# ------------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_printed_rows_and_lines() -> None:
+    row = dict(zip(HEADINGS, rows([MODELS["qwen3-30b-a3b"]])[0], strict=True))
+    assert row["total, B"] == "30.532"
+    assert row["deviation"] == "+0.11 %"
+    assert (row["active, B"], row["of it read, B"], row["without tables, B"]) == ("3.353", "3.042", "2.731")
+    assert (row["expert, MB (bf16)"], row["KV, kB/token (bf16)"]) == ("9.44", "98.30")
+    lines = dict(details(MODELS["gpt-oss-20b"]))
+    assert lines["sliding window"] == "128 tokens in 12 of 24 layers"
+    assert lines["parameters: total"] == "20,914,757,184"
+    assert all(f"all weights, {name}" in lines for name in EXPERT_FORMATS)
+    assert lines["all weights, fp32"] == f"{4 * 20_914_757_184:,} B"
+
+
+def test_a_config_of_ones_own_prints_without_published_counts(tmp_path: Path) -> None:
+    config = json.loads((FOLDER / "llama-2-7b.json").read_text(encoding="utf-8"))["config"]
+    (tmp_path / "mine.json").write_text(json.dumps(config))
+    model = load(str(tmp_path / "mine.json"))
+    row = dict(zip(HEADINGS, rows([model])[0], strict=True))
+    assert (row["model"], row["published, B"], row["deviation"], row["total, B"]) == ("mine", "", "", "6.738")
+    assert "published" not in dict(details(model))
+
+
+def test_the_document_is_current() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert refresh(text) == text, "run `python -m warehouse.model_tables docs/models.md`"
+    assert all(text.count(f"| {name} |") == 3 for name in names())

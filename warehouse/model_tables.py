@@ -1,0 +1,150 @@
+"""Models as people read them: rows and lines for the terminal, and the tables of docs/models.md.
+
+python -m warehouse.model_tables docs/models.md      rewrites what stands between `<!-- models NAME -->` and `<!-- end -->`
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from warehouse import counts
+from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS, value_bytes
+from warehouse.geometry import Geometry
+from warehouse.models import Model, shipped
+
+HEADINGS = (
+    "model", "layers", "MoE layers", "experts", "top-k", "total, B", "published, B", "deviation", "active, B", "of it read, B",
+    "without tables, B", "published active, B", "expert, MB (bf16)", "KV, kB/token (bf16)",
+)  # fmt: skip
+
+
+def rows(models: Iterable[Model]) -> list[tuple[str, ...]]:
+    """One row per model under HEADINGS, as text: B is 1e9 parameters, MB and kB are decimal."""
+    return [_row(model) for model in models]
+
+
+def _row(model: Model) -> tuple[str, ...]:
+    g, published = model.geometry, model.published
+    deviation = model.deviation_frac
+    active = [_billions(n) for n in (counts.active_params(g, True), counts.decode_params(g), counts.active_params(g, False))]
+    return (
+        model.name,
+        str(g.n_layers),
+        str(len(g.moe_layers)),
+        str(g.n_experts) if g.n_experts else "",
+        str(g.top_k) if g.n_experts else "",
+        _billions(counts.total_params(g)),
+        _billions(published.total_params) if published else "",
+        f"{100 * deviation:+.2f} %" if deviation is not None else "",
+        *active,
+        _billions(published.active_params) if published and published.active_params else "",
+        f"{value_bytes(g.expert_params, 'bf16') / 1e6:,.2f}" if g.n_experts else "",
+        f"{counts.kv_bytes_per_token(g, 'bf16') / 1e3:,.2f}",
+    )
+
+
+def _billions(n: int) -> str:
+    return f"{n / 1e9:,.3f}"
+
+
+def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
+    """(label, value) lines about one model: its shape, parameters by part, bytes by format, cache and operations."""
+    g, p, published = model.geometry, counts.parameters(model.geometry), model.published
+    windows = sorted(set(g.sliding_windows) - {0})
+    lines = [
+        ("architecture", g.architecture),
+        ("config", model.source),
+        ("layers", f"{g.n_layers}, of them {len(g.moe_layers)} MoE; hidden {g.hidden}, vocabulary {g.vocab:,}"),
+        ("attention", _attention(g)),
+    ]
+    if windows:
+        n_windowed = sum(window > 0 for window in g.sliding_windows)
+        lines += [("sliding window", f"{', '.join(map(str, windows))} tokens in {n_windowed} of {g.n_layers} layers")]
+    if g.n_experts:
+        shared = f", shared width {g.shared_intermediate}" if g.shared_intermediate else ""
+        lines += [("experts", f"{g.n_experts} per MoE layer, top-{g.top_k}, width {g.expert_intermediate}{shared}")]
+    lines += [(f"parameters: {name.replace('_', ' ')}", f"{n:,}") for name, n in vars(p).items() if n]
+    lines += [("parameters: total", f"{p.total:,}")]
+    if published:
+        lines += [("published", f"{published.total_params:,} ({100 * (model.deviation_frac or 0):+.2f} %): {published.source}")]
+    lines += [("note", model.note)] if model.note else []
+    lines += [(f"active, {name}", f"{count(g):,}") for name, count in ACTIVE.items()]
+    lines += [(f"one expert, {name}", f"{g.expert_bytes(name)[0]:,} B") for name in EXPERT_FORMATS if g.n_experts]
+    for name in EXPERT_FORMATS:
+        unquantised = name if name in FLOAT_FORMATS else "fp16"
+        lines += [(f"all weights, {name}", f"{counts.weight_bytes(g, name, name, unquantised):,} B")]
+    lines += [(f"read by every token, {name}", f"{counts.static_bytes(g, name):,} B") for name in ("int8-g32", "bf16")]
+    lines += [(f"KV per token, {name}", f"{counts.kv_bytes_per_token(g, name):,} B") for name in ("int8", *FLOAT_FORMATS)]
+    return [
+        *lines,
+        (f"KV of {context_tokens:,} tokens, bf16", f"{counts.kv_bytes(g, context_tokens, 'bf16'):,} B"),
+        (f"operations of a decode token at {context_tokens:,}", f"{counts.ops_per_token(g, context_tokens):,}"),
+        (f"operations of a prefill of {context_tokens:,}", f"{counts.prefill_ops(g, context_tokens):,}"),
+    ]
+
+
+def _attention(g: Geometry) -> str:
+    if g.kv_lora_rank:
+        q = f"q latent {g.q_lora_rank}, " if g.q_lora_rank else ""
+        dims = f"nope {g.qk_nope_head_dim}, rope {g.qk_rope_head_dim}, v {g.v_head_dim}"
+        return f"MLA, {g.n_heads} heads, {q}kv latent {g.kv_lora_rank}, {dims}"
+    return f"{g.n_heads} heads, {g.n_kv_heads} KV heads, head width {g.head_dim}"
+
+
+ACTIVE: dict[str, Callable[[Geometry], int]] = {
+    "with input table and output head": lambda g: counts.active_params(g, with_embeddings=True),
+    "as a decode token reads (head, no input table)": counts.decode_params,
+    "without input table and output head": lambda g: counts.active_params(g, with_embeddings=False),
+}
+
+# ------------------------------------------------------------------------------------------------------ docs/models.md
+
+_BLOCK = re.compile(r"(<!-- models (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _markdown(headings: Iterable[str], table: Iterable[Iterable[str]]) -> str:
+    head = list(headings)
+    return "".join(
+        "".join(f"| {cell} " if cell else "| " for cell in line) + "|\n" for line in (head, ["---"] * len(head), *table)
+    )
+
+
+def _shape(model: Model) -> tuple[Any, ...]:
+    g = model.geometry
+    experts = (g.n_experts, g.top_k, g.expert_intermediate, g.shared_intermediate or "") if g.n_experts else ("", "", "", "")
+    windows = sorted(set(g.sliding_windows) - {0})
+    in_layers = f"{windows[0]} in {sum(w > 0 for w in g.sliding_windows)} layers" if windows else ""
+    has_dense = len(g.moe_layers) < g.n_layers
+    return (model.name, g.hidden, _attention(g), *experts, g.dense_intermediate if has_dense else "", g.vocab, in_layers)
+
+
+def _counts_block() -> str:
+    return _markdown(HEADINGS, rows(shipped()))
+
+
+def _shapes_block() -> str:
+    experts = ("experts", "top-k", "expert width", "shared width")
+    headings = ("model", "hidden", "attention", *experts, "dense FFN", "vocabulary", "window")
+    return _markdown(headings, [[str(cell) for cell in _shape(model)] for model in shipped()])
+
+
+def _sources_block() -> str:
+    lines = [(m.name, m.source, m.published.source + (f". {m.note}" if m.note else "")) for m in shipped() if m.published]
+    return _markdown(("model", "config", "published count"), lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"counts": _counts_block, "shapes": _shapes_block, "sources": _sources_block}
+
+
+def refresh(text: str) -> str:
+    """The document with its tables as computed now."""
+    return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], text)
+
+
+if __name__ == "__main__":
+    for document in map(Path, sys.argv[1:]):
+        document.write_text(refresh(document.read_text(encoding="utf-8")), encoding="utf-8")

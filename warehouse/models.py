@@ -1,0 +1,99 @@
+"""The models that ship as geometry: the config.json keys that matter, with the published parameter counts beside our own.
+
+A user's own config.json goes the same way; how a model is printed is in warehouse.model_tables.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from warehouse.counts import total_params
+from warehouse.geometry import FAMILIES, Geometry, from_config
+
+FOLDER = Path(__file__).parent / "models"
+
+
+class Published(BaseModel):
+    """Parameter counts as the publisher rounds them, and where; active_params: None where a model is dense."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    total_params: int
+    active_params: int | None
+    source: str
+
+
+class Model(BaseModel):
+    """A named geometry, where its config comes from, and what its publisher counts (None for a config of the user's own).
+
+    note: what to know before trusting the counts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    geometry: Geometry
+    source: str
+    published: Published | None
+    note: str = ""
+
+    @property
+    def deviation_frac(self) -> float | None:
+        """Our total over the published one, less 1."""
+        return total_params(self.geometry) / self.published.total_params - 1 if self.published else None
+
+
+def names() -> tuple[str, ...]:
+    """Names of the shipped models, in order."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def shipped() -> tuple[Model, ...]:
+    """All shipped models, by name."""
+    return tuple(load(name) for name in names())
+
+
+def load(name_or_path: str) -> Model:
+    """A shipped model by name (any case), or the geometry of a config.json by path.
+
+    Raises ValueError in one line for an unknown name, a missing or unreadable file and a config that lacks a field.
+    """
+    if name_or_path.lower() in names():
+        path = FOLDER / f"{name_or_path.lower()}.json"
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        geometry = from_config(entry.pop("config"))
+        return Model(name=path.stem, geometry=geometry, **entry)
+    path = Path(name_or_path)
+    if path.suffix != ".json" and not path.exists():
+        near = difflib.get_close_matches(name_or_path.lower(), names(), 1)
+        starts = [name for name in names() if name.startswith(name_or_path.lower())]
+        known = ", ".join(starts or near or names())
+        raise ValueError(f"no model {name_or_path!r} ships; give {known}, or the path of a config.json")
+    return _read(path / "config.json" if path.is_dir() else path)
+
+
+def _read(path: Path) -> Model:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as JSON ({error}); give a model's config.json") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: holds no JSON object; give a model's config.json")
+    try:
+        geometry = from_config(config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "config"
+        raise ValueError(f"{path}: {field}: {first['msg']}; give a model's config.json") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
+    family = config.get("text_config", config).get("model_type", "")
+    note = "" if family in FAMILIES else f"counts of model_type {family!r} were not checked: biases, norms or more may be missing"
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return Model(name=name, geometry=geometry, source=str(path), published=None, note=note)
