@@ -12,12 +12,21 @@ from typing import Annotated
 
 import typer
 
-from flows import commands_capture, commands_flows, commands_replay, commands_store, commands_warehouse
+from flows import (
+    commands_capture,
+    commands_flows,
+    commands_hardware,
+    commands_models,
+    commands_replay,
+    commands_store,
+    commands_warehouse,
+)
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "datasets", "safetensors", "tokenizers"), "capture"),
     **dict.fromkeys(("prefect", "fastapi", "sqlalchemy"), "flows"),
     **dict.fromkeys(("altair", "vl_convert", "jinja2"), "dashboards"),
+    "scipy": "calibrate",
 }
 
 INTERRUPTED = 130
@@ -46,6 +55,10 @@ app = typer.Typer(
     """,
 )
 importers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Turn another engine's trace into a tape.")
+models = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Model geometry: parameters, bytes, operations.")
+machines = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Machines: list, show, compare, start your own.")
+calibrate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Fit cost models to measurements.")
+validate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Compare cost models with measurements.")
 
 
 @app.callback()
@@ -66,8 +79,21 @@ app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
 app.command("rm")(commands_store.rm)
 app.command("replay")(commands_replay.replay)
+app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)
+app.add_typer(models, name="models")
+models.command("list")(commands_models.models_list)
+models.command("show")(commands_models.models_show)
+app.add_typer(machines, name="hardware")
+machines.command("list")(commands_hardware.hardware_list)
+machines.command("show")(commands_hardware.hardware_show)
+machines.command("diff")(commands_hardware.hardware_diff)
+machines.command("new")(commands_hardware.hardware_new)
+app.add_typer(calibrate, name="calibrate")
+calibrate.command("gpu")(commands_hardware.calibrate_gpu)
+app.add_typer(validate, name="validate")
+validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("load")(commands_warehouse.load)
 app.command("sql")(commands_warehouse.sql)
 app.command("query")(commands_warehouse.query)

@@ -162,13 +162,13 @@ def evaluate(
     """
     from capture.evaluate import evaluate as measure
     from flows.console import print_table, progress_bar
-    from warehouse.results import write_quality
+    from warehouse.results import write_rows
     from warehouse.tape import Store
 
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     with progress_bar("evaluate") as show:
         rows = measure(model, names, max_items, device, dtype, show)
-    write_quality(Store(store), rows)
+    write_rows(Store(store), "quality", rows)
     columns = ("dataset", "bits_per_byte", "perplexity", "accuracy", "n_items", "n_tokens")
     print_table(model, columns, [[_short(row.get(c)) for c in columns] for row in rows], numbers=columns[1:])
 

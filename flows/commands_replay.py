@@ -98,8 +98,37 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
     )
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
     if ran["is_extrapolated"]:
-        note("outside the range the hardware's costs were measured on: read times and energies as an extrapolation")
+        note(f"outside the range of the hardware's costs: {ran['outside_envelope']}; read times and energies as an extrapolation")
     note(f"result {replay_id}")
+
+
+def timeline(
+    result: Annotated[str, typer.Argument(metavar="RESULT", help="A replay's id, or the start of one.", show_default=False)],
+    which: Annotated[
+        str, typer.Option("--pass", help="The slowest or median decode pass, or a pass number of the tape.")
+    ] = "slowest",
+    policy: Annotated[str | None, typer.Option("--policy", help="my.py:MyCache, where the replay ran a policy of yours.")] = None,
+    hardware: Annotated[str | None, typer.Option("--hardware", help="my.toml, where it ran on a machine of yours.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Show when each resource of the machine is busy in one forward pass of a replay, and record it for the hardware page.
+
+    \b
+    Examples:
+      tokentape timeline 3f2a91
+      tokentape timeline 3f2a91 --pass 40
+    """
+    from flows import steps
+    from flows.console import note, percent, print_table, quantity
+    from hw.timeline import busy_s
+    from warehouse.tape import Store
+
+    step_id, title, placed, end_s = steps.of_replay(Store(store), result, which, policy, hardware)
+    rows = [
+        (name, quantity(busy, "s"), percent(busy / end_s)) for name, busy in sorted(busy_s(placed).items(), key=lambda b: -b[1])
+    ]
+    print_table(f"{title}: {quantity(end_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))
+    note(f"step {step_id} recorded: `tokentape load` and `tokentape site` draw it")
 
 
 def verify(

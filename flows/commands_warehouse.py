@@ -21,13 +21,14 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
 
     Readers see the old warehouse or the new one, never half of it. Dropping the file and loading again gives the same tables.
     """
+    from flows import machines
     from flows.console import note
     from warehouse import load as loader
     from warehouse.tape import Store
 
     place = Store(store)
     target = _database(store, database)
-    report = loader.load(place, target)
+    report = loader.load(place, target, machines.shipped())
     note(f"{target}: {report}")
 
 

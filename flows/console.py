@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from capture.run import Progress
 
+SHORT = 36  # characters of a first column that is never folded
 PIPED_WIDTH = 160  # columns of a table that goes to a file or another program
 
 
@@ -20,8 +21,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for i, name in enumerate(columns):
+        is_short = i == 0 and max((len(str(row[0])) for row in rows), default=0) <= SHORT
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold", no_wrap=is_short)
     for row in rows:
         table.add_row(*(str(value) for value in row))
     if title:

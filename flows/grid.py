@@ -20,7 +20,7 @@ from pathlib import Path
 import hw
 import policies
 import replay
-from flows import own_policy
+from flows import machines, own_policy
 from flows.names import unknown
 from flows.study import Study, matching
 from hw import spec
@@ -29,7 +29,7 @@ from replay import experts
 from replay.result import ReplayResult
 from replay.semantics import Semantics
 from replay.trace import Trace, trace_from_tables
-from warehouse import geometry, results
+from warehouse import counts, formats, geometry, results
 from warehouse.tape import Manifest, Store
 
 RUNNERS: dict[str, Callable[[int], Executor]] = {
@@ -94,6 +94,8 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
         result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
     if not results.has_result(store, key):
+        if cell.hardware:
+            _record_machine(_absolute(store), cell.hardware)
         results.write_result(store, key, result.tables(key, study))
     return key, result
 
@@ -221,6 +223,12 @@ def load_hardware(name_or_path: str) -> spec.HardwareSpec:
 _hardware = lru_cache(maxsize=32)(spec.load)
 
 
+@lru_cache(maxsize=32)
+def _record_machine(uri: str, name_or_path: str) -> None:
+    """Once per process: the machine's numbers, beside the results that ran on it."""
+    machines.record(Store(uri), load_hardware(name_or_path))
+
+
 @lru_cache(maxsize=64)
 def _manifest(uri: str, trace_id: str) -> Manifest:
     return Store(uri).open(trace_id).manifest
@@ -237,10 +245,12 @@ def format_of(store: Store, cell: Cell) -> str:
 @lru_cache(maxsize=1)
 def source_sha256() -> str:
     """Hash of the sources of policies/, hw/, replay/ and the geometry: a result is of the code that made it."""
-    digest = hashlib.sha256(Path(str(geometry.__file__)).read_bytes())
+    digest = hashlib.sha256()
+    for module in (geometry, formats, counts):
+        digest.update(Path(str(module.__file__)).read_bytes())
     for room in (policies, hw, replay):
         folder = Path(room.__path__[0])
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted((*folder.rglob("*.py"), *folder.glob("timings/*.toml"), *folder.glob("fits/*.toml"))):
             digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()

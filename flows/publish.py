@@ -8,6 +8,7 @@ from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
 from dashboards.site import build
+from flows import machines
 from warehouse.load import database_path, load
 from warehouse.tape import Store
 
@@ -16,5 +17,5 @@ from warehouse.tape import Store
 def publish(store: str | None = None, site: str = "site") -> str:
     """Loads the store's warehouse and writes the pages into `site`; the path of the index page."""
     database = database_path(Store(store))
-    load(Store(store), database)
+    load(Store(store), database, machines.shipped())
     return str(build(database, Path(site)))

@@ -1,110 +1,138 @@
-"""A machine is one TOML file in which every number has a source; this module loads and checks it.
+"""A machine is one TOML file: engines, memory tiers and links, every number with its source. This module loads and checks it.
 
-A number is `{value, source}` with an optional range `low`, `high`. A source is a URL, a DOI, a paper with its table or section,
-or the visible word "assumed". The loader refuses a number without one, unknown keys and impossible values, naming file and key.
+A file may name a `base`, a shipped machine or another file, and then holds only what differs. Numbers are those of ONE device;
+`n_devices` says how many share the work. static_w, idle_w, max_w and area_mm2 are those of the whole machine.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 import tomllib
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hw import dram
+from hw.sourced import BadSpec, Sourced, build, numbers
+
 SPECS = Path(__file__).parent / "specs"
-
-
-class BadSpec(ValueError):
-    """A hardware file that cannot be trusted; the message names the file, the key and the remedy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sourced:
-    """A number, the range it may lie in, and where it comes from."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-
-    @property
-    def is_assumed(self) -> bool:
-        """The value or an end of its range rests on no measured or cited source."""
-        return "assumed" in self.source
+KINDS = ("sram", "edram", "hbm", "dram", "flash")
+ROUNDING = 1.01  # published peaks are rounded: 4.13 TOPS, 1.83 GHz
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Compute. `ops_per_s`: dtype -> operations/s (a multiply-add is two); `efficiency_frac`: share of it that is reached."""
+    """Compute: a multiply-add is two operations; dtype is the wider operand's."""
 
-    ops_per_s: dict[str, Sourced]
-    efficiency_frac: Sourced
+    ops_per_s: dict[str, Sourced]  # by dtype
+    efficiency_frac: Sourced  # share of it that is reached
     energy_pj_per_op: Sourced
+    memory: str = ""  # tier it computes from; empty: the machine's fast tier
+    memory_bytes_per_s: Sourced | None = None  # what it reads from there, where it is not the tier's own peak (in-memory compute)
+    n_units: Sourced | None = None  # streaming multiprocessors, processing elements
+    macs_per_unit: dict[str, Sourced] = field(default_factory=dict)  # per cycle, by dtype
+    other_ops_per_cycle: Sourced | None = None  # counted by the source beside its multiply-adds
+    clock_hz: Sourced | None = None
+    local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
+    area_mm2: Sourced | None = None
+
+    def bound_ops_per_s(self, dtype: str) -> float | None:
+        """Units x multiply-adds x 2 x clock, plus the other operations; None where the file does not give all of them."""
+        if self.n_units is None or self.clock_hz is None or dtype not in self.macs_per_unit:
+            return None
+        other = self.other_ops_per_cycle.value if self.other_ops_per_cycle else 0.0
+        return (2.0 * self.n_units.value * self.macs_per_unit[dtype].value + other) * self.clock_hz.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemTier:
-    """A memory. `efficiency_frac`: share of the peak that reading whole experts reaches."""
+    """A memory. efficiency_frac: share of the peak that reading whole experts reaches; `timing` gives it by hw/dram.py."""
 
-    kind: str  # sram | hbm | dram | flash
+    kind: str  # one of KINDS
     capacity_bytes: Sourced
     peak_bytes_per_s: Sourced
     efficiency_frac: Sourced
     latency_s: Sourced
     read_pj_per_bit: Sourced
     write_pj_per_bit: Sourced
+    timing: str = ""  # preset of hw/dram/, e.g. LPDDR5-6400
+    address_map: str = "bank-group"  # or row
+    n_channels: Sourced | None = None
+    pins_per_channel: Sourced | None = None
+    bit_per_s_per_pin: Sourced | None = None
+    activate_nj: Sourced | None = None  # energy of opening one row, where it is not inside read_pj_per_bit
+    row_bytes: Sourced | None = None
+    leakage_w: Sourced | None = None
+    refresh_j: Sourced | None = None  # one pass over the whole tier
+    refresh_interval_s: Sourced | None = None  # time between passes
+    area_mm2: Sourced | None = None
+
+    def background_w(self, end: str = "value") -> float:
+        """Leakage and refresh of the full tier, in watts; `end` is value, low or high."""
+        leakage = getattr(self.leakage_w, end) if self.leakage_w else 0.0
+        if not self.refresh_j or not self.refresh_interval_s:
+            return float(leakage)
+        opposite = {"low": "high", "high": "low"}.get(end, end)
+        return float(leakage + getattr(self.refresh_j, end) / getattr(self.refresh_interval_s, opposite))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What lies between the backing tier and the fast one."""
+    """What lies between two tiers, or between the devices of one (source = target: collectives)."""
 
-    peak_bytes_per_s: Sourced
+    source_tier: str
+    target_tier: str
+    peak_bytes_per_s: Sourced  # one direction
     efficiency_frac: Sourced
     latency_s: Sourced
     energy_pj_per_bit: Sourced
+    pins_per_channel: Sourced | None = None  # lanes, one direction
+    bit_per_s_per_pin: Sourced | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareSpec:
-    """A machine that runs a model from `tiers[fast]` and fetches missing experts from `tiers[backing]`."""
+    """A machine that runs a model on `engine` from `tiers[fast]` and, where there is one, fetches from `tiers[backing]`."""
 
     name: str
     title: str
-    dtype: str  # key of the engine's ops_per_s that experts are computed in
+    engine: str  # the engine that experts run on
+    dtype: str  # key of its ops_per_s
     fast: str
-    backing: str
-    engine: Engine
+    engines: dict[str, Engine]
     tiers: dict[str, MemTier]
-    link: Link | None
-    static_w: Sourced
-    max_w: Sourced
     sha256: str
+    static_w: Sourced  # drawn all the time
+    backing: str = ""
+    links: dict[str, Link] = field(default_factory=dict)
+    n_devices: int = 1
+    idle_w: Sourced | None = None
+    max_w: Sourced | None = None
+    area_mm2: Sourced | None = None
+    measured_as: str = ""  # the `device` of measured operator tables, e.g. NVIDIA A100-SXM4-80GB
 
     def numbers(self) -> list[tuple[str, Sourced]]:
         """Every sourced number with its dotted key, for tables of sources."""
-        found: list[tuple[str, Sourced]] = []
-
-        def walk(prefix: str, value: Any) -> None:
-            if isinstance(value, Sourced):
-                found.append((prefix, value))
-            elif isinstance(value, dict):
-                for key, inner in value.items():
-                    walk(f"{prefix}.{key}", inner)
-            elif hasattr(value, "__dataclass_fields__"):
-                for field in fields(value):
-                    walk(f"{prefix}.{field.name}".lstrip("."), getattr(value, field.name))
-
-        walk("", self)
-        return found
+        return list(numbers(self))
 
     @property
     def assumed(self) -> list[str]:
         """Keys of the numbers that rest on an assumption, in whole or at an end of their range."""
         return [key for key, number in self.numbers() if number.is_assumed]
+
+    @property
+    def compute(self) -> Engine:
+        """The engine experts run on."""
+        return self.engines[self.engine]
+
+    def link(self, source_tier: str, target_tier: str) -> Link | None:
+        """The link from one tier to another; None where they touch."""
+        ends = (source_tier, target_tier)
+        return next((link for link in self.links.values() if (link.source_tier, link.target_tier) == ends), None)
+
+
+COUNTS = tuple(f.name for f in fields(HardwareSpec) if f.type == "int")
 
 
 def shipped() -> list[str]:
@@ -114,86 +142,143 @@ def shipped() -> list[str]:
 
 def load(name_or_path: str) -> HardwareSpec:
     """A shipped machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
+    path = find(name_or_path)
+    merged, sha256 = _read(path, [])
+    return _spec(merged, str(path), sha256)
+
+
+def find(name_or_path: str) -> Path:
+    """The file of a shipped machine or of a path. Raises BadSpec naming the nearest shipped one."""
     path = Path(name_or_path)
-    if path.suffix != ".toml":
-        if name_or_path not in shipped():
-            near = difflib.get_close_matches(name_or_path, shipped(), 1, 0.3)
-            hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
-            raise BadSpec(f"unknown hardware {name_or_path!r}; {hint} shipped: {', '.join(shipped())}")
-        path = SPECS / f"{name_or_path}.toml"
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise BadSpec(f"{path}: no such hardware file; shipped machines: {', '.join(shipped())}") from error
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise BadSpec(f"{path}: no such hardware file; shipped machines: {', '.join(shipped())}")
+        return path
+    if name_or_path not in shipped():
+        near = difflib.get_close_matches(name_or_path, shipped(), 1, 0.3)
+        hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
+        raise BadSpec(f"unknown hardware {name_or_path!r}; {hint} shipped: {', '.join(shipped())}")
+    return SPECS / f"{name_or_path}.toml"
+
+
+def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:
+    """The file merged onto its bases, sections built with the source of the file that holds them; and the hash of all of it."""
+    if path in above:
+        raise BadSpec(f"{path}: base runs in a circle ({' -> '.join(p.name for p in [*above, path])})")
+    raw = path.read_bytes()
     try:
         data = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSpec(f"{path}: not TOML: {error}") from error
-    return _spec(data, str(path), hashlib.sha256(raw).hexdigest())
+    base, source = data.pop("base", None), data.pop("source", "")
+    data = {key: value if key in COUNTS else _with_sources(value, source) for key, value in data.items()}
+    sha256 = hashlib.sha256(raw).hexdigest()
+    if base is None:
+        return data, sha256
+    beside = path.parent / base
+    below, base_sha256 = _read(beside if str(base).endswith(".toml") and beside.is_file() else find(base), [*above, path])
+    return _merged(below, data), hashlib.sha256(f"{base_sha256}{sha256}".encode()).hexdigest()
+
+
+def _with_sources(value: Any, source: str) -> Any:
+    """Writes the file's source into every number that has none, so that it survives a merge."""
+    if isinstance(value, dict):
+        if "value" in value:
+            return {"source": source, **value} if source else value
+        return {key: _with_sources(inner, source) for key, inner in value.items()}
+    return {"value": value, "source": source} if type(value) in (int, float) and source else value
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, table by table; a number replaces a number as a whole."""
+    merged = dict(below)
+    for key, value in above.items():
+        is_table = isinstance(value, dict) and "value" not in value and isinstance(below.get(key), dict)
+        merged[key] = _merged(below[key], value) if is_table else value
+    return merged
 
 
 def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
-    data = dict(data)
-    engine = _build(Engine, _table(data, "engine", where), f"{where}: engine")
-    tiers = {k: _build(MemTier, v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()}
-    link = _build(Link, _table(data, "link", where), f"{where}: link") if "link" in data else None
-    rest = {k: v for k, v in data.items() if k not in ("engine", "tiers", "link")}
-    spec: HardwareSpec = _build(HardwareSpec, {**rest, "engine": engine, "tiers": tiers, "link": link, "sha256": sha256}, where)
-    for role in ("fast", "backing"):
-        if getattr(spec, role) not in tiers:
-            raise BadSpec(f"{where}: {role} = {getattr(spec, role)!r} is not one of the tiers {', '.join(tiers)}")
-    if spec.dtype not in engine.ops_per_s:
-        raise BadSpec(f"{where}: dtype = {spec.dtype!r} is not in engine.ops_per_s ({', '.join(engine.ops_per_s)})")
-    for key, number in spec.numbers():
-        if key.endswith("efficiency_frac") and number.high > 1.0:
-            raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
-        if any(word in key for word in ("peak", "capacity", "ops_per_s", "efficiency")) and number.low <= 0.0:
-            raise BadSpec(f"{where}: {key} must be above 0")
+    sections = {
+        "engines": {k: build(Engine, v, f"{where}: engines.{k}") for k, v in _table(data, "engines", where).items()},
+        "tiers": {k: _tier(v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()},
+        "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in data.get("links", {}).items()},
+    }
+    spec: HardwareSpec = build(HardwareSpec, {**data, **sections, "sha256": sha256}, where)
+    _check_names(spec, where)
+    _check_values(spec, where)
     return spec
 
 
 def _table(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    if not isinstance(data.get(key), dict):
-        raise BadSpec(f"{where}: table [{key}] is missing")
+    if not isinstance(data.get(key), dict) or not data[key]:
+        raise BadSpec(f"{where}: table [{key}.<name>] is missing")
     return dict(data[key])
 
 
-def _build(kind: Any, data: Any, where: str) -> Any:
-    """A dataclass from a TOML table; Sourced fields are read as numbers with sources."""
-    if not isinstance(data, dict):
-        raise BadSpec(f"{where} must be a table, found {data!r}")
-    declared = {field.name: field for field in fields(kind)}
-    for key in data:
-        if key not in declared:
-            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(declared)}")
-    values = {}
-    for name, field in declared.items():
-        if name not in data and field.default is MISSING:
-            raise BadSpec(f"{where}: {name} is missing")
-        value = data[name]
-        if field.type == "Sourced":
-            value = _sourced(value, f"{where}: {name}")
-        elif field.type == "dict[str, Sourced]":
-            if not isinstance(value, dict):
-                raise BadSpec(f"{where}: {name} must be a table of numbers by dtype, found {value!r}")
-            value = {k: _sourced(v, f"{where}: {name}.{k}") for k, v in value.items()}
-        elif field.type == "str" and not isinstance(value, str):
-            raise BadSpec(f"{where}: {name} must be text")
-        values[name] = value
-    return kind(**values)
+def _tier(data: Any, where: str) -> MemTier:
+    """A tier; with a timing preset and no efficiency of its own, the efficiency is that of streaming in closed form."""
+    if isinstance(data, dict) and "timing" in data and "efficiency_frac" not in data:
+        timing = dram.timing(data["timing"])
+        by_map = {name: dram.stream_frac(timing, name) for name in dram.ADDRESS_MAPS}
+        chosen = data.get("address_map", MemTier.address_map)
+        if chosen not in by_map:
+            raise BadSpec(f"{where}: address_map = {chosen!r}; known: {', '.join(by_map)}")
+        ends = {"value": by_map[chosen], "low": min(by_map.values()), "high": max(by_map.values())}
+        data = {
+            **data,
+            "efficiency_frac": {**ends, "source": f"closed form of hw/dram.py on {data['timing']}, both address maps"},
+        }
+    tier: MemTier = build(MemTier, data, where)
+    if tier.kind not in KINDS:
+        raise BadSpec(f"{where}: kind = {tier.kind!r}; known: {', '.join(KINDS)}")
+    return tier
 
 
-def _sourced(value: Any, where: str) -> Sourced:
-    if not isinstance(value, dict) or "value" not in value:
-        raise BadSpec(f"{where} must be {{ value = ..., source = ... }}, found {value!r}")
-    unknown = set(value) - {"value", "low", "high", "source"}
-    if unknown:
-        raise BadSpec(f"{where}: unknown key {sorted(unknown)[0]!r}; a number has value, source and optionally low, high")
-    if not isinstance(value.get("source"), str) or not value["source"].strip():
-        raise BadSpec(f'{where} has no source; give a URL, a DOI, a paper with its table, or the word "assumed"')
-    numbers: dict[str, Any] = {key: value.get(key, value["value"]) for key in ("value", "low", "high")}
-    if not all(type(n) in (int, float) and math.isfinite(n) and n >= 0 for n in numbers.values()):
-        raise BadSpec(f"{where}: value, low and high must be finite numbers of at least 0, found {numbers}")
-    if not numbers["low"] <= numbers["value"] <= numbers["high"]:
-        raise BadSpec(f"{where}: low <= value <= high does not hold ({numbers})")
-    return Sourced(source=value["source"], **{key: float(n) for key, n in numbers.items()})
+def _check_names(spec: HardwareSpec, where: str) -> None:
+    """Raises BadSpec where a name points nowhere."""
+    tiers = ", ".join(spec.tiers)
+    pointers = [("fast", spec.fast), *((f"links.{k}: source_tier", v.source_tier) for k, v in spec.links.items())]
+    pointers += [(f"links.{k}: target_tier", v.target_tier) for k, v in spec.links.items()]
+    pointers += [("backing", spec.backing)] if spec.backing else []
+    pointers += [(f"engines.{k}: memory", v.memory) for k, v in spec.engines.items() if v.memory]
+    for key, tier in pointers:
+        if tier not in spec.tiers:
+            raise BadSpec(f"{where}: {key} = {tier!r} is not one of the tiers {tiers}")
+    if spec.engine not in spec.engines:
+        raise BadSpec(f"{where}: engine = {spec.engine!r} is not one of the engines {', '.join(spec.engines)}")
+    if spec.dtype not in spec.compute.ops_per_s:
+        known = ", ".join(spec.compute.ops_per_s)
+        raise BadSpec(f"{where}: dtype = {spec.dtype!r} is not in engines.{spec.engine}.ops_per_s ({known})")
+
+
+def _check_values(spec: HardwareSpec, where: str) -> None:
+    """Raises BadSpec on a value that no machine can have: shares above 1, no capacity, more than the pins carry."""
+    for key, number in spec.numbers():
+        if key.endswith("_frac") and number.high > 1.0:
+            raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
+        if any(word in key for word in ("peak", "capacity", "ops_per_s", "efficiency", "interval")) and number.low <= 0.0:
+            raise BadSpec(f"{where}: {key} must be above 0")
+    for name, engine in spec.engines.items():
+        for dtype, rate in engine.ops_per_s.items():
+            bound = engine.bound_ops_per_s(dtype)
+            if bound is not None and rate.value > bound * ROUNDING:
+                raise BadSpec(
+                    f"{where}: engines.{name}.ops_per_s.{dtype} = {rate.value:g} is above units x MACs x 2 x clock = {bound:g}; "
+                    "correct one of them"
+                )
+    for group, members in (("tiers", spec.tiers), ("links", spec.links)):
+        for name, member in members.items():
+            _check_pins(member, f"{where}: {group}.{name}")
+
+
+def _check_pins(member: MemTier | Link, where: str) -> None:
+    if member.pins_per_channel is None or member.bit_per_s_per_pin is None:
+        return
+    n_channels = member.n_channels.value if isinstance(member, MemTier) and member.n_channels else 1.0
+    bound = n_channels * member.pins_per_channel.value * member.bit_per_s_per_pin.value / 8.0
+    if member.peak_bytes_per_s.value > bound * ROUNDING:
+        raise BadSpec(
+            f"{where}: peak_bytes_per_s = {member.peak_bytes_per_s.value:g} is above channels x pins x rate / 8 = {bound:g}; "
+            "correct one of them"
+        )

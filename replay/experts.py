@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hw.cost import StepCost, step_cost
+from hw.cost import Band, StepCost, power_findings, step_cost
 from hw.spec import HardwareSpec
 from policies import CACHES
 from policies.cache import ExpertCache
@@ -127,10 +127,13 @@ def replay(
     }
     timeline: dict[str, NDArray[Any]] = {}
     requests: dict[str, NDArray[Any]] = {}
+    outside: list[str] = []
     if hardware is not None:
-        work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], _ops(trace))
+        work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], pass_ops(trace))
         cost = step_cost(hardware, *work, overlap=semantics.fetching == "overlapped")
         metrics |= _cost_metrics(trace, cost)
+        power_w = metrics["total_energy_j"].value / metrics["total_s"].value
+        outside = _outside_envelope(trace, hardware, capacity_bytes, expert_format, power_w)
         timeline = _timeline(trace, per_pass, cost)
         requests = _requests(trace, cost)
     total = total_expert_bytes(trace.geometry, expert_format)
@@ -146,10 +149,8 @@ def replay(
         "capacity_frac": capacity_bytes / total,
         "seed": seed,
         "assumed": ", ".join(hardware.assumed) if hardware else "",
-        "is_extrapolated": hardware is not None
-        and _is_extrapolated(
-            trace, hardware, capacity_bytes, expert_format, metrics["total_energy_j"].value / metrics["total_s"].value
-        ),
+        "is_extrapolated": bool(outside),
+        "outside_envelope": "; ".join(outside),
     }
     return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
 
@@ -176,6 +177,7 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
         "seed": 0,
         "assumed": "",
         "is_extrapolated": False,
+        "outside_envelope": "",
     }
     series = {
         "capacity_experts": curve.capacity_experts.astype(np.float64),
@@ -203,13 +205,10 @@ def _per_pass(
     totals = np.zeros((5, trace.pass_ids.size), np.int64)
     _add_events(looked_up.keys, looked_up.offsets, looked_up.event_pass, sizes, hits, totals)
     n_lookups, n_hits, looked_up_bytes, backing_bytes, n_fetches = totals
-    passes_over_weights = np.ones(trace.pass_ids.size, np.int64)
-    if semantics.prefill == "token-major":
-        passes_over_weights = np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
     return {
         "n_lookups": n_lookups,
         "n_hits": n_hits,
-        "fast_bytes": looked_up_bytes + passes_over_weights * trace.geometry.non_expert_bytes(expert_format),
+        "fast_bytes": looked_up_bytes + passes_over_weights(trace, semantics) * trace.geometry.non_expert_bytes(expert_format),
         "backing_bytes": backing_bytes,
         "n_fetches": n_fetches,
     }
@@ -232,7 +231,14 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals):  # type: ignore
         totals[4, p] += missed > 0
 
 
-def _ops(trace: Trace) -> NDArray[np.float64]:
+def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
+    """(p,) how often a pass reads the non-expert weights: once, or once per token in token-major prefill."""
+    if semantics.prefill == "token-major":
+        return np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
+    return np.ones(trace.pass_ids.size, np.int64)
+
+
+def pass_ops(trace: Trace) -> NDArray[np.float64]:
     """(p,) operations of every pass, two per weight and token; the vocabulary's projection once per request of the pass.
 
     Attention over the context is not counted, nor are weights whose widths the tape does not record.
@@ -244,15 +250,21 @@ def _ops(trace: Trace) -> NDArray[np.float64]:
     return np.asarray(2.0 * weights)
 
 
-def _is_extrapolated(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> bool:
-    """Outside what the costs stand for: the fast tier cannot hold cache and other weights, the backing tier not all experts; the
-    operations are unknown; floating-point experts on an integer engine; or more power than the machine can draw."""
-    geometry = trace.geometry
-    needed = min(capacity_bytes, total_expert_bytes(geometry, expert_format)) + geometry.non_expert_bytes(expert_format)
-    too_large = needed > hardware.tiers[hardware.fast].capacity_bytes.value
-    too_many = total_expert_bytes(geometry, expert_format) > hardware.tiers[hardware.backing].capacity_bytes.value
-    wrong_engine = expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int")
-    return bool(too_large or too_many or not geometry.expert_params or wrong_engine or power_w > hardware.max_w.high)
+def _outside_envelope(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> list[str]:
+    """What lies outside the range the costs stand for, one sentence each; empty: nothing."""
+    geometry, total = trace.geometry, total_expert_bytes(trace.geometry, expert_format)
+    fast_bytes = hardware.tiers[hardware.fast].capacity_bytes.value * hardware.n_devices
+    needed = min(capacity_bytes, total) + geometry.non_expert_bytes(expert_format)
+    findings = []
+    if needed > fast_bytes:
+        findings.append(f"cache and other weights ({needed / 1e9:.3g} GB) do not fit {hardware.fast} ({fast_bytes / 1e9:.3g} GB)")
+    if hardware.backing and total > hardware.tiers[hardware.backing].capacity_bytes.value:
+        findings.append(f"the experts ({total / 1e9:.3g} GB) do not fit {hardware.backing}")
+    if not geometry.expert_params:
+        findings.append("the tape records no widths: operations count as none")
+    if expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int"):
+        findings.append(f"{expert_format} experts on an engine rated for {hardware.dtype}")
+    return findings + power_findings(hardware, power_w)
 
 
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
@@ -263,25 +275,25 @@ def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
 def _cost_metrics(trace: Trace, cost: StepCost) -> dict[str, Metric]:
     decode, prefill = trace.pass_kind == DECODE, trace.pass_kind == PREFILL
 
-    def over(where: NDArray[np.bool_], of: Any, unit: str, values: str, denominator: str | None = None) -> Metric:
+    def over(where: NDArray[np.bool_], of: Any, unit: str, band: Band, denominator: str | None = None) -> Metric:
         if not where.any():
             return Metric(float("nan"), unit)
-        ends = (getattr(cost, values + end)[where] for end in ("", "_low", "_high"))
-        value, low, high = (float(of(series)) for series in ends)
+        value, low, high = (float(of(series[where])) for series in (band.value, band.low, band.high))
         return Metric(value, unit, low, high, denominator)
 
     n_decoded = int(trace.pass_tokens[decode].sum())
     everything = np.ones(decode.size, np.bool_)
     metrics = {
-        "decode_step_s": over(decode, np.mean, "s", "seconds", "decode passes"),
-        "decode_step_p99_s": over(decode, lambda s: np.quantile(s, 0.99), "s", "seconds"),
-        "decode_energy_j_per_token": over(decode, lambda j: j.sum() / n_decoded, "J", "joules", "decoded tokens"),
-        "prefill_s": over(prefill, np.sum, "s", "seconds"),
-        "total_s": over(everything, np.sum, "s", "seconds"),
-        "total_energy_j": over(everything, np.sum, "J", "joules"),
+        "decode_step_s": over(decode, np.mean, "s", cost.seconds, "decode passes"),
+        "decode_step_p99_s": over(decode, lambda s: np.quantile(s, 0.99), "s", cost.seconds),
+        "decode_energy_j_per_token": over(decode, lambda j: j.sum() / n_decoded, "J", cost.joules, "decoded tokens"),
+        "prefill_s": over(prefill, np.sum, "s", cost.seconds),
+        "total_s": over(everything, np.sum, "s", cost.seconds),
+        "total_energy_j": over(everything, np.sum, "J", cost.joules),
     }
+    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in cost.joules_of.items()}
     if n_decoded:
-        step = over(decode, np.sum, "s", "seconds")
+        step = over(decode, np.sum, "s", cost.seconds)
         assert step.low is not None
         assert step.high is not None
         rate = (n_decoded / step.value, n_decoded / step.high, n_decoded / step.low)
@@ -294,9 +306,9 @@ def _timeline(trace: Trace, per_pass: dict[str, Ints], cost: StepCost) -> dict[s
         "pass_id": trace.pass_ids,
         "kind": np.where(trace.pass_kind == PREFILL, "prefill", "decode"),
         "n_tokens": trace.pass_tokens,
-        "start_s": np.concatenate(([0.0], np.cumsum(cost.seconds)[:-1])),
-        "step_s": cost.seconds,
-        "energy_j": cost.joules,
+        "start_s": np.concatenate(([0.0], np.cumsum(cost.seconds.value)[:-1])),
+        "step_s": cost.seconds.value,
+        "energy_j": cost.joules.value,
         **{name: per_pass[name] for name in ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")},
     }
 
@@ -307,7 +319,7 @@ def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
     member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
     ids, index = np.unique(trace.members, return_inverse=True)
     decode = trace.pass_kind[member_pass] == DECODE
-    seconds, joules = cost.seconds[member_pass], (cost.joules / batch)[member_pass]
+    seconds, joules = cost.seconds.value[member_pass], (cost.joules.value / batch)[member_pass]
     n_decode = np.bincount(index, decode, ids.size)
     with np.errstate(invalid="ignore"):
         tbt = np.bincount(index, np.where(decode, seconds, 0.0), ids.size) / n_decode

@@ -17,8 +17,8 @@ ROOMS = ("capture", "dashboards", "flows", "hw", "policies", "replay", "warehous
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "flows": ROOMS,
     "dashboards": ("warehouse",),
-    "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry"),
-    "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry"),
+    "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry", "warehouse.counts", "warehouse.formats"),
+    "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry", "warehouse.formats"),
     "policies": (),
     "hw": (),
     "warehouse": (),

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,24 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import csv
 
-from warehouse.results import oldest_first, quality_paths, result_ids, result_path, table_ids
+from warehouse.results import oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
-from warehouse.tables import COLUMNS, RESULT_TABLES, TABLES, WAREHOUSE_TABLES, BadTable, check_schema, conform, schema
+from warehouse.tables import (
+    COLUMNS,
+    RESULT_TABLES,
+    SIDE_TABLES,
+    TABLES,
+    WAREHOUSE_TABLES,
+    BadTable,
+    check_schema,
+    conform,
+    schema,
+)
 from warehouse.tape import Store, Tape
 
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"
+Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
 _FILES_PER_READ = 1000  # result files handed to DuckDB at once
 
 
@@ -63,9 +74,10 @@ def database_path(store: Store) -> Path:
     return Path(store.path("warehouse.duckdb")) if _is_local(store) else Path("warehouse.duckdb")
 
 
-def load(store: Store, database: Path) -> LoadReport:
+def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadReport:
     """Builds the warehouse of `store` and swaps it in at `database`.
 
+    shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
     The old database stays then.
     """
@@ -77,7 +89,7 @@ def load(store: Store, database: Path) -> LoadReport:
         with _clear_errors(database):
             with closing(duckdb.connect(str(part), config=NO_EXTENSIONS)) as connection:
                 connection.begin()  # one write to the disk instead of one per statement
-                report = _build(connection, store, database)
+                report = _build(connection, store, database, shipped or {})
                 connection.commit()
             os.replace(part, database)
     finally:
@@ -86,7 +98,7 @@ def load(store: Store, database: Path) -> LoadReport:
     return report
 
 
-def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) -> LoadReport:
+def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, shipped: Rows) -> LoadReport:
     if not _is_local(store):
         connection.register_filesystem(store.fs)
     for name in WAREHOUSE_TABLES:
@@ -109,8 +121,10 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path) 
         older |= _read_files(connection, store, name, mine)
     for name in RESULT_TABLES:
         connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
-    older |= _read_files(connection, store, "quality", quality_paths(store))
-    _keep_best_quality(connection)
+    for name in SIDE_TABLES:
+        _insert(connection, name, pa.Table.from_pylist([dict(row) for row in shipped.get(name, ())], schema=schema(name)))
+        older |= _read_files(connection, store, name, side_paths(store, name))
+        _keep_one_per_key(connection, name)
     _insert(connection, "claims", claims())
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
@@ -225,7 +239,7 @@ def _keep_newest_replays(connection: duckdb.DuckDBPyConnection) -> int:
     A change of the code gives a replay a new id, and its old result stays in the store.
     """
     found = _scalar(connection, "select count(*) from replays")
-    made = ("replay_id", "assumed", "is_extrapolated")
+    made = ("replay_id", "assumed", "is_extrapolated", "outside_envelope")
     conditions = ", ".join(column for column in TABLES["replays"].columns if column not in made)
     connection.execute(f"""
         create or replace temp table chosen as from replays
@@ -234,16 +248,17 @@ def _keep_newest_replays(connection: duckdb.DuckDBPyConnection) -> int:
     return found - _scalar(connection, "select count(*) from replays")
 
 
-def _keep_best_quality(connection: duckdb.DuckDBPyConnection) -> None:
-    """One row per key: where a setting was measured more than once, the one with the most items, then the newest.
+def _keep_one_per_key(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """One row per key: the newest; of quality, measured more than once, the one with the most items before that.
 
     The files were read oldest first, so that the row that came last is the newest.
     """
-    key = ", ".join(TABLES["quality"].key)
+    key = ", ".join(f'"{column}"' for column in TABLES[name].key)
+    best = "n_items desc, n_tokens desc, " if name == "quality" else ""
     connection.execute(f"""
-        create or replace temp table chosen as from quality
-        qualify row_number() over (partition by {key} order by n_items desc, n_tokens desc, rowid desc) = 1;
-        delete from quality; insert into quality from chosen order by {key}; drop table chosen""")
+        create or replace temp table chosen as from {name}
+        qualify row_number() over (partition by {key} order by {best}rowid desc) = 1;
+        delete from {name}; insert into {name} from chosen order by {key}; drop table chosen""")
 
 
 def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:

@@ -1,6 +1,6 @@
 """Results at rest: one replay = one Parquet file per result table, named by the hash of everything that decides its numbers.
 
-    <store>/results/<table>/<replay_id>.parquet   and   <store>/quality/<hash of its rows>.parquet
+    <store>/results/<table>/<replay_id>.parquet   and   <store>/<side table>/<hash of its rows>.parquet
 
 The file in `results/replays` is written last and so marks a result complete; an interrupted one is written again.
 """
@@ -72,29 +72,31 @@ def write_result(store: Store, key: str, tables: Mapping[str, pa.Table]) -> None
         store.write_parquet(result_path(store, name, key), checked[name])
 
 
-def write_quality(store: Store, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Writes rows of table `quality` into a file named by their content; its path. Writing them again changes nothing.
+def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: str = "") -> str:
+    """Writes rows of one of SIDE_TABLES into a file; its path. Writing them again changes nothing.
 
+    The file is named by its content, or by what the rows are `of`, a machine or a step: rows of the same then replace it whole.
     Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
     if not rows:
-        raise ValueError("quality: no rows to write")
-    undeclared = sorted({column for row in rows for column in row} - set(schema("quality").names))
+        raise ValueError(f"{name}: no rows to write")
+    undeclared = sorted({column for row in rows for column in row} - set(schema(name).names))
     if undeclared:
-        raise BadTable(f"table quality: column {undeclared[0]} is not declared in warehouse/tables.py; remove or declare it")
+        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/tables.py; remove or declare it")
     try:
-        table = conform("quality", pa.Table.from_pylist([dict(row) for row in rows], schema=schema("quality")))
+        table = conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadTable(f"table quality: {str(error).splitlines()[0]}") from error
-    digest = hashlib.sha256(json.dumps(table.to_pylist(), sort_keys=True).encode()).hexdigest()[:ID_DIGITS]
-    path = store.path("quality", f"{digest}.parquet")
+        raise BadTable(f"table {name}: {str(error).splitlines()[0]}") from error
+    named_by = of or json.dumps(table.to_pylist(), sort_keys=True)
+    digest = hashlib.sha256(named_by.encode()).hexdigest()[:ID_DIGITS]
+    path = store.path(name, f"{digest}.parquet")
     store.write_parquet(path, table)
     return path
 
 
-def quality_paths(store: Store) -> list[str]:
-    """Files of table quality, oldest first."""
-    return oldest_first(store, [store.path("quality", f"{stem}.parquet") for stem in _stems(store, "quality")])
+def side_paths(store: Store, name: str) -> list[str]:
+    """Files of one of SIDE_TABLES, oldest first."""
+    return oldest_first(store, [store.path(name, f"{stem}.parquet") for stem in _stems(store, name)])
 
 
 def oldest_first(store: Store, paths: list[str]) -> list[str]:

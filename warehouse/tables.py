@@ -140,6 +140,7 @@ COLUMNS: dict[str, Column] = {
     "origin": Column(TEXT, "", "captured, imported or synthetic"),
     "assumed": Column(TEXT, "", "numbers of the hardware file whose source is 'assumed', comma-separated"),
     "is_extrapolated": Column(FLAG, "", "outside the range the costs were measured or fitted on"),
+    "outside_envelope": Column(TEXT, "", "what lies outside that range, sentences separated by semicolons; empty: nothing"),
     "metric": Column(TEXT, "", "name of the metric"),
     "unit": Column(TEXT, "", "unit of the value"),
     "value": Column(F64, "", "value, in the unit beside it"),
@@ -172,6 +173,39 @@ COLUMNS: dict[str, Column] = {
     "overlap_frac": Column(F64, "1", "experts a token shares with the token before it in its request, over top-k; mean"),
     "chance_frac": Column(F64, "1", "the same for uniform random routing: top-k / experts"),
     "cosine": Column(F64, "1", "cosine between the selections per expert in prefill and in decode"),
+    # machines and steps
+    "title": Column(TEXT, "", "what a person calls it"),
+    "engine": Column(TEXT, "", "engine that experts run on"),
+    "dtype": Column(TEXT, "", "what its operations are rated in"),
+    "fast_tier": Column(TEXT, "", "tier the model runs from"),
+    "backing_tier": Column(TEXT, "", "tier that missing experts come from; empty: none"),
+    "n_devices": Column(I64, "", "devices that share the work"),
+    "key": Column(TEXT, "", "dotted key in the hardware file"),
+    "source": Column(TEXT, "", "URL, DOI, paper with its table, or 'assumed' with a reason"),
+    "is_assumed": Column(FLAG, "", "the value or an end of its range rests on no measured or cited source"),
+    "step_id": Column(TEXT, "", "replay_id/pass_id of a replayed step, or model/hardware/batch/context of an estimated one"),
+    "place": Column(I64, "", "order of the operation in the step, from 0"),
+    "operation": Column(TEXT, "", "what runs"),
+    "resource": Column(TEXT, "", "engine, tier or link that it occupies"),
+    "op_layer": Column(I32, "", "absolute layer index; -1 outside the layers"),
+    "seconds": Column(F64, "s", "duration"),
+    "bytes": Column(F64, "B", "bytes that it moves"),
+    "ops": Column(F64, "1", "operations that it computes; a multiply-add is two"),
+    # validation
+    "check": Column(TEXT, "", "gpu_operator, gpu_operator_regime or dram"),
+    "device": Column(TEXT, "", "device or preset the measurement was taken on"),
+    "framework": Column(TEXT, "", "software the operator ran in, or the simulator"),
+    "version": Column(TEXT, "", "its version"),
+    "operator": Column(TEXT, "", "operator, with its regime after a colon; access pattern for DRAM"),
+    "split": Column(TEXT, "", "fitted (constants fitted on these rows), held_out, other_device, or closed_form (nothing fitted)"),
+    "n": Column(I64, "", "rows compared"),
+    "mape_frac": Column(F64, "1", "mean of abs(predicted / measured - 1)"),
+    "median_frac": Column(F64, "1", "its median"),
+    "p95_frac": Column(F64, "1", "its 95th percentile"),
+    "regime": Column(TEXT, "", "term of the model that binds"),
+    "shape": Column(TEXT, "", "arguments of the operator"),
+    "measured": Column(F64, "", "measured value, in the unit beside it"),
+    "predicted": Column(F64, "", "the model's value"),
     # claims
     "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
     "paper": Column(TEXT, "", "short name of the paper"),
@@ -314,6 +348,7 @@ TABLES: dict[str, Table] = {
             "seed",
             "origin",
             "is_extrapolated",
+            "outside_envelope",
             "assumed",
         ),
         ("replay_id",),
@@ -368,6 +403,31 @@ TABLES: dict[str, Table] = {
         ("trace_id", "layer"),
         "a layer: how alike prefill and decode use its experts",
     ),
+    "machines": Table(
+        ("hardware", "hardware_sha256", "title", "engine", "dtype", "fast_tier", "backing_tier", "n_devices"),
+        ("hardware",),
+        "a machine: shipped, or used by a replay",
+    ),
+    "hardware_numbers": Table(
+        ("hardware", "key", "value", "low", "high", "unit", "source", "is_assumed"),
+        ("hardware", "key"),
+        "a number of a machine's file, with its range and source",
+    ),
+    "operations": Table(
+        ("step_id", "title", "hardware", "place", "operation", "resource", "op_layer", "start_s", "seconds", "bytes", "ops"),
+        ("step_id", "place"),
+        "a named operation of a step on the clock",
+    ),
+    "validation": Table(
+        ("check", "device", "framework", "version", "operator", "split", "n", "mape_frac", "median_frac", "p95_frac"),
+        ("check", "device", "framework", "version", "operator", "split"),
+        "the error of a cost model against measurements",
+    ),
+    "validation_points": Table(
+        ("check", "device", "framework", "version", "operator", "split", "regime", "shape", "measured", "predicted", "unit"),
+        ("check", "device", "framework", "version", "operator", "split", "shape", "measured"),
+        "one measurement and the model's value for it; a sample where there are many",
+    ),
     "claims": Table(
         ("claim_id", "paper", "location", "metric", "model", "setting", "statistic", "comparator", "value", "unit", "role"),
         ("claim_id",),
@@ -379,7 +439,9 @@ TABLES: dict[str, Table] = {
 TAPE_TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses")
 RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
 SUMMARY_TABLES = ("popularity", "locality", "similarity")
-WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, "quality", "claims")
+# Tables outside any replay; a later row replaces one of the same key.
+SIDE_TABLES = ("quality", "machines", "hardware_numbers", "operations", "validation", "validation_points")
+WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, *SIDE_TABLES, "claims")
 
 
 def schema(name: str, present: tuple[str, ...] = ()) -> pa.Schema:

@@ -84,6 +84,7 @@ def replay(
         "expert_format": "int4",
         "capacity_bytes": round(capacity * total * 2.4e6), "capacity_experts": capacity * total, "capacity_frac": capacity,
         "cycle_experts": cycle, "seed": seed, "origin": tape.origin, "is_extrapolated": capacity > 0.9,
+        "outside_envelope": "cache and other weights do not fit" if capacity > 0.9 else "",
         "assumed": "engine.efficiency_frac, tiers.dram.latency_s",
     })  # fmt: skip
     of = "unique lookups"

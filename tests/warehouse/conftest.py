@@ -119,6 +119,7 @@ def result_tables(
         "seed": 0,
         "origin": "captured",
         "is_extrapolated": False,
+        "outside_envelope": "",
         "assumed": "engine.efficiency_frac",
     }
     metrics = {

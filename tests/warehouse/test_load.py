@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from warehouse.load import CLAIMS, database_path, load
-from warehouse.results import has_result, replay_id, result_ids, result_path, write_quality, write_result
+from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
 from warehouse.sql import query
 from warehouse.tables import COLUMNS, RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
@@ -100,7 +100,7 @@ def test_columns_are_typed_and_described(small: Store) -> None:
 
 def test_dropped_and_loaded_again_is_equal(small: Store, add_tape: Callable[..., None]) -> None:
     add_tape(small, "second")
-    write_quality(small, [QUALITY])
+    write_rows(small, "quality", [QUALITY])
     database = database_path(small)
     load(small, database)
     first = contents(database)
@@ -202,7 +202,7 @@ def test_results_of_an_older_version_are_left_out_and_counted(small: Store) -> N
     replays, timeline = Path(result_path(small, "replays", "r0")), Path(result_path(small, "timeline", "r1"))
     pq.write_table(pq.read_table(replays).drop_columns("fetching"), replays)
     pq.write_table(pq.read_table(timeline).drop_columns("n_hits"), timeline)
-    measured = Path(write_quality(small, [QUALITY]))
+    measured = Path(write_rows(small, "quality", [QUALITY]))
     pq.write_table(pq.read_table(measured).drop_columns("kl"), measured)
     report = load(small, database_path(small))
     assert (report.n_older, report.n_without_tape, report.rows["quality"]) == (3, 0, 0)
@@ -244,24 +244,24 @@ def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., 
 
 
 def test_quality(store: Store) -> None:
-    path = write_quality(store, [QUALITY])
-    assert write_quality(store, [QUALITY]) == path
-    write_quality(store, [QUALITY | {"n_items": 1000, "accuracy": 0.85}, QUALITY | {"dataset": "recall"}])
+    path = write_rows(store, "quality", [QUALITY])
+    assert write_rows(store, "quality", [QUALITY]) == path
+    write_rows(store, "quality", [QUALITY | {"n_items": 1000, "accuracy": 0.85}, QUALITY | {"dataset": "recall"}])
     database = load(store, database_path(store)).database
     rows = query(database, "select dataset, n_items, accuracy from quality order by dataset").rows()
     assert rows == [("math", 1000, 0.85), ("recall", 10, 0.9)]
     with pytest.raises(BadTable, match="column surprise is not declared"):
-        write_quality(store, [QUALITY | {"surprise": 1}])
+        write_rows(store, "quality", [QUALITY | {"surprise": 1}])
     with pytest.raises(BadTable, match="column n_items has 1 nulls"):
-        write_quality(store, [{k: v for k, v in QUALITY.items() if k != "n_items"}])
+        write_rows(store, "quality", [{k: v for k, v in QUALITY.items() if k != "n_items"}])
     with pytest.raises(BadTable, match="table quality"):
-        write_quality(store, [QUALITY | {"accuracy": "high"}])
+        write_rows(store, "quality", [QUALITY | {"accuracy": "high"}])
     with pytest.raises(ValueError, match="no rows"):
-        write_quality(store, [])
+        write_rows(store, "quality", [])
 
 
 def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [Path(write_quality(store, [QUALITY | {"accuracy": accuracy}])) for accuracy in (0.5, 0.6, 0.7)]
+    paths = [Path(write_rows(store, "quality", [QUALITY | {"accuracy": accuracy}])) for accuracy in (0.5, 0.6, 0.7)]
     for newest, kept in ((0, 0.5), (1, 0.6), (2, 0.7)):
         for i, path in enumerate(paths):
             os.utime(path, (1000 + (i == newest),) * 2)

@@ -1,0 +1,214 @@
+"""hardware, calibrate, validate: machines as files, constants of GPU operators, and how wrong the cost models are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.options import StoreOption
+
+if TYPE_CHECKING:
+    from hw.validate import Row
+
+# Measured tables lie outside the project: of these folders the first that exists, unless files are given.
+TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"
+BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu"
+FilesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILES", help=f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]", show_default=False
+    ),
+]
+MachinesOption = Annotated[
+    list[str] | None, typer.Option("--hardware", help="Your machine, for a device no shipped one is measured as.")
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="Of the tables' rows, those with this dtype.")]
+
+
+def hardware_list() -> None:
+    """List the machines that ship with the project, and how many of their numbers are assumed."""
+    from flows.console import print_table
+    from hw import catalogue, spec
+
+    columns = ("machine", "what", "peak", "tiers: capacity at bandwidth", "assumed numbers")
+    print_table("", columns, catalogue.summary(spec.shipped()))
+
+
+def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped machine or my.toml.")]) -> None:
+    """Show every number of a machine: value, range and source.
+
+    \b
+    Examples:
+      tokentape hardware show h100
+      tokentape hardware show my.toml
+    """
+    from flows.console import print_table
+    from hw import catalogue, spec
+
+    machine = spec.load(name)
+    rows = [(row.key, row.value, row.band, row.source) for row in catalogue.rows(machine)]
+    print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
+
+
+def hardware_diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A shipped machine or my.toml.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Show the numbers in which two machines differ.
+
+    \b
+    Example:
+      tokentape hardware diff a100 h100
+    """
+    from flows.console import print_table
+    from hw import catalogue, spec
+
+    first, second = spec.load(a), spec.load(b)
+    rows = catalogue.differences(first, second)
+    print_table(f"{first.name} and {second.name}: {len(rows)} numbers differ", ("key", first.name, second.name), rows)
+
+
+def hardware_new(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The machine to start from: a shipped one or a .toml.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new machine; its file is NAME.toml in this folder.")],
+) -> None:
+    """Copy a machine's file under a new name, to edit. It loads as it is, and works wherever --hardware is asked for.
+
+    \b
+    Example:
+      tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
+    """
+    from flows.console import note
+    from hw import spec
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"{name!r} is not a machine's name; use letters, digits, dots and dashes")
+    path = Path(f"{name.removesuffix('.toml')}.toml")
+    if path.exists():
+        raise ValueError(f"{path} exists; choose another name, or remove it first")
+    spec.load(source)
+    text = spec.find(source).read_text(encoding="utf-8")
+    renamed, n_names = re.subn(r'(?m)^name = ".*"$', f'name = "{path.stem}"', text, count=1)
+    part = path.with_name(path.name + ".part")
+    part.write_text(renamed if n_names else f'name = "{path.stem}"\n{text}', encoding="utf-8")
+    os.replace(part, path)
+    note(f"{path}: a copy of {source}; edit it, then `tokentape hardware show {path}` checks it")
+
+
+def calibrate_gpu(
+    files: FilesArgument = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the constants, one file per setup.")] = Path("fits"),
+    hardware: MachinesOption = None,
+    dtype: DtypeOption = "bfloat16",
+) -> None:
+    """Fit the GPU operator models to measured tables and print how well they do.
+
+    Takes tables in the columns of NVIDIA's aiconfigurator: one row is one timed GEMM, MoE or attention operator. Every fifth
+    distinct shape is held out of a second fit, whose error on those rows is printed too.
+
+    \b
+    Example:
+      tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
+    """
+    from flows.console import note, progress_bar
+    from hw import calibrate, measured, spec, validate
+
+    machines = tuple(spec.load(name) for name in hardware or [])
+    tables = measured.read(_tables(files), dtype)
+    for table in tables:
+        calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), dtype)
+    by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
+    with progress_bar("calibrate") as show:
+        for i, table in enumerate(tables):
+            show(i, len(tables), f"{table.operator}, {table.setup}")
+            machine = calibrate.machine_of(table.setup.device, machines)
+            by_setup.setdefault(table.setup, []).append(calibrate.calibrate(table, machine))
+    out.mkdir(parents=True, exist_ok=True)
+    for setup, fits in by_setup.items():
+        path = out / calibrate.file_name(setup)
+        calibrate.save(fits, path)
+        note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
+    fitted = [{fit.operator: fit for fit in fits} for fits in by_setup.values()]
+    _print_rows([row for comparison in validate.compare(tables, fitted, machines) for row in comparison.rows()], "table")
+
+
+def validate_hardware(
+    files: FilesArgument = None,
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    fits: Annotated[Path | None, typer.Option("--fits", help="Folder of constants beside the shipped ones.")] = None,
+    hardware: MachinesOption = None,
+    dtype: DtypeOption = "bfloat16",
+    record: Annotated[bool, typer.Option("--record", help="Write the rows to the store, for the validation page.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Compare the cost models with measurements: DRAM against its anchors, GPU operators against measured tables.
+
+    Prints mean, median and 95th percentile of |predicted / measured - 1| per operator and regime: on the rows the constants were
+    fitted on, on rows held out, and on other devices. Without tables, the anchors that ship with the project are all there is.
+
+    \b
+    Examples:
+      tokentape validate hardware
+      tokentape validate hardware my-gpu/ --hardware my-gpu.toml --format json
+    """
+    from flows.console import note
+    from hw import calibrate, measured, spec, validate
+    from warehouse.results import write_rows
+    from warehouse.tape import Store
+
+    if format not in ("table", "json"):
+        raise ValueError(f"unknown format {format!r}; known: table, json")
+    machines = tuple(spec.load(name) for name in hardware or [])
+    rows, points = validate.dram_rows(), validate.dram_points()
+    found = _tables(files, required=False)
+    if found:
+        mine = [calibrate.load(path) for path in sorted(fits.glob("*.toml"))] if fits else []
+        for comparison in validate.compare(measured.read(found, dtype), [*mine, *calibrate.shipped()], machines):
+            rows += comparison.rows()
+            points += comparison.points()
+    else:
+        note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
+    _print_rows(rows, format)
+    if record:
+        place = Store(store)
+        write_rows(place, "validation", validate.as_dicts(rows))
+        write_rows(place, "validation_points", validate.as_dicts(points))
+        note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
+
+
+def _tables(files: list[Path] | None, required: bool = True) -> list[Path]:
+    """The files given, else the folder of the environment, else the one beside the project; none if there is none of these."""
+    if files:
+        absent = [path for path in files if not path.exists()]
+        if absent:
+            raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
+        return files
+    named = os.environ.get(TABLES_VARIABLE)
+    folder = Path(named) if named else BESIDE
+    if folder.is_dir():
+        return [folder]
+    if required or named:
+        raise ValueError(f"no measured tables: give Parquet files or folders, or set {TABLES_VARIABLE} to a folder that exists")
+    return []
+
+
+def _print_rows(rows: list[Row], format: str) -> None:
+    from dataclasses import asdict
+
+    from flows.console import percent, print_table
+
+    if format == "json":
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    shown = [
+        (r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", f"{r.n:,}")
+        + tuple(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac))
+        for r in sorted(rows, key=lambda r: (r.check, r.operator, r.split, r.device))
+    ]
+    columns = ("operator", "split", "device", "measured in", "n", "mean", "median", "p95")
+    print_table("|predicted / measured - 1|", columns, shown, numbers=columns[4:])

@@ -1,0 +1,55 @@
+"""Machines at rest: rows of tables `machines` and `hardware_numbers`, for pages and questions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from hw import catalogue, spec
+from hw.spec import HardwareSpec
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+
+def rows(machine: HardwareSpec) -> dict[str, list[dict[str, Any]]]:
+    """The machine's row and one for each of its numbers, by table."""
+    numbers = [
+        {
+            "hardware": machine.name,
+            "key": key,
+            "value": number.value,
+            "low": number.low,
+            "high": number.high,
+            "unit": catalogue.unit(key),
+            "source": number.source,
+            "is_assumed": number.is_assumed,
+        }
+        for key, number in machine.numbers()
+    ]
+    itself = {
+        "hardware": machine.name,
+        "hardware_sha256": machine.sha256,
+        "title": machine.title,
+        "engine": machine.engine,
+        "dtype": machine.dtype,
+        "fast_tier": machine.fast,
+        "backing_tier": machine.backing,
+        "n_devices": machine.n_devices,
+    }
+    return {"machines": [itself], "hardware_numbers": numbers}
+
+
+def record(store: Store, machine: HardwareSpec) -> None:
+    """Writes the machine beside the results that ran on it; a later version of it replaces this one."""
+    for table, of_table in rows(machine).items():
+        write_rows(store, table, of_table, of=machine.name)
+
+
+@lru_cache(maxsize=1)
+def shipped() -> dict[str, list[dict[str, Any]]]:
+    """Rows of every machine that ships with the project, by table."""
+    found: dict[str, list[dict[str, Any]]] = {"machines": [], "hardware_numbers": []}
+    for name in spec.shipped():
+        for table, of_table in rows(spec.load(name)).items():
+            found[table] += of_table
+    return found

@@ -1,0 +1,97 @@
+"""Steps as named operations at rest: one forward pass of a stored replay, as rows of table `operations`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+from flows import own_policy
+from flows.grid import load_hardware, load_trace
+from flows.names import unknown
+from hw.spec import HardwareSpec
+from hw.timeline import Placed, Step, place
+from replay.semantics import Semantics
+from replay.step import replay_step
+from warehouse.results import result_ids, result_path, write_rows
+from warehouse.tape import Store
+
+WHICH = ("slowest", "median")
+
+
+def of_replay(
+    store: Store, prefix: str, which: str, policy: str | None, hardware: str | None
+) -> tuple[str, str, list[Placed], float]:
+    """Runs the replay again and writes one pass's operations; the step's id and title, its operations on the clock, its end.
+
+    which: slowest or median decode pass, or a pass number. policy, hardware: a user's own, which a result only names.
+    Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
+    """
+    replay_id = _resolve(store, prefix)
+    (ran,) = _read(store, "replays", replay_id).to_dicts()
+    if not ran["hardware"]:
+        raise ValueError(f"result {replay_id} has no machine and so no times; choose one of a replay with --hardware")
+    machine = load_hardware(hardware or ran["hardware"])
+    if machine.sha256 != ran["hardware_sha256"]:
+        name = ran["hardware"]
+        raise ValueError(f"result {replay_id} ran on another version of {name}; replay it again, or give --hardware its file")
+    pass_id = _pass(_read(store, "timeline", replay_id), which, replay_id)
+    semantics = Semantics(**{name: ran[name] for name in ("scope", "lookup", "prefill", "start", "overflow", "fetching")})
+    made = own_policy.make_policy(policy or ran["policy"], json.loads(ran["policy_params"]))
+    trace = load_trace(store, ran["trace_id"])
+    settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
+    step = replay_step(trace, made, machine, semantics, *settings)
+    step_id = f"{replay_id}/{pass_id}"
+    title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id} ({which}) of {ran['trace_id']}"
+    return step_id, title, *write(store, step_id, title, machine, step)
+
+
+def write(store: Store, step_id: str, title: str, machine: HardwareSpec, step: Step) -> tuple[list[Placed], float]:
+    """Places a step on the clock and writes it; an earlier version of it is replaced."""
+    placed, end_s = place(step)
+    rows: list[dict[str, Any]] = [
+        {
+            "step_id": step_id,
+            "title": title,
+            "hardware": machine.name,
+            "place": i,
+            "operation": p.operation.name,
+            "resource": p.operation.resource,
+            "op_layer": p.operation.layer,
+            "start_s": p.start_s,
+            "seconds": p.operation.seconds,
+            "bytes": p.operation.bytes,
+            "ops": p.operation.ops,
+        }
+        for i, p in enumerate(placed)
+    ]
+    write_rows(store, "operations", rows, of=step_id)
+    return placed, end_s
+
+
+def _resolve(store: Store, prefix: str) -> str:
+    found = [key for key in result_ids(store) if key.startswith(prefix)]
+    if len(found) != 1:
+        if found:
+            raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")
+        raise unknown("result", prefix, result_ids(store)[:20])
+    return found[0]
+
+
+def _read(store: Store, table: str, replay_id: str) -> pl.DataFrame:
+    with store.fs.open(result_path(store, table, replay_id), "rb") as handle:
+        return pl.read_parquet(handle)
+
+
+def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:
+    """The pass a person means: a number, or the slowest or median one in decode (of all, where none decodes)."""
+    if which.isdigit():
+        return int(which)
+    if which not in WHICH:
+        raise ValueError(f"--pass {which!r} is not a pass number, {' or '.join(WHICH)}")
+    decode = timeline.filter(pl.col("kind") == "decode")
+    by_time = (timeline if decode.is_empty() else decode).sort("step_s", "pass_id")
+    if by_time.is_empty():
+        raise ValueError(f"result {replay_id} has no passes on a clock; replay it again with --hardware")
+    return int(by_time["pass_id"][-1 if which == "slowest" else by_time.height // 2])

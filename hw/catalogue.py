@@ -1,0 +1,175 @@
+"""Machines as people read them: rows for the terminal, and docs/machines.md, written from the TOML files.
+
+python -m hw.catalogue docs/machines.md
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hw.sourced import Sourced
+from hw.spec import HardwareSpec, find, load, shipped
+
+# What the end of a key says about its unit, longest first; the flag: whether the unit takes an SI prefix.
+_UNITS = (
+    ("bit_per_s_per_pin", "bit/s", True),
+    ("bytes_per_unit", "B", True),
+    ("bytes_per_s", "B/s", True),
+    ("ops_per_s", "op/s", True),
+    ("_pj_per_bit", "pJ/bit", False),
+    ("_pj_per_op", "pJ/op", False),
+    ("_bytes", "B", True),
+    ("_mm2", "mm2", False),
+    ("_hz", "Hz", True),
+    ("_nj", "nJ", False),
+    ("_j", "J", True),
+    ("_w", "W", True),
+    ("_s", "s", True),
+)
+_PREFIXES = {-12: "p", -9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+_BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+_HEAD = """# Machines: every number with its band and its source
+
+Written from hw/specs/*.toml by `python -m hw.catalogue docs/machines.md`; change the files, not this page. Numbers are those of
+one device; power and area are the whole machine's. Peak: of the engine that experts run on, a multiply-add counted as two
+operations. Assumed: numbers of which the value or an end of the band rests on no source.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a machine as people read it; `band` is empty where the file gives none."""
+
+    key: str
+    value: str
+    band: str
+    source: str
+
+
+def rows(spec: HardwareSpec) -> list[Row]:
+    """Every number of a machine, in the order of its fields."""
+    return [Row(key, readable(key, number.value), _band(key, number), number.source) for key, number in spec.numbers()]
+
+
+def readable(key: str, value: float) -> str:
+    """A value with the unit that its key ends in: capacity_bytes 4194304 is 4 MiB, peak_bytes_per_s 6.4e10 is 64 GB/s."""
+    name, is_scaled = _unit(key)
+    if not name:
+        return f"{value:.6g}"
+    return _scaled(value, name) if is_scaled else f"{value:.4g} {name}"
+
+
+def unit(key: str) -> str:
+    """The unit that a key ends in; 1 for counts and shares."""
+    return _unit(key)[0] or "1"
+
+
+def _unit(key: str) -> tuple[str, bool]:
+    for part in reversed(key.split(".")):  # the last part may be a dtype: engines.sm.ops_per_s.bf16
+        for ending, name, is_scaled in _UNITS:
+            if part.endswith(ending):
+                return name, is_scaled
+    return "", False
+
+
+def summary(names: list[str]) -> list[tuple[str, str, str, str, str]]:
+    """One row per machine: name, what it is, peak of its engine, tiers, share of assumed numbers."""
+    return [(m.name, m.title, _peak(m), _tiers(m), _share(m)) for m in map(load, names)]
+
+
+def differences(a: HardwareSpec, b: HardwareSpec) -> list[tuple[str, str, str]]:
+    """(key, in a, in b) of every number that differs or that only one of them has."""
+    of_a, of_b = dict(a.numbers()), dict(b.numbers())
+    found = []
+    for key in of_a | of_b:
+        values = [of[key].value if key in of else None for of in (of_a, of_b)]
+        if values[0] != values[1]:
+            in_a, in_b = ("" if value is None else readable(key, value) for value in values)
+            found.append((key, in_a, in_b))
+    return found
+
+
+def markdown(names: list[str]) -> str:
+    """The page: one summary table, then one table per machine."""
+    specs = [load(name) for name in names]
+    table = ["| machine | what | peak | tiers | assumed |", "|---|---|---|---|---|"]
+    table += [_line(f"[{name}](#{name})", *rest) for name, *rest in summary(names)]
+    sections = [_section(spec, _about(find(name))) for name, spec in zip(names, specs, strict=True)]
+    return "\n".join([_HEAD, *table, "", "\n".join(sections)])
+
+
+def _section(spec: HardwareSpec, about: str) -> str:
+    runs = f"Computes on `{spec.engine}` ({spec.dtype}) from `{spec.compute.memory or spec.fast}`"
+    fetches = f"; misses go to `{spec.backing}`" if spec.backing else ""
+    devices = f" Devices: {spec.n_devices}." if spec.n_devices > 1 else ""
+    lines = [f"## {spec.name}", "", about, "", f"{runs}{fetches}.{devices}", ""]
+    lines += ["| key | value | band | source |", "|---|---|---|---|"]
+    lines += [_line(f"`{row.key}`", row.value, row.band, row.source) for row in rows(spec)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(*cells: str) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  |", "| |")
+
+
+def _about(path: Path) -> str:
+    """The comment that opens the file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first_other = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "\n".join(line.lstrip("# ") for line in lines[:first_other])
+
+
+def _peak(spec: HardwareSpec) -> str:
+    times = f"{spec.n_devices} x " if spec.n_devices > 1 else ""
+    return f"{times}{readable('ops_per_s', spec.compute.ops_per_s[spec.dtype].value)} {spec.dtype}"
+
+
+def _tiers(spec: HardwareSpec) -> str:
+    """Name, capacity and bandwidth of each tier, the fast and the backing one first."""
+    first = [name for name in (spec.fast, spec.backing) if name]
+    parts = []
+    for name in [*first, *(n for n in spec.tiers if n not in first)]:
+        tier = spec.tiers[name]
+        capacity, peak = (readable(key, getattr(tier, key).value) for key in ("capacity_bytes", "peak_bytes_per_s"))
+        parts.append(f"{name} {capacity} at {peak}")
+    return ", ".join(parts)
+
+
+def _share(spec: HardwareSpec) -> str:
+    n_assumed, n = len(spec.assumed), len(spec.numbers())
+    return f"{n_assumed} of {n} ({100 * n_assumed / n:.0f} %)"
+
+
+def _band(key: str, number: Sourced) -> str:
+    return "" if number.low == number.high else f"{readable(key, number.low)} to {readable(key, number.high)}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    if unit == "B" and value > 0:
+        for size, name in _BINARY:
+            if value % size == 0 and value % 1000:  # a power of two, not a round decimal number
+                return f"{value / size:.4g} {name}"
+    if not value:
+        return f"0 {unit}"
+    exponent = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-12)
+    exponent = min(max(exponent, min(_PREFIXES)), max(_PREFIXES))
+    return f"{value / 10.0**exponent:.4g} {_PREFIXES[exponent]}{unit}"
+
+
+def write(path: Path) -> None:
+    """Writes the page of all shipped machines, aside first."""
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_text(markdown(shipped()), encoding="utf-8")
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m hw.catalogue docs/machines.md")
+    write(Path(sys.argv[1]))

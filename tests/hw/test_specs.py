@@ -1,0 +1,305 @@
+"""Machine files: numbers with sources, bases, inherited sources, refusals that name file and key, and the page made of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hw import dram
+from hw.catalogue import markdown, readable, rows, write
+from hw.spec import SPECS, BadSpec, load, shipped
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_FIVE_SYSTEMS = {
+    "slicemoe-xpu",
+    "elmoe3d-4gb",
+    "elmoe3d-8gb",
+    "elmoe3d-xpu",
+    "elmoe3d-xpu-pim",
+    "elmoe3d-xpu-logicpim",
+    "elmoe3d-xpu-nmp",
+    "elmoe3d-hb-xpu",
+    "kelle-edram",
+    "kelle-sram",
+    "kelle-original-edram",
+    "h100",
+    "h100x2",
+    "h100x8",
+    "a100",
+    "a100x2",
+    "h100-cxl-ndp",
+}
+WHAT_A_USER_OWNS = {"phone-lpddr5x-ufs4", "mac-unified", "workstation-rtx4090-pcie4"}
+
+MINE = """
+name = "mine"
+title = "made up"
+engine = "npu"
+dtype = "int8"
+fast = "dram"
+backing = "flash"
+static_w = { value = 1.0, low = 0.5, high = 2.0, source = "assumed" }
+
+[engines.npu]
+ops_per_s.int8 = { value = 2.0e12, source = "vendor" }
+n_units = { value = 1000, source = "vendor" }
+macs_per_unit.int8 = { value = 1, source = "vendor" }
+clock_hz = { value = 1e9, source = "vendor" }
+efficiency_frac = { value = 0.5, low = 0.3, high = 0.8, source = "assumed" }
+energy_pj_per_op = { value = 0.3, source = "vendor" }
+
+[tiers.dram]
+kind = "dram"
+capacity_bytes = { value = 12e9, source = "data sheet" }
+n_channels = { value = 4, source = "data sheet" }
+pins_per_channel = { value = 16, source = "data sheet" }
+bit_per_s_per_pin = { value = 6.4e9, source = "data sheet" }
+peak_bytes_per_s = { value = 51.2e9, source = "data sheet" }
+efficiency_frac = { value = 0.9, source = "assumed" }
+latency_s = { value = 1e-7, source = "assumed" }
+read_pj_per_bit = { value = 8.0, low = 4.0, high = 12.0, source = "measured" }
+write_pj_per_bit = { value = 8.0, source = "assumed" }
+
+[tiers.flash]
+kind = "flash"
+capacity_bytes = { value = 256e9, source = "data sheet" }
+peak_bytes_per_s = { value = 4e9, source = "data sheet" }
+efficiency_frac = { value = 0.8, source = "assumed" }
+latency_s = { value = 8e-5, source = "assumed" }
+read_pj_per_bit = { value = 40.0, source = "assumed" }
+write_pj_per_bit = { value = 90.0, source = "assumed" }
+
+[links.bus]
+source_tier = "flash"
+target_tier = "dram"
+peak_bytes_per_s = { value = 8e9, source = "standard" }
+pins_per_channel = { value = 4, source = "standard" }
+bit_per_s_per_pin = { value = 16e9, source = "standard" }
+efficiency_frac = { value = 0.9, source = "assumed" }
+latency_s = { value = 1e-6, source = "assumed" }
+energy_pj_per_bit = { value = 5.0, source = "assumed" }
+"""
+
+
+def put(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def edited(*pairs: tuple[str, str]) -> str:
+    text = MINE
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    return text
+
+
+def test_the_machines_of_the_five_systems_and_of_users_are_shipped():
+    assert set(shipped()) == OF_THE_FIVE_SYSTEMS | WHAT_A_USER_OWNS
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_machine_loads_under_its_name_with_a_source_and_a_band_for_every_number(name):
+    spec = load(name)
+    assert spec.name == name
+    assert spec.title
+    assert len(spec.numbers()) >= 15
+    for key, number in spec.numbers():
+        assert number.source.strip(), key
+        assert 0 <= number.low <= number.value <= number.high, key
+    assert (SPECS / f"{name}.toml").read_text().startswith("# "), "the file opens with what the machine is"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_peaks_of_shipped_machines_follow_from_units_and_pins_where_the_file_gives_them(name):
+    spec = load(name)
+    for engine in spec.engines.values():
+        for dtype, rate in engine.ops_per_s.items():
+            bound = engine.bound_ops_per_s(dtype)
+            assert bound is None or rate.value == pytest.approx(bound, rel=0.005), dtype
+    if spec.idle_w and spec.max_w:
+        assert spec.idle_w.value <= spec.static_w.value <= spec.max_w.value
+
+
+def test_a_number_without_a_source_is_refused_with_file_and_key(tmp_path):
+    path = put(tmp_path, "mine", edited((', source = "measured"', "")))
+    with pytest.raises(BadSpec, match=r"mine\.toml: tiers\.dram: read_pj_per_bit has no source"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('source = "measured"', 'source = " "', "read_pj_per_bit has no source"),
+        ('title = "made', 'titel = "made', "unknown key 'titel'"),
+        ('kind = "dram"', 'kind = "dram"\nspeed = 3', "tiers.dram: unknown key 'speed'"),
+        ("clock_hz =", "clock_ghz =", "engines.npu: unknown key 'clock_ghz'"),
+        ("low = 4.0, high = 12.0", "lo = 4.0", "read_pj_per_bit: unknown key 'lo'"),
+        ('kind = "dram"', 'kind = "rram"', "kind = 'rram'; known: sram"),
+        ("value = 51.2e9", "value = 60e9", "tiers.dram: peak_bytes_per_s = 6e.10 is above channels x pins x rate / 8 = 5.12e.10"),
+        ("value = 8e9", "value = 9e9", "links.bus: peak_bytes_per_s = 9e.09 is above"),
+        ("value = 2.0e12", "value = 2.1e12", r"engines.npu.ops_per_s.int8 = 2.1e.12 is above units x MACs"),
+        ("value = 12e9", "value = 0", r"tiers.dram.capacity_bytes must be above 0"),
+        ("value = 51.2e9", "value = 0", r"tiers.dram.peak_bytes_per_s must be above 0"),
+        ('target_tier = "dram"', 'target_tier = "hbm"', "links.bus: target_tier = 'hbm' is not one of the tiers dram, flash"),
+        ('source_tier = "flash"', 'source_tier = "ssd"', "links.bus: source_tier = 'ssd'"),
+        ('fast = "dram"', 'fast = "vram"', "fast = 'vram' is not one of the tiers"),
+        ('backing = "flash"', 'backing = "ssd"', "backing = 'ssd' is not one of the tiers"),
+        ('engine = "npu"', 'engine = "gpu"', "engine = 'gpu' is not one of the engines npu"),
+        ("[engines.npu]", '[engines.npu]\nmemory = "hbm"', "engines.npu: memory = 'hbm' is not one of the tiers"),
+        ('dtype = "int8"', 'dtype = "int3"', r"dtype = 'int3' is not in engines.npu.ops_per_s \(int8\)"),
+        ("low = 0.3, high = 0.8", "low = 0.6, high = 0.8", "efficiency_frac: low <= value <= high does not hold"),
+        ("low = 0.3, high = 0.8", "low = 0.3, high = 1.8", "efficiency_frac exceeds 1"),
+        ("low = 0.3, high = 0.8", "low = -0.3, high = 0.8", "efficiency_frac: value, low and high must be finite numbers"),
+        ("value = 12e9", "value = nan", "capacity_bytes: value, low and high must be finite"),
+        ("value = 12e9", 'value = "12 GB"', "capacity_bytes: value, low and high must be finite"),
+        ("value = 12e9", "value = true", "capacity_bytes: value, low and high must be finite"),
+        ('name = "mine"', 'name = "mine"\nn_devices = 0', "n_devices must be a whole number of at least 1"),
+        ('name = "mine"', 'name = "mine"\nn_devices = 1.5', "n_devices must be a whole number of at least 1"),
+        ("[tiers.dram]", "[tiers]\nx = 5\n[tiers.dram]", "tiers.x must be a table"),
+        ("static_w = {", "static_w = [", "not TOML"),
+        ('engine = "npu"\n', "", "engine is missing"),
+    ],
+)
+def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_path):
+    with pytest.raises(BadSpec, match=message) as caught:
+        load(put(tmp_path, "mine", edited((old, new))))
+    assert "mine.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_files_source_is_inherited_by_bare_numbers_and_kept_through_a_base(tmp_path):
+    bare = edited(('{ value = 12e9, source = "data sheet" }', "12e9"), (', source = "measured"', ""))
+    below = put(tmp_path, "below", 'source = "Paper Table 1"\n' + bare)
+    assert load(below).tiers["dram"].capacity_bytes.source == "Paper Table 1"
+    assert load(below).tiers["dram"].read_pj_per_bit.source == "Paper Table 1"
+    assert load(below).tiers["dram"].peak_bytes_per_s.source == "data sheet"
+
+    differs = 'base = "below.toml"\nsource = "Paper Table 2"\nname = "above"\n[tiers.flash]\ncapacity_bytes = 1e12'
+    above = load(put(tmp_path, "above", differs))
+    assert above.tiers["flash"].capacity_bytes.source == "Paper Table 2"
+    assert above.tiers["dram"].capacity_bytes.source == "Paper Table 1"
+
+    put(tmp_path, "naked", edited((', source = "measured"', "")))
+    with pytest.raises(BadSpec, match="read_pj_per_bit has no source"):
+        load(put(tmp_path, "lender", 'base = "naked.toml"\nsource = "Paper Table 2"\nname = "lender"'))
+
+
+def test_a_chain_of_bases_holds_only_what_differs(tmp_path):
+    put(tmp_path, "one", MINE)
+    read, latency = ("read_pj_per_bit = { value = 5.0, source = 'b' }", "latency_s = { value = 0.0, source = 'c' }")
+    put(tmp_path, "two", f'base = "one.toml"\nname = "two"\nn_devices = 2\n[tiers.dram]\n{read}')
+    put(tmp_path, "three", f'base = "two.toml"\nname = "three"\nbacking = ""\n[tiers.flash]\n{latency}')
+    one, two, three = (load(str(tmp_path / f"{name}.toml")) for name in ("one", "two", "three"))
+    assert (one.name, two.name, three.name) == ("mine", "two", "three")
+    assert (one.n_devices, three.n_devices) == (1, 2)
+    number = three.tiers["dram"].read_pj_per_bit
+    assert (number.low, number.value, number.high, number.source) == (5.0, 5.0, 5.0, "b"), (
+        "a number replaces a number with its band"
+    )
+    assert three.tiers["flash"].latency_s.value == 0.0
+    assert three.tiers["dram"].write_pj_per_bit == one.tiers["dram"].write_pj_per_bit
+    assert three.backing == ""
+    assert len({one.sha256, two.sha256, three.sha256}) == 3
+
+    put(tmp_path, "one", MINE.replace("value = 12e9", "value = 16e9"))
+    changed = load(str(tmp_path / "three.toml"))
+    assert changed.tiers["dram"].capacity_bytes.value == 16e9
+    assert changed.sha256 != three.sha256, "the hash covers the bases"
+
+
+def test_a_shipped_machine_can_be_a_base_and_a_circle_or_a_missing_base_is_named(tmp_path):
+    mine = load(put(tmp_path, "mine", 'base = "h100"\nname = "mine"\nmax_w = { value = 500, source = "power cap" }'))
+    assert mine.max_w.value == 500
+    assert mine.tiers == load("h100").tiers
+    put(tmp_path, "a", 'base = "b.toml"\nname = "a"')
+    put(tmp_path, "b", 'base = "a.toml"\nname = "b"')
+    with pytest.raises(BadSpec, match=r"base runs in a circle \(a.toml -> b.toml -> a.toml\)"):
+        load(str(tmp_path / "a.toml"))
+    with pytest.raises(BadSpec, match="did you mean h100"):
+        load(put(tmp_path, "c", 'base = "h10"\nname = "c"'))
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [("", "bank-group"), ('address_map = "row"\n', "row")])
+def test_a_tier_with_a_timing_preset_and_no_efficiency_of_its_own_takes_the_closed_form(chosen, kept, tmp_path):
+    text = edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', f'timing = "lpddr5-6400"\n{chosen}'))
+    share = load(put(tmp_path, "mine", text)).tiers["dram"].efficiency_frac
+    by_map = {name: dram.stream_frac(dram.timing("lpddr5-6400"), name) for name in dram.ADDRESS_MAPS}
+    assert (share.value, share.low, share.high) == (by_map[kept], min(by_map.values()), max(by_map.values()))
+    assert not share.is_assumed
+
+
+def test_an_unknown_address_map_is_refused(tmp_path):
+    unknown = 'timing = "lpddr5-6400"\naddress_map = "diagonal"\n'
+    with pytest.raises(BadSpec, match=r"mine\.toml: tiers\.dram: address_map = 'diagonal'; known: bank-group, row"):
+        load(put(tmp_path, "mine", edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', unknown))))
+
+
+def test_links_are_found_by_their_ends_and_in_one_direction(tmp_path):
+    spec = load(put(tmp_path, "mine", MINE))
+    assert spec.link("flash", "dram") is spec.links["bus"]
+    assert spec.link("dram", "flash") is None
+
+
+def test_refresh_of_a_tier_takes_its_band_from_the_opposite_end_of_the_interval(tmp_path):
+    extra = """
+leakage_w = { value = 0.2, low = 0.1, high = 0.3, source = "s" }
+refresh_j = { value = 2e-3, low = 1e-3, high = 4e-3, source = "s" }
+refresh_interval_s = { value = 1e-3, low = 5e-4, high = 2e-3, source = "s" }
+"""
+    dram = load(put(tmp_path, "mine", edited(('kind = "dram"', f'kind = "dram"{extra}')))).tiers["dram"]
+    assert [dram.background_w(end) for end in ("low", "value", "high")] == pytest.approx([0.6, 2.2, 8.3])
+    assert load("h100").tiers["hbm"].background_w() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("tiers.kv.capacity_bytes", 4194304, "4 MiB"),
+        ("tiers.hbm.capacity_bytes", 80e9, "80 GB"),
+        ("tiers.hbm.peak_bytes_per_s", 2.039e12, "2.039 TB/s"),
+        ("engines.sm.ops_per_s.bf16", 312e12, "312 Top/s"),
+        ("engines.sm.local_bytes_per_unit", 65536, "64 KiB"),
+        ("tiers.ext.bit_per_s_per_pin", 6.4e9, "6.4 Gbit/s"),
+        ("tiers.kv.latency_s", 1.9e-9, "1.9 ns"),
+        ("tiers.kv.refresh_j", 1.14e-3, "1.14 mJ"),
+        ("tiers.kv.refresh_interval_s", 45e-6, "45 us"),
+        ("tiers.ext.read_pj_per_bit", 3.88, "3.88 pJ/bit"),
+        ("engines.sm.macs_per_unit.bf16", 2048, "2048"),
+        ("engines.sm.efficiency_frac", 0.97, "0.97"),
+        ("static_w", 0.0, "0 W"),
+        ("area_mm2", 9.5, "9.5 mm2"),
+    ],
+)
+def test_numbers_read_with_the_unit_of_their_key(key, value, text):
+    assert readable(key, value) == text
+
+
+@given(value=st.floats(1e-11, 1e16), key=st.sampled_from(["peak_bytes_per_s", "latency_s", "static_w", "capacity_bytes"]))
+@example(value=999.99e9, key="peak_bytes_per_s")
+@example(value=1e-6, key="latency_s")
+def test_readable_numbers_mean_the_value(key, value):
+    scale = dict(zip("pnumkMGTP", (10.0**e for e in (-12, -9, -6, -3, 3, 6, 9, 12, 15)), strict=True))
+    scale |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "": 1.0}
+    number, prefix = re.fullmatch(r"([\d.e+-]+) (\w*?)(?:B/s|B|s|W)", readable(key, value)).groups()
+    assert float(number) * scale[prefix] == pytest.approx(value, rel=1e-3)
+
+
+def test_the_page_lists_every_number_and_is_current():
+    page = (ROOT / "docs/machines.md").read_text(encoding="utf-8")
+    assert page == markdown(shipped()), "run `python -m hw.catalogue docs/machines.md`"
+    for name in shipped():
+        section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        listed = rows(load(name))
+        assert len(listed) == len(load(name).numbers()) == section.count("\n| `")
+        assert all(f"| `{row.key}` | {row.value} |" in section for row in listed)
+
+
+def test_the_page_is_written_aside_first(tmp_path):
+    write(tmp_path / "machines.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["machines.md"]
