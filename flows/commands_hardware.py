@@ -1,4 +1,4 @@
-"""hardware, calibrate, validate: machines as files, constants of GPU operators, and how wrong the cost models are."""
+"""hardware, calibrate, validate, step: machines as files, constants of GPU operators, how wrong they are, and what they say."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def validate_hardware(
         raise ValueError(f"unknown format {format!r}; known: table, json")
     machines = tuple(spec.load(name) for name in hardware or [])
     rows, points = validate.dram_rows(), validate.dram_points()
-    found = _tables(files, required=False)
+    found = _tables(files)
     if found:
         mine = [calibrate.load(path) for path in sorted(fits.glob("*.toml"))] if fits else []
         for comparison in validate.compare(measured.read(found, dtype), [*mine, *calibrate.shipped()], machines):
@@ -181,20 +181,25 @@ def validate_hardware(
         note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
 
 
-def _tables(files: list[Path] | None, required: bool = True) -> list[Path]:
-    """The files given, else the folder of the environment, else the one beside the project; none if there is none of these."""
-    if files:
-        absent = [path for path in files if not path.exists()]
-        if absent:
-            raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
-        return files
+def tables_folder() -> Path | None:
+    """The folder of measured tables: the environment's, else the one beside the project; None if there is neither.
+
+    Raises ValueError if the environment names one that does not exist.
+    """
     named = os.environ.get(TABLES_VARIABLE)
     folder = Path(named) if named else BESIDE
-    if folder.is_dir():
-        return [folder]
-    if required or named:
-        raise ValueError(f"no measured tables: give Parquet files or folders, or set {TABLES_VARIABLE} to a folder that exists")
-    return []
+    if named and not folder.is_dir():
+        raise ValueError(f"{TABLES_VARIABLE}={named}: no such folder of measured tables")
+    return folder if folder.is_dir() else None
+
+
+def _tables(files: list[Path] | None) -> list[Path]:
+    """The files given, else the folder of measured tables; empty if there is none. Raises ValueError if a file does not exist."""
+    absent = [path for path in files or [] if not path.exists()]
+    if absent:
+        raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
+    folder = tables_folder()
+    return files or ([folder] if folder else [])
 
 
 def _print_rows(rows: list[Row], format: str) -> None:
@@ -212,3 +217,57 @@ def _print_rows(rows: list[Row], format: str) -> None:
     ]
     columns = ("operator", "split", "device", "measured in", "n", "mean", "median", "p95")
     print_table("|predicted / measured - 1|", columns, shown, numbers=columns[4:])
+
+
+def step(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A shipped model or the path of a config.json.", show_default=False)
+    ],
+    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "h100",
+    batch: Annotated[int, typer.Option("--batch", help="Requests that decode one token each.")] = 16,
+    context: Annotated[int, typer.Option("--context", help="Tokens each of them attends to.")] = 2048,
+    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of one prompt that the step processes too.")] = 0,
+    trace: Annotated[
+        str | None, typer.Option("--trace", help="Tape whose routing says how many experts the step touches.")
+    ] = None,
+    coverage: Annotated[
+        str,
+        typer.Option(
+            "--coverage", help="recorded (needs --trace), or a closed form: uniform, pigeonhole, power-law, reuse, heaps."
+        ),
+    ] = "",
+    expert_format: Annotated[str, typer.Option("--weights", help="bf16, fp16, int8-g32, int4, mxfp4.")] = "bf16",
+    roofline: Annotated[bool, typer.Option("--roofline", help="Leave fitted operator constants out.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Write the operations to the store, for the hardware page.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Estimate one serving step of a model on a machine, operation by operation.
+
+    On a GPU that operator constants were fitted for, times come from those; elsewhere from the roofline. How many experts a batch
+    touches decides a MoE step: a tape of the model tells it, and the error of each closed form against the tape is printed.
+
+    \b
+    Examples:
+      tokentape step qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
+      tokentape step mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
+    """
+    from flows.console import note, percent, print_table, quantity
+    from flows.estimates import estimated
+    from replay.estimate import Load
+    from warehouse.tape import Store
+
+    load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
+    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, roofline)
+    rows = [
+        (name, f"{n:,}", quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), f"{ops / n_bytes:,.1f}")
+        for name, n, seconds, n_bytes, ops in made.by_name()
+    ]
+    columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
+    print_table(f"{made.title}: {quantity(made.seconds, 's')}", columns, rows, numbers=columns[1:])
+    for sentence in made.coverage:
+        print(sentence)
+    for sentence in made.outside:
+        note(f"extrapolated: {sentence}")
+    if record:
+        made.write(Store(store))
+        note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")

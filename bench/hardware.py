@@ -1,0 +1,83 @@
+"""What costs cost: step costs per second against the same formulas one step at a time, operator times, and a whole calibration.
+
+Calibration needs measured tables (TOKENTAPE_GPU_TABLES, or the folder beside the project) and is left out without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.commands_hardware import tables_folder
+from hw import calibrate, measured
+from hw.cost import rates, step_cost
+from hw.operators import OPERATORS
+from hw.spec import HardwareSpec, load
+
+N_STEPS, N_ALONE = 1_000_000, 20_000
+
+
+def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
+    """CPU seconds of the fastest of the repeats."""
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.process_time()
+        work()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def one_by_one(spec: HardwareSpec, work: list[tuple[float, float, float, float]]) -> list[tuple[float, float]]:
+    """Seconds and joules with plain Python numbers, at the three ends of the ranges: the peer."""
+    ends = [rates(spec, end) for end in ("value", "low", "high")]
+    found = []
+    for fast, backing, fetches, ops in work:
+        for at in ends:
+            busy = max(fast / at.fast_bytes_per_s, ops / at.ops_per_s)
+            seconds = busy + backing / at.fetch_bytes_per_s + fetches * at.fetch_latency_s
+            fetched = sum(at.fetch_pj_per_bit.values()) * backing
+            joules = 8e-12 * (at.fast_pj_per_bit * fast + fetched) + 1e-12 * at.pj_per_op * ops + at.background_w * seconds
+            found.append((seconds, joules))
+    return found
+
+
+def bench() -> dict[str, float]:
+    """Step costs per second and their ratio to the peer; rows per second of every operator; seconds to calibrate a device."""
+    rng = np.random.default_rng(0)
+    spec = load("workstation-rtx4090-pcie4")
+    fast, backing, fetches = (rng.integers(1, top, N_STEPS) for top in (10**9, 10**8, 48))
+    ops = rng.uniform(1e9, 1e12, N_STEPS)
+    ours_s = seconds_of(lambda: step_cost(spec, fast, backing, fetches, ops))
+    rows = list(zip(*(values[:N_ALONE].tolist() for values in (fast, backing, fetches, ops)), strict=True))
+    peer_s = seconds_of(lambda: one_by_one(spec, rows)) * N_STEPS / N_ALONE
+    made = step_cost(spec, *(values[:N_ALONE] for values in (fast, backing, fetches)), ops[:N_ALONE])
+    assert np.allclose([pair[1] for pair in one_by_one(spec, rows)[::3]], made.joules.value), "the peer costs something else"
+    rate, ratio = N_STEPS / ours_s, peer_s / ours_s
+    print(f"step costs {rate / 1e6:.1f} M/s with bands, one by one {rate / ratio / 1e6:.2f} M/s, ratio {ratio:.1f}")
+    report = {"step_costs_per_cpu_s": round(rate), "step_costs_ratio_vs_one_by_one": round(ratio, 1)}
+    folder = tables_folder()
+    return report | (_calibration(folder) if folder else {})
+
+
+def _calibration(folder: Path) -> dict[str, float]:
+    report: dict[str, float] = {}
+    for device in sorted(path for path in folder.iterdir() if path.is_dir()):
+        started = time.process_time()
+        tables = measured.read([device])
+        machine = calibrate.machine_of(tables[0].setup.device)
+        fits = [calibrate.calibrate(table, machine) for table in tables]
+        spent, n_rows = time.process_time() - started, sum(fit.n_rows for fit in fits)
+        report[f"calibrate_{machine.name}_s"] = round(spent, 2)
+        print(f"calibrating {machine.name}: {spent:.1f} s for {n_rows:,} rows, with and without the held-out ones")
+    gpu = calibrate.gpu_of(machine)
+    for fit, table in zip(fits, tables, strict=True):
+        shapes = {name: np.resize(values, N_STEPS) for name, values in table.shapes.items()}
+        rate = N_STEPS / seconds_of(lambda fit=fit, shapes=shapes: fit.seconds(gpu, shapes), 2)
+        report[f"{fit.operator}_times_per_cpu_s"] = round(rate)
+        print(f"{fit.operator}: {rate / 1e6:.1f} M times/s")
+    assert set(OPERATORS) == {fit.operator for fit in fits}
+    return report

@@ -1,0 +1,133 @@
+"""An estimated serving step: a model's geometry, a machine, its fitted constants and a coverage of experts, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from flows import steps
+from flows.grid import load_hardware, load_trace
+from flows.names import unknown
+from hw import calibrate
+from hw.coverage import FORMS, Form, errors
+from hw.spec import HardwareSpec
+from hw.timeline import Operation
+from replay import coverage as tapes
+from replay.estimate import Load, estimate
+from warehouse.geometry import Geometry
+from warehouse.models import load as load_model
+from warehouse.tape import Store
+
+RECORDED = "recorded"
+WITHOUT_TAPE = "uniform"
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated."""
+
+    step_id: str
+    title: str
+    machine: HardwareSpec
+    operations: tuple[Operation, ...]
+    coverage: tuple[str, ...]
+    outside: tuple[str, ...]
+    step: steps.Step
+
+    @property
+    def seconds(self) -> float:
+        return sum(operation.seconds for operation in self.operations)
+
+    def by_name(self) -> list[tuple[str, int, float, float, float]]:
+        """(operation, times, seconds, bytes, operations) over all layers, the longest first."""
+        found: dict[str, list[Operation]] = {}
+        for operation in self.operations:
+            found.setdefault(operation.name, []).append(operation)
+        rows = [
+            (name, len(of), sum(o.seconds for o in of), sum(o.bytes for o in of), sum(o.ops for o in of))
+            for name, of in found.items()
+        ]
+        return sorted(rows, key=lambda row: -row[2])
+
+    def write(self, store: Store) -> None:
+        """Records the step in table `operations`."""
+        steps.write(store, self.step_id, self.title, self.machine, self.step)
+
+
+def estimated(
+    store: Store, model: str, hardware: str, load: Load, trace: str | None, coverage: str, weight_format: str, roofline: bool
+) -> Estimated:
+    """The step. trace: a tape of this model, or None. coverage: recorded, a form's name, or `form=parameter`; empty: recorded
+    where there is a tape, else uniform. Raises ValueError on names, and where tape and model differ."""
+    geometry, machine = load_model(model).geometry, load_hardware(hardware)
+    fits = {} if roofline or weight_format != "bf16" else fits_of(machine)
+    active, sentences = _coverage(store, geometry, load, trace, coverage or (RECORDED if trace else WITHOUT_TAPE))
+    made = estimate(geometry, machine, load, active, fits, weight_format)
+    carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
+    carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
+    costing = "fitted operators" if fits else "roofline"
+    title = f"{load_model(model).name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
+    step_id = "/".join((load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing))
+    operations = tuple(part for part in made.step.parts if isinstance(part, Operation))
+    return Estimated(step_id, title, machine, operations, sentences, made.outside, made.step)
+
+
+def fits_of(machine: HardwareSpec) -> dict[str, calibrate.Fit]:
+    """Shipped constants of this machine's device, by operator; none where it was never measured."""
+    found = [fits for fits in calibrate.shipped() if any(fit.setup.device == machine.measured_as for fit in fits.values())]
+    return found[-1] if found else {}
+
+
+def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:
+    """Distinct experts per layer, and sentences: how known, and how far each closed form is from the tape."""
+    if not geometry.n_experts:
+        return 0.0, ()
+    size = (geometry.n_experts, geometry.top_k)
+    if trace is None:
+        if coverage == RECORDED:
+            raise ValueError("--coverage recorded needs --trace, a tape of this model")
+        form = _form(coverage)
+        active = _union(size, [float(form.distinct(n, *size)) for n in (load.batch, load.prompt_tokens)])
+        return active, (f"experts touched per layer: {active:.1f} of {size[0]} ({coverage}; no tape to check it against)",)
+    tape = load_trace(store, store.resolve(trace))
+    if (tape.geometry.n_experts, tape.geometry.top_k) != size:
+        theirs = f"{tape.geometry.n_experts} experts, top-{tape.geometry.top_k}"
+        raise ValueError(f"tape {tape.trace_id} routes over {theirs}; the model has {size[0]}, top-{size[1]}")
+    parts, sentences = [], []
+    for n, phase in ((load.batch, "decode"), (load.prompt_tokens, "prefill")):
+        if not n:
+            continue
+        curve = tapes.recorded(tape, phase)
+        forms = tapes.forms_of(tape, curve)
+        off = errors(forms, curve.n_tokens, curve.distinct, *size)
+        listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in off.items())
+        sentences.append(
+            f"{phase}: mean error of the closed forms against the tape, 1 to {curve.n_tokens[-1]:g} tokens: {listed}"
+        )
+        chosen = forms.get(coverage) if coverage in forms else None if coverage == RECORDED else _form(coverage)
+        parts.append(curve.at(n) if chosen is None else float(chosen.distinct(n, *size)))
+    active = _union(size, parts)
+    return active, (f"experts touched per layer: {active:.1f} of {size[0]} ({coverage}, tape {tape.trace_id})", *sentences)
+
+
+def _union(size: tuple[int, int], parts: list[float]) -> float:
+    """Experts of decodes and prompt together, taken as independent of each other."""
+    n_experts, missed = size[0], 1.0
+    for part in parts:
+        missed *= 1.0 - part / n_experts
+    return n_experts * (1.0 - missed)
+
+
+def _form(text: str) -> Form:
+    """A closed form from `name` or `name=parameter`. Raises ValueError with the nearest name, or with the parameter it needs."""
+    name, _, parameter = text.partition("=")
+    if name not in FORMS:
+        raise unknown("coverage", name, (*FORMS, RECORDED))
+    wanted = [field.name for field in dataclasses.fields(FORMS[name])]  # type: ignore[arg-type]
+    if len(wanted) != bool(parameter):
+        need = f"needs {wanted[0]}, as in {name}=0.8, or --trace to estimate it from" if wanted else "takes no parameter"
+        raise ValueError(f"coverage {text!r}: {name} {need}")
+    try:
+        return FORMS[name](**{key: float(parameter) for key in wanted})
+    except ValueError as error:
+        raise ValueError(f"coverage {text!r}: {error}") from error

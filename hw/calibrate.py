@@ -1,0 +1,201 @@
+"""Fitted constants of the GPU operator models: made from measured tables, kept as TOML, used within the range of the fit.
+
+One file holds one setup (device, framework, version, dtype). Of every operator it keeps two sets of constants: `constants`,
+fitted on all rows, and `without_held_out`, fitted without the rows that hw/fits/split.toml holds out, to be tried on those.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw import spec
+from hw.measured import Measurements, Setup
+from hw.operators import OPERATORS
+from hw.operators import fit as fitter
+from hw.operators.gpu import Gpu
+from hw.sourced import BadSpec
+from hw.spec import HardwareSpec
+
+FITS = Path(__file__).parent / "fits"
+DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # a measured table's name -> the key of an engine's ops_per_s
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants of one operator in one setup, by parameter name; ranges: argument -> (smallest, largest) fitted on."""
+
+    operator: str
+    setup: Setup
+    machine: str
+    constants: dict[str, float]
+    without_held_out: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
+    n_rows: int
+    sources: tuple[str, ...]
+
+    def seconds(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]], held_out: bool = False) -> Floats:
+        """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
+        constants = self.without_held_out if held_out else self.constants
+        module = OPERATORS[self.operator]
+        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.PARAMETERS]), shapes))
+
+    def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
+        """(n,) the term that binds."""
+        module = OPERATORS[self.operator]
+        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.PARAMETERS]), shapes))
+
+    def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+        """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
+        outside = np.zeros(len(next(iter(shapes.values()))), np.bool_)
+        for name, (low, high) in self.ranges.items():
+            if name in shapes:
+                outside |= (np.asarray(shapes[name]) < low) | (np.asarray(shapes[name]) > high)
+        return outside
+
+
+def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
+    """The datasheet numbers that operator times follow from. Raises BadSpec naming what the machine's file lacks."""
+    engine, key = machine.compute, DTYPES.get(dtype, dtype)
+    wanted = {
+        f"engines.{machine.engine}.n_units": engine.n_units,
+        f"engines.{machine.engine}.clock_hz": engine.clock_hz,
+        f"engines.{machine.engine}.local_bytes_per_unit": engine.local_bytes_per_unit,
+        f"engines.{machine.engine}.ops_per_s.{key}": engine.ops_per_s.get(key),
+        "tiers.l2.capacity_bytes": machine.tiers["l2"].capacity_bytes if "l2" in machine.tiers else None,
+    }
+    absent = [name for name, number in wanted.items() if number is None]
+    if absent:
+        raise BadSpec(f"{machine.name}: {absent[0]} is missing; GPU operator times need it")
+    n_sms, clock, local, ops, l2 = (number.value for number in wanted.values() if number is not None)
+    return Gpu(
+        n_sms=round(n_sms),
+        clock_hz=clock,
+        peak_ops_per_s=ops,
+        peak_bytes_per_s=machine.tiers[machine.fast].peak_bytes_per_s.value,
+        l2_bytes=l2,
+        smem_bytes_per_sm=local,
+    )
+
+
+def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSpec:
+    """The single-device machine whose `measured_as` is this device, among `others` first. Raises BadSpec if none is."""
+    known = [*others, *(spec.load(name) for name in spec.shipped())]
+    found = [machine for machine in known if machine.measured_as == device and machine.n_devices == 1]
+    if not found:
+        named = ", ".join(sorted({machine.measured_as for machine in known if machine.measured_as}))
+        raise BadSpec(f'no machine has measured_as = "{device}"; give --hardware my.toml with that key (shipped: {named})')
+    return found[0]
+
+
+def held_out(measurements: Measurements) -> NDArray[np.bool_]:
+    """(n,) the rows that a calibration may not see, by hw/fits/split.toml."""
+    every = tomllib.loads((FITS / "split.toml").read_text(encoding="utf-8"))["held_out_every"]
+    return np.asarray(measurements.shape_ids() % every == every - 1)
+
+
+def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
+    """Fits the operator's constants on all rows, and once more without the held-out ones. Deterministic."""
+    module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
+    names = [parameter.name for parameter in module.PARAMETERS]
+    seen = measurements.take(~held_out(measurements))
+    fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
+    everything, without = (dict(zip(names, map(float, constants), strict=True)) for constants in fitted)
+    return Fit(
+        measurements.operator,
+        measurements.setup,
+        machine.name,
+        everything,
+        without,
+        {
+            name: (float(values.min()), float(values.max()))
+            for name, values in measurements.shapes.items()
+            if np.issubdtype(values.dtype, np.number)
+        },
+        measurements.seconds.size,
+        measurements.sources,
+    )
+
+
+def file_name(setup: Setup) -> str:
+    """What the file of a setup's constants is called."""
+    words = (setup.device, f"{setup.framework}-{setup.version}", setup.dtype)
+    return "_".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".toml"
+
+
+def save(fits: list[Fit], path: Path) -> None:
+    """Writes the fits of one setup as TOML, aside and then renamed. Raises ValueError if they belong to several."""
+    setups = {fit.setup for fit in fits}
+    if len(setups) != 1:
+        raise ValueError(f"{path}: a file of constants holds one setup, got {len(setups)}; give one file per setup")
+    part = path.with_name(path.name + ".part")
+    part.write_text(_toml(fits), encoding="utf-8")
+    os.replace(part, path)
+
+
+def _toml(fits: list[Fit]) -> str:
+    setup = fits[0].setup
+    lines = ["# Written by `tokentape calibrate gpu`; hw/fits/README.md says what this is.", f'machine = "{fits[0].machine}"']
+    lines += [f'{name} = "{getattr(setup, name)}"' for name in ("device", "framework", "version", "dtype")]
+    for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
+        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
+        lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
+        lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
+        lines += [f"without_held_out.{name} = {value:.9g}" for name, value in fit.without_held_out.items()]
+        lines += [f"ranges.{name} = [{low:.9g}, {high:.9g}]" for name, (low, high) in fit.ranges.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _texts(values: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f'"{"/".join(Path(value).parts[-2:])}"' for value in values) + "]"
+
+
+def load(path: Path) -> dict[str, Fit]:
+    """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        setup = Setup(data["device"], data["framework"], data["version"], data["dtype"])
+        fits = {}
+        for operator, table in data.items():
+            if isinstance(table, dict):
+                ranges = {name: (float(low), float(high)) for name, (low, high) in table["ranges"].items()}
+                sets = {name: {k: float(v) for k, v in table[name].items()} for name in ("constants", "without_held_out")}
+                fits[operator] = Fit(
+                    operator,
+                    setup,
+                    data["machine"],
+                    **sets,
+                    ranges=ranges,
+                    n_rows=table["n_rows"],
+                    sources=tuple(table["sources"]),
+                )
+    except FileNotFoundError as error:
+        raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise BadSpec(f"{path}: not a file of fitted constants ({error}); write it with `tokentape calibrate gpu`") from error
+    for fit in fits.values():
+        _check(fit, path)
+    return fits
+
+
+def _check(fit: Fit, path: Path) -> None:
+    """Raises BadSpec unless the file has exactly the constants of the operator's model as it is now."""
+    if fit.operator not in OPERATORS:
+        raise BadSpec(f"{path}: unknown operator {fit.operator!r}; known: {', '.join(OPERATORS)}")
+    names = [p.name for p in OPERATORS[fit.operator].PARAMETERS]
+    for constants in (fit.constants, fit.without_held_out):
+        if sorted(constants) != sorted(names):
+            raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")
+
+
+def shipped() -> list[dict[str, Fit]]:
+    """The fits that come with the project, file by file."""
+    return [load(path) for path in sorted(FITS.glob("*_*.toml"))]

@@ -1,0 +1,55 @@
+"""The table of errors in docs/calibration.md, written from the measured tables and the shipped constants.
+
+python -m hw.error_table docs/calibration.md FOLDER       rewrites what stands between `<!-- errors -->` and `<!-- end -->`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from hw import calibrate, measured
+from hw.operators import OPERATORS
+from hw.validate import Row, compare
+
+SPLITS = ("fitted", "held_out", "other_device")
+HEAD = (
+    "| operator | constants | device | rows | fitted | held out | by the other device's constants |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """One line per operator and device: mean (median, 95th percentile) in percent."""
+    found = {(row.operator, row.device, row.split): row for row in rows if row.check == "gpu_operator"}
+    devices = sorted({device for _, device, _ in found})
+    lines = list(HEAD)
+    for operator, module in OPERATORS.items():
+        for device in devices:
+            cells = [_cell(found[operator, device, split]) for split in SPLITS]
+            n = found[operator, device, "fitted"].n
+            lines.append(f"| {operator} | {len(module.PARAMETERS)} | {device} | {n:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Row) -> str:
+    return f"{100 * row.mape_frac:.1f} ({100 * row.median_frac:.1f}, {100 * row.p95_frac:.1f})"
+
+
+def refreshed(text: str, folder: Path) -> str:
+    """The page with the table computed anew."""
+    comparisons = compare(measured.read([folder]), calibrate.shipped())
+    table = markdown(row for comparison in comparisons for row in comparison.rows())
+    return re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{table}\n{match[2]}", text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m hw.error_table docs/calibration.md FOLDER")
+    page = Path(sys.argv[1])
+    aside = page.with_name(f"{page.name}.part")
+    aside.write_text(refreshed(page.read_text(encoding="utf-8"), Path(sys.argv[2])), encoding="utf-8")
+    os.replace(aside, page)

@@ -1,0 +1,134 @@
+"""Tables of measured GPU operators, in the columns of NVIDIA's aiconfigurator (docs/calibration.md lists them).
+
+A row is one timed operator: what it was (op_name), where it ran (framework, version, device), its dtype, its shape, and `latency`
+in milliseconds. Repeated rows are kept: each is a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from hw.operators import OPERATORS
+
+OPERATOR_OF = {"gemm": "gemm", "moe": "moe", "context_attention": "prefill_attention", "generation_attention": "decode_attention"}
+COMMON = ("framework", "version", "device", "op_name", "latency")
+DTYPES = ("gemm_dtype", "moe_dtype", "attn_dtype")
+
+
+@dataclass(frozen=True, order=True)
+class Setup:
+    """Where and how an operator was timed: a set of fitted constants belongs to one of these."""
+
+    device: str
+    framework: str
+    version: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.framework} {self.version}, {self.dtype}"
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Timed rows of one operator in one setup. shapes: argument -> (n,); seconds: (n,) f64; sources: the files they are from."""
+
+    operator: str
+    setup: Setup
+    shapes: dict[str, NDArray[np.generic]]
+    seconds: NDArray[np.float64]
+    sources: tuple[str, ...]
+
+    def take(self, rows: NDArray[np.generic]) -> Measurements:
+        """The rows that an index or a mask selects."""
+        picked = {name: values[rows] for name, values in self.shapes.items()}
+        return Measurements(self.operator, self.setup, picked, self.seconds[rows], self.sources)
+
+    def shape_ids(self) -> NDArray[np.int64]:
+        """(n,) index of each row's distinct shape, in the order of their sorted values: repeats share one."""
+        keys = np.stack([np.unique(values, return_inverse=True)[1] for values in self.shapes.values()], axis=1)
+        return np.asarray(np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1), np.int64)
+
+
+def read(paths: Iterable[Path], dtype: str = "bfloat16") -> list[Measurements]:
+    """All measurements of `dtype` in the files, one entry per operator and setup; operators that have no model here are left out.
+
+    Folders stand for the Parquet files below them. Raises ValueError naming the file, column or row that is unusable, or if
+    nothing of this dtype is found.
+    """
+    files = sorted({file for path in paths for file in (path.rglob("*.parquet") if path.is_dir() else [path])})
+    if not files:
+        raise ValueError("no measured tables: give Parquet files, or a folder that holds some")
+    found: dict[tuple[str, Setup], list[tuple[pl.DataFrame, str]]] = {}
+    dtypes: set[str] = set()
+    for file in files:
+        for key, rows in _of_file(file, dtypes):
+            found.setdefault(key, []).append((rows, str(file)))
+    chosen = {key: parts for key, parts in found.items() if key[1].dtype == dtype}
+    if not chosen:
+        raise ValueError(f"no rows of dtype {dtype} in {', '.join(map(str, files))}; found {', '.join(sorted(dtypes)) or 'none'}")
+    return [_joined(operator, setup, parts) for (operator, setup), parts in sorted(chosen.items())]
+
+
+def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], pl.DataFrame]]:
+    """The file's rows by operator and setup; adds the dtypes it holds to `dtypes`."""
+    try:
+        frame = pl.read_parquet(file)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]}); fetch it again") from error
+    missing = [name for name in COMMON if name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{file}: column {missing[0]} is missing; a measured table has {', '.join(COMMON)} and its shape's columns"
+        )
+    bad = frame.select((~((pl.col("latency") > 0) & pl.col("latency").is_finite())).fill_null(True).arg_true()).to_series()
+    if bad.len():
+        raise ValueError(f"{file}: row {bad[0]}: latency {frame['latency'][bad[0]]} is not a time in ms; remove the row")
+    for (op_name,), rows in frame.group_by(["op_name"], maintain_order=True):
+        operator = OPERATOR_OF.get(str(op_name))
+        if operator is None:
+            continue
+        dtype = _dtype(rows, operator, file)
+        columns = OPERATORS[operator].COLUMNS
+        absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].DEFAULTS]
+        if absent:
+            raise ValueError(f"{file}: column {absent[0]} is missing; {op_name} rows need {', '.join(columns)}")
+        keys = ["device", "framework", "version", "dtype"]
+        for values, part in rows.with_columns(dtype.alias("dtype")).group_by(keys, maintain_order=True):
+            setup = Setup(*map(str, values))
+            dtypes.add(setup.dtype)
+            yield (operator, setup), part
+
+
+def _dtype(rows: pl.DataFrame, operator: str, file: Path) -> pl.Series:
+    """The operands' dtype; where attention keeps its cache in another, both."""
+    name = next((name for name in DTYPES if name in rows.columns), None)
+    if name is None:
+        raise ValueError(f"{file}: {operator} rows have no column {' or '.join(DTYPES)}")
+    if "kv_cache_dtype" not in rows.columns:
+        return rows[name]
+    both = pl.concat_str(name, pl.lit(" with "), "kv_cache_dtype", pl.lit(" cache"))
+    return rows.select(pl.when(pl.col(name) == pl.col("kv_cache_dtype")).then(pl.col(name)).otherwise(both).alias("dtype"))[
+        "dtype"
+    ]
+
+
+def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) -> Measurements:
+    module = OPERATORS[operator]
+    shapes = {}
+    for column, argument in module.COLUMNS.items():
+        values = [
+            rows[column].to_numpy() if column in rows.columns else np.full(rows.height, module.DEFAULTS[column])
+            for rows, _ in parts
+        ]
+        shapes[argument] = np.concatenate(values)
+    if hasattr(module, "of_version"):  # what the framework's version decides, and no column says
+        n_rows = sum(rows.height for rows, _ in parts)
+        shapes |= {name: np.full(n_rows, value) for name, value in module.of_version(setup.version).items()}
+    seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
+    return Measurements(operator, setup, shapes, seconds.astype(np.float64), tuple(source for _, source in parts))

@@ -1,0 +1,106 @@
+"""Time of a dense matrix product (m, k) x (k, n) on a GPU, as cuBLAS runs it: output tiles in waves over the SMs.
+
+    seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5)
+    tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
+    waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
+    memory  = (m k + k n + m n) x 2 bytes / (bandwidth_frac x peak)
+
+- Five tile shapes, 128x256 to 64x64, stand for the library's many; it is taken to choose the fastest, as its heuristics aim to.
+  Small tiles fill waves and fit few rows better, but load more per multiply-add: one k of a tile costs rows x columns
+  multiply-adds and 15 for each operand it loads, in the measure of the largest tile, for which tensor_frac is stated.
+- tile_overhead_k is what a tile costs beside its k loop (filling the pipeline, storing the output), as a length of k: products
+  with a short k, which write more than they multiply, come out slow.
+- Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
+  partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
+- A tile is computed whole: below 64 rows, time hardly depends on m.
+
+Sources: NVIDIA, "Matrix Multiplication Background User's Guide" (tiles, tile and wave quantisation) and "GPU Performance
+Background User's Guide"; NVIDIA CUTLASS, "Efficient GEMM in CUDA" (k loop, epilogue, split-k). The tile list, the 15, the
+three and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: clocks that fall under
+sustained load, batched products, L2 reuse between calls.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.operators.gpu import Gpu
+from hw.operators.parameter import Parameter
+from hw.operators.shapes import Floats, Shapes, columns
+
+NAME = "gemm"
+COLUMNS = {"m": "m", "n": "n", "k": "k"}
+DEFAULTS: dict[str, int] = {}
+PARAMETERS = (
+    Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, "start and end of a kernel with nothing to do"),
+    Parameter("tensor_frac", "frac", 0.9, 0.3, 1.2, "share of the tensor peak inside the k loop of a 128x256 tile"),
+    Parameter("bandwidth_frac", "frac", 0.85, 0.3, 1.0, "share of the peak bandwidth when operands stream"),
+    Parameter("tile_overhead_k", "elements", 130.0, 1.0, 1000.0, "what a tile costs beside its k loop, as a length of k"),
+    Parameter("split_launches", "launches", 1.0, 0.05, 4.0, "cost of the kernel that adds split sums, in launches"),
+)
+
+TILES = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Multiply-adds that take as long as loading one operand element of a tile.
+_LOAD_MACS = 15.0
+_STEP_K = 64
+_STEPS_PER_PART = 2
+_L2_SPEEDUP = 3.0
+_BYTES_PER_VALUE = 2
+_BYTES_PER_PARTIAL = 4
+# Sharpness of max(tiles, memory): 1 would add them, infinity would take the larger.
+_OVERLAP_POWER = 2.5
+
+
+class _Terms(NamedTuple):
+    """Parts of the time, each (n,) f64 seconds; tiles and memory overlap."""
+
+    launch_s: Floats
+    tiles_s: Floats
+    memory_s: Floats
+
+
+def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
+    """Seconds of each product, (n,) f64. constants: (5,) as in PARAMETERS. shapes: m, n, k, each (n,) and at least 1.
+
+    Raises ValueError where one is missing or below 1. Time never falls with more bandwidth or a higher tensor rate; with the
+    shape it may fall by a few percent where another tile or split begins to fit.
+    """
+    terms = _terms(gpu, constants, shapes)
+    return terms.launch_s + (terms.tiles_s**_OVERLAP_POWER + terms.memory_s**_OVERLAP_POWER) ** (1.0 / _OVERLAP_POWER)
+
+
+def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
+    """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
+    largest = np.argmax(np.stack(_terms(gpu, constants, shapes)), axis=0)
+    return np.asarray(np.array(["launch", "compute", "memory"])[largest])
+
+
+def _terms(gpu: Gpu, constants: Floats, shapes: Shapes) -> _Terms:
+    launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = (float(constant) for constant in constants)
+    m, n, k = columns(shapes, COLUMNS.values())
+    bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
+    macs_per_s = gpu.peak_ops_per_s / 2.0 * tensor_frac / gpu.n_sms
+    steps = np.ceil(k / _STEP_K)
+    overhead_steps = tile_overhead_k / _STEP_K
+    partial_s = 2.0 * m * n * _BYTES_PER_PARTIAL / (bytes_per_s * _L2_SPEEDUP)  # written and read again, per part
+    fastest_s = np.full(m.shape, np.inf)
+    for tile in TILES:
+        tiles = np.ceil(m / tile[0]) * np.ceil(n / tile[1])
+        step_s = _STEP_K * _tile_macs(*tile) / macs_per_s
+        whole_s = np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
+        parts = np.clip(np.floor(gpu.n_sms / tiles), 1.0, np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
+        one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
+        split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
+        fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
+    memory_s = _BYTES_PER_VALUE * (m * k + k * n + m * n) / bytes_per_s
+    return _Terms(np.full(m.shape, launch_s), fastest_s, memory_s)
+
+
+def _tile_macs(rows: int, width: int) -> float:
+    """Multiply-adds of a tile per element of k, its operand loads counted as such, in the measure of the largest tile."""
+    largest = TILES[0]
+    load_share = _LOAD_MACS * (largest[0] + largest[1]) / (largest[0] * largest[1])
+    return (rows * width + _LOAD_MACS * (rows + width)) / (1.0 + load_share)

@@ -1,0 +1,155 @@
+"""Time of prefill attention: causal self-attention over whole prompts, in vLLM with FlashAttention.
+
+    seconds  = launch + compute + (1 - OVERLAP) x memory + cache write
+    compute  = the busiest SM: tiles of queries, each walking the key blocks that it may see (hw/operators/flash_attention.py)
+    tile     = tile_s + blocks x block time                  block time = tensor operations and softmax of one block on one SM
+    memory   = Q, K, V and O once, at e_memory of the peak bandwidth
+
+Tiles are dealt to SMs: an even share, plus what the last, partly filled wave leaves idle, never less than the longest tile.
+FlashAttention 2 starts each head's shortest tile first and so ends on a longest one. FlashAttention 3 starts with the longest,
+packs the query heads of a group into one tile while the prompt fits in it, and splits the keys where tiles are too few for the
+SMs: that takes a second kernel, hence a second launch. FlashAttention 2 transposes grouped single queries: again one more.
+
+Up to vLLM 0.15 the operator also stored K and V in the paged cache; from 0.16 on (github.com/vllm-project/vllm/pull/25954) it is
+written outside. Shapes say so by `stores_kv` (of_version gives it for a version of vLLM); without it the write is counted.
+
+Not covered: chunked prefill over an existing cache, prompts of unequal length in a batch, fp8.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.operators.flash_attention import (
+    BYTES_PER_VALUE,
+    KEYS_PER_BLOCK,
+    NARROW_HEAD_DIM,
+    SPLIT_BELOW,
+    SPLIT_MARGIN,
+    Floats,
+    Shapes,
+    block_seconds,
+    columns,
+    runs_fa3,
+    tiles_per_sm,
+    window,
+)
+from hw.operators.gpu import Gpu
+from hw.operators.parameter import Parameter
+from hw.operators.shapes import release
+
+NAME = "prefill_attention"
+COLUMNS = {
+    "batch_size": "batch_size",
+    "isl": "isl",
+    "num_heads": "num_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "window_size": "window_size",
+}
+DEFAULTS = {"window_size": 0}
+PARAMETERS = (
+    Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
+    Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
+    Parameter(
+        "e_compute", "frac", 0.6, 0.05, 1.2, "share of the tensor peak in a block of keys, softmax counted as 32 head dimensions"
+    ),
+    Parameter("e_memory", "frac", 0.7, 0.05, 1.0, "share of the peak bandwidth when reading Q, K, V and writing O"),
+)
+
+# Half of the memory time hides behind the arithmetic of other tiles.
+_OVERLAP = 0.5
+# First vLLM that writes the KV cache outside of the attention operator.
+_CACHE_WRITTEN_OUTSIDE_FROM = (0, 16)
+
+
+class _Terms(NamedTuple):
+    """Additive parts of the time, each (n,) f64 seconds."""
+
+    launch_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
+def of_version(version: str) -> dict[str, float]:
+    """Arguments that follow from the version of vLLM: stores_kv, 1 or 0. Raises ValueError if the text is not a version."""
+    return {"stores_kv": float(release(version) < _CACHE_WRITTEN_OUTSIDE_FROM)}
+
+
+def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
+    """Seconds of each shape, (n,) f64. constants: (4,) as in PARAMETERS.
+
+    shapes: batch_size prompts of isl tokens, num_heads, num_key_value_heads, head_dim; optionally window_size in tokens (0: none)
+    and stores_kv (0 or 1; 1 where absent). Raises ValueError where one is missing or below 1.
+    """
+    terms = _terms(gpu, constants, shapes)
+    return terms.launch_s + terms.compute_s + terms.memory_s
+
+
+def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
+    """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
+    largest = np.argmax(np.stack(_terms(gpu, constants, shapes)), axis=0)
+    return np.asarray(np.array(["launch", "compute", "memory"])[largest])
+
+
+def _terms(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> _Terms:
+    launch_s, _, _, e_memory = (float(c) for c in constants)
+    batch, isl, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"))
+    compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(shapes, batch))
+    bytes_per_s = gpu.peak_bytes_per_s * e_memory
+    moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
+    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * np.asarray(shapes.get("stores_kv", 1))
+    memory_s = ((1.0 - _OVERLAP) * moved_bytes + stored_bytes) / bytes_per_s
+    return _Terms(launch_s * launches, compute_s, memory_s)
+
+
+def _compute(
+    gpu: Gpu,
+    constants: NDArray[np.float64],
+    batch: Floats,
+    isl: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    window_tokens: Floats,
+) -> tuple[Floats, Floats]:
+    """Seconds of the busiest SM and the number of kernel launches, both (n,)."""
+    _, tile_s, e_compute, _ = (float(c) for c in constants)
+    fa3 = runs_fa3(gpu)
+    group = heads / kv_heads
+    tile_rows = np.where(head_dim <= NARROW_HEAD_DIM, 192.0, 128.0) if fa3 else np.full_like(isl, 64.0)
+    packed = isl <= tile_rows if fa3 else isl == 1
+    tiles_per_head = np.where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
+    tiles = batch * np.where(packed, kv_heads, heads) * tiles_per_head
+    ramp = (tiles_per_head > 1) & ~packed  # packed tiles and lone tiles all see the same keys
+    longest, mean = _key_blocks(isl, tile_rows, window_tokens, ramp)
+
+    rows = np.where(isl * group <= 64, 64.0, tile_rows)
+    block_s = block_seconds(gpu, e_compute, rows, head_dim)
+    longest_s = tile_s + longest * block_s
+    shortest_s = tile_s + np.where(ramp, 1.0, longest) * block_s
+    waves = tiles / gpu.n_sms
+    share_s = waves * (tile_s / tiles_per_sm(gpu) + mean * block_s)
+    idle_s = (np.ceil(waves) - waves) * shortest_s
+    launches = np.ones_like(isl)
+    if not fa3:
+        last_s = np.where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
+        launches += (isl == 1) & (batch > 1) & (group > 1) & (kv_heads > 1)
+        return np.maximum(longest_s, share_s + idle_s + last_s), launches
+    whole_s = np.maximum(longest_s, share_s + idle_s)
+    split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
+    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + float(constants[0]) < whole_s)
+    return np.where(split, split_s, whole_s), launches + split
+
+
+def _key_blocks(isl: Floats, tile_rows: Floats, window_tokens: Floats, ramp: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Key blocks of a head's longest tile and of its mean tile, both (n,): causal tiles see a ramp up to the window."""
+    reach = np.minimum(isl, window_tokens + np.minimum(tile_rows, isl))
+    longest = np.ceil(reach / KEYS_PER_BLOCK)
+    mean_keys = reach - reach**2 / (2.0 * isl) + tile_rows / 2.0
+    rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / KEYS_PER_BLOCK))  # a tile narrower than a block pays for whole blocks
+    mean = np.clip(mean_keys / KEYS_PER_BLOCK + rounding, 1.0, longest)
+    return longest, np.where(ramp, mean, longest)

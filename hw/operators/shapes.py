@@ -1,0 +1,38 @@
+"""Arguments of an operator: arrays by name, one entry per measured or asked-for call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shapes = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor number of a framework's version. Raises ValueError if the text is not one."""
+    parts = version.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise ValueError(f"version {version!r} is not a version such as 0.19.0")
+    return int(parts[0]), int(parts[1])
+
+
+def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | None = None) -> list[Floats]:
+    """The named arguments as (n,) f64, the default where one is absent. The first name must be given: it says how long they are.
+
+    Raises ValueError naming the first one that is missing or below 1.
+    """
+    names, defaults = list(names), defaults or {}
+    absent = [name for name in names if name not in shapes and name not in defaults]
+    if absent:
+        raise ValueError(f"shapes have no {absent[0]!r}; give {', '.join(names)}")
+    made = []
+    for name in names:
+        values = np.asarray(shapes[name] if name in shapes else defaults[name], dtype=np.float64)
+        if not np.all(values >= 1):
+            raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
+        made.append(np.broadcast_to(values, np.shape(shapes[names[0]])))
+    return made

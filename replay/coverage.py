@@ -1,0 +1,107 @@
+"""How many different experts a batch of tokens touches, as recorded on a tape, and the closed forms fitted to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
+from replay.trace import DECODE, PREFILL, Trace
+
+N_DRAWS = 200  # batches drawn per number of tokens
+PHASES = {"decode": DECODE, "prefill": PREFILL}
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """distinct: (m,) mean over layers and draws of the experts that n_tokens (m,) touch in a layer; powers of two from 1."""
+
+    phase: str
+    n_tokens: Floats
+    distinct: Floats
+
+    def at(self, n_tokens: float) -> float:
+        """Experts that `n_tokens` touch, linear in log2 between the recorded points. Raises ValueError beyond them."""
+        if not 0 < n_tokens <= self.n_tokens[-1]:
+            raise ValueError(
+                f"the tape tells the {self.phase} coverage of 1 to {self.n_tokens[-1]:g} tokens, not of {n_tokens:g}; "
+                "record more requests or longer prompts, or choose a closed form"
+            )
+        return float(np.interp(np.log2(n_tokens), np.log2(self.n_tokens), self.distinct))
+
+
+def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
+    """The curve of a tape, by drawing batches from it.
+
+    decode: one token each of as many requests as possible, a request again only when all are in. prefill: consecutive tokens of
+    one prompt. Raises ValueError where the tape has no tokens of the phase.
+    """
+    of_phase = trace.pass_kind[trace.row_pass] == PHASES[phase]
+    if not of_phase.any():
+        raise ValueError(f"tape {trace.trace_id} routes no token in {phase}")
+    rng = np.random.default_rng(seed)
+    n_layers = len(trace.geometry.moe_layers)
+    curves = [_of_layer(trace, np.flatnonzero(of_phase & (trace.row_layer == layer)), phase, rng) for layer in range(n_layers)]
+    n_points = min(map(len, curves))
+    mean = np.asarray(np.mean([curve[:n_points] for curve in curves], axis=0), np.float64)
+    return Curve(phase, np.asarray(2.0 ** np.arange(n_points), np.float64), mean)
+
+
+def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> list[float]:
+    """Mean distinct experts of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
+    rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
+    chosen = np.zeros((rows.size, trace.geometry.n_experts), np.bool_)
+    widths = np.diff(trace.offsets)[rows]
+    first = np.repeat(trace.offsets[rows], widths)
+    within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
+    chosen[np.repeat(np.arange(rows.size), widths), trace.ids[first + within]] = True
+    starts = np.flatnonzero(np.diff(trace.row_request[rows], prepend=-1))
+    lengths = np.diff(starts, append=rows.size)
+    longest = rows.size if phase == "decode" else int(lengths.max())
+    curve = []
+    for power in range(int(np.log2(longest)) + 1):
+        draw = _batches if phase == "decode" else _runs
+        curve.append(float(chosen[draw(2**power, starts, lengths, rng)].any(axis=1).sum(axis=1).mean()))
+    return curve
+
+
+def _batches(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(N_DRAWS, n) rows: requests in random order, again from the first when all are in; of each a random token."""
+    order = rng.permuted(np.tile(np.arange(starts.size), (N_DRAWS, 1)), axis=1)
+    requests = np.tile(order, -(-n // starts.size))[:, :n]
+    return np.asarray(starts[requests] + (rng.random(requests.shape) * lengths[requests]).astype(np.int64))
+
+
+def _runs(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(N_DRAWS, n) rows: n consecutive tokens from a random place of a random prompt that has as many."""
+    long_enough = np.flatnonzero(lengths >= n)
+    requests = rng.choice(long_enough, N_DRAWS)
+    first = starts[requests] + (rng.random(N_DRAWS) * (lengths[requests] - n + 1)).astype(np.int64)
+    return np.asarray(first[:, None] + np.arange(n))
+
+
+def forms_of(trace: Trace, curve: Curve) -> dict[str, Form]:
+    """The closed forms of hw/coverage.py with parameters estimated from the tape.
+
+    Layer by layer, and averaged: exponents from how often each expert is selected, reuse from consecutive tokens; growth from the
+    curve itself.
+    """
+    n_experts, top_k = trace.geometry.n_experts, trace.geometry.top_k
+    exponents, reuses = [], []
+    for layer in range(len(trace.geometry.moe_layers)):
+        rows = np.flatnonzero((trace.row_layer == layer) & (trace.pass_kind[trace.row_pass] == PHASES[curve.phase]))
+        rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
+        rows = rows[np.diff(trace.offsets)[rows] == top_k]
+        ids = trace.ids[trace.offsets[rows][:, None] + np.arange(top_k)]
+        exponents.append(PowerLaw.from_counts(np.bincount(ids.ravel(), minlength=n_experts), len(ids)).exponent)
+        reuses.append(Reuse.from_routing(ids, n_experts).reuse_prob)
+    return {
+        "uniform": Uniform(),
+        "pigeonhole": Pigeonhole(),
+        "power-law": PowerLaw(exponent=float(np.mean(exponents))),
+        "reuse": Reuse(reuse_prob=float(np.mean(reuses))),
+        "heaps": Heaps.from_curve(curve.n_tokens, curve.distinct, n_experts, top_k),
+    }

@@ -1,0 +1,139 @@
+"""Calibration: bars on the measured tables, held-out rows unseen, files round trip, and fits that know their range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hw import calibrate, measured, validate
+from hw.error_table import refreshed
+from hw.operators import OPERATORS
+from hw.sourced import BadSpec
+from hw.spec import load
+
+TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+# Largest mean error allowed: fitted on A100 and H100, predicted across devices in either direction.
+BARS = {
+    "moe": (0.15, 0.10, 0.20),
+    "gemm": (0.10, 0.09, 0.20),
+    "prefill_attention": (0.13, 0.14, 0.24),
+    "decode_attention": (0.20, 0.17, 0.39),
+}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    if not TABLES.is_dir():
+        pytest.skip("needs the measured tables beside the project")
+    return measured.read([TABLES])
+
+
+@pytest.fixture(scope="module")
+def errors(tables):
+    """(operator, split, device) -> row, by the constants that ship."""
+    rows = [row for comparison in validate.compare(tables, calibrate.shipped()) for row in comparison.rows()]
+    return {(row.operator, row.split, row.device): row for row in rows if row.check == "gpu_operator"}
+
+
+@pytest.mark.parametrize("operator", list(OPERATORS))
+def test_shipped_constants_meet_the_bars(errors, operator):
+    on_a100, on_h100, across = BARS[operator]
+    for device, bar in ((A100, on_a100), (H100, on_h100)):
+        assert errors[operator, "fitted", device].mape_frac <= bar
+        assert errors[operator, "held_out", device].mape_frac <= bar * 1.1
+        assert errors[operator, "other_device", device].mape_frac <= across
+
+
+def test_all_rows_of_the_dtype_are_used(errors):
+    """Every bf16 row of the files, repeats included."""
+    counts = {(row.operator, row.device): row.n for row in errors.values() if row.split == "fitted"}
+    assert counts["gemm", H100] == 35_742
+    assert counts["moe", A100] == 6_360
+    assert counts["prefill_attention", A100] == 5_457
+    assert counts["decode_attention", A100] == 5_431
+
+
+def test_shipped_constants_are_what_calibration_gives(tables):
+    """Of the smallest table of each operator; the others take seconds and are in the bench."""
+    shipped = {(fit.operator, fit.setup): fit for fits in calibrate.shipped() for fit in fits.values()}
+    assert len(shipped) == 2 * len(OPERATORS)
+    for table in tables:
+        if table.setup.device == A100:
+            again = calibrate.calibrate(table, load("a100"))
+            kept = shipped[table.operator, table.setup]
+            assert again.constants == pytest.approx(kept.constants, rel=1e-6)
+            assert again.without_held_out == pytest.approx(kept.without_held_out, rel=1e-6)
+
+
+def test_the_page_shows_these_errors():
+    if not TABLES.is_dir():
+        pytest.skip("needs the measured tables beside the project")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert refreshed(page, TABLES) == page, "run `python -m hw.error_table docs/calibration.md FOLDER`"
+
+
+def test_few_constants():
+    assert all(len(operator.PARAMETERS) <= 6 for operator in OPERATORS.values())
+
+
+def made_up(n=40):
+    """GEMM rows that the model itself made, with every fifth shape spoilt."""
+    rng = np.random.default_rng(3)
+    shapes = {name: 2 ** rng.integers(4, 13, n) for name in ("m", "n", "k")}
+    gpu = calibrate.gpu_of(load("a100"))
+    constants = np.array([p.start for p in OPERATORS["gemm"].PARAMETERS])
+    table = measured.Measurements(
+        "gemm", measured.Setup(A100, "VLLM", "0.14.0", "bfloat16"), shapes, np.ones(n), ("made/up.parquet",)
+    )
+    seconds = OPERATORS["gemm"].seconds(gpu, constants, shapes)
+    unseen = calibrate.held_out(table)
+    return measured.Measurements(
+        table.operator, table.setup, shapes, np.where(unseen, 3.0 * seconds, seconds), table.sources
+    ), unseen
+
+
+def test_held_out_rows_are_not_seen():
+    table, unseen = made_up()
+    assert 0 < unseen.sum() < 0.4 * unseen.size
+    fit = calibrate.calibrate(table, load("a100"))
+    held = {row.split: row for c in validate.compare([table], [{"gemm": fit}]) for row in c.rows() if row.check == "gpu_operator"}
+    assert held["held_out"].n == unseen.sum()
+    assert held["held_out"].median_frac == pytest.approx(2 / 3, abs=0.05)  # off by the factor 3 it could not know
+
+
+def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path):
+    table, _ = made_up()
+    fit = calibrate.calibrate(table, load("a100"))
+    path = tmp_path / calibrate.file_name(fit.setup)
+    calibrate.save([fit], path)
+    (back,) = calibrate.load(path).values()
+    assert back.constants == pytest.approx(fit.constants)
+    assert back.setup == fit.setup
+    assert path.name == "nvidia-a100-sxm4-80gb_vllm-0.14.0_bfloat16.toml"
+    inside = {name: values[:1] for name, values in table.shapes.items()}
+    assert not back.is_extrapolated(inside).any()
+    assert back.is_extrapolated({**inside, "m": np.array([10**6])}).all()
+
+
+def test_bad_files_of_constants_are_named(tmp_path):
+    path = tmp_path / "mine.toml"
+    for text in (
+        "not toml [",
+        "device = 1",
+        'machine = "a"\ndevice = "d"\nframework = "f"\nversion = "v"\ndtype = "b"\n[gemm]\nn_rows = 1',
+    ):
+        path.write_text(text)
+        with pytest.raises(BadSpec, match=r"mine\.toml"):
+            calibrate.load(path)
+    table, _ = made_up()
+    calibrate.save([calibrate.calibrate(table, load("a100"))], path)
+    path.write_text(path.read_text().replace("constants.launch_s", "constants.lunch_s"))
+    with pytest.raises(BadSpec, match="calibrate again"):
+        calibrate.load(path)
+    with pytest.raises(BadSpec, match="measured_as"):
+        calibrate.machine_of("GPU of nobody")
+    with pytest.raises(BadSpec, match="n_units is missing"):
+        calibrate.gpu_of(load("phone-lpddr5x-ufs4"))

@@ -1,0 +1,99 @@
+"""Reading measured tables: columns by name, repeats kept, dtypes apart, and every unusable file named."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hw import measured
+
+GEMM = {
+    "framework": ["VLLM"] * 4,
+    "version": ["0.14.0"] * 4,
+    "device": ["Some GPU"] * 4,
+    "op_name": ["gemm"] * 4,
+    "gemm_dtype": ["bfloat16", "bfloat16", "bfloat16", "fp8"],
+    "m": [1, 1, 64, 1],
+    "n": [128, 128, 256, 128],
+    "k": [512, 512, 512, 512],
+    "latency": [0.01, 0.012, 0.02, 0.005],
+}
+DECODE = {
+    "framework": ["VLLM"] * 2,
+    "version": ["0.19.0"] * 2,
+    "device": ["Some GPU"] * 2,
+    "op_name": ["generation_attention"] * 2,
+    "attn_dtype": ["bfloat16"] * 2,
+    "kv_cache_dtype": ["bfloat16", "fp8"],
+    "batch_size": [1, 2],
+    "isl": [1, 1],
+    "num_heads": [32, 32],
+    "num_key_value_heads": [8, 8],
+    "head_dim": [128, 128],
+    "step": [7, 15],
+    "latency": [0.01, 0.02],
+}
+
+
+def written(folder, name="gemm_perf.parquet", **changes):
+    path = folder / name
+    pl.DataFrame({**GEMM, **changes}).write_parquet(path)
+    return path
+
+
+def test_rows_by_operator_and_setup(tmp_path):
+    path = written(tmp_path)
+    pl.DataFrame(DECODE).write_parquet(tmp_path / "generation_attention_perf.parquet")
+    attention, gemm = measured.read([tmp_path])
+    assert (gemm.operator, str(gemm.setup)) == ("gemm", "Some GPU, VLLM 0.14.0, bfloat16")
+    assert gemm.seconds.tolist() == [1e-5, 1.2e-5, 2e-5]  # repeats kept, fp8 apart
+    assert gemm.shapes["m"].tolist() == [1, 1, 64]
+    assert gemm.shape_ids().tolist() == [0, 0, 1]
+    assert gemm.sources == (str(path),)
+    assert attention.operator == "decode_attention"
+    assert attention.shapes["window_size"].tolist() == [0]  # older tables have no windows
+    (fp8,) = measured.read([path], "fp8")
+    assert fp8.seconds.size == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latency": [0.01, 0.0, 0.02, 0.005]}, "row 1: latency 0.0"),
+        ({"latency": [0.01, None, 0.02, 0.005]}, "row 1"),
+        ({"latency": [0.01, float("nan"), 0.02, 0.005]}, "row 1"),
+        ({"latency": [0.01, float("inf"), 0.02, 0.005]}, "row 1"),
+    ],
+)
+def test_unusable_rows_are_named(tmp_path, changes, message):
+    path = written(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        measured.read([path])
+    assert str(path) in str(caught.value)
+
+
+def test_unusable_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match="no measured tables"):
+        measured.read([tmp_path])
+    path = written(tmp_path)
+    with pytest.raises(ValueError, match=r"no rows of dtype fp4 .* found bfloat16, fp8"):
+        measured.read([path], "fp4")
+    frame = pl.read_parquet(path)
+    for column in ("device", "m"):
+        frame.drop(column).write_parquet(path)
+        with pytest.raises(ValueError, match=f"column {column} is missing"):
+            measured.read([path])
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="not a readable Parquet file"):
+        measured.read([path])
+
+
+def test_shapes_are_told_apart_whatever_the_order():
+    rng = np.random.default_rng(0)
+    m, n = rng.integers(1, 5, 200), rng.integers(1, 5, 200)
+    setup = measured.Setup("d", "f", "v", "bfloat16")
+    ids = measured.Measurements("gemm", setup, {"m": m, "n": n}, np.ones(200), ()).shape_ids()
+    pairs = list(zip(m.tolist(), n.tolist(), strict=True))
+    assert [ids[pairs.index(pair)] for pair in pairs] == ids.tolist()
+    assert len(set(ids.tolist())) == len(set(pairs))

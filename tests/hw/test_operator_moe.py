@@ -1,0 +1,299 @@
+"""Fused MoE layers on GPUs: by hand, expert loads against draws, properties, measured tables, a roofline that must lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hw.operators import moe
+from hw.operators.expert_load import expert_load
+from hw.operators.fit import errors, fit
+from hw.operators.gpu import Gpu
+from hw.operators.parameter import Parameter
+
+TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
+KIB, MIB = 2**10, 2**20
+A100 = Gpu(
+    n_sms=108, clock_hz=1.41e9, peak_ops_per_s=312e12, peak_bytes_per_s=2.039e12, l2_bytes=40 * MIB, smem_bytes_per_sm=164 * KIB
+)
+H100 = Gpu(
+    n_sms=132, clock_hz=1.83e9, peak_ops_per_s=989.4e12, peak_bytes_per_s=3.35e12, l2_bytes=50 * MIB, smem_bytes_per_sm=227 * KIB
+)
+GPUS = {"a100_sxm_vllm0.14": A100, "h100_sxm_vllm0.19": H100}
+OTHER = dict(zip(GPUS, reversed(GPUS), strict=True))
+TOY = Gpu(n_sms=2, clock_hz=1e9, peak_ops_per_s=2e12, peak_bytes_per_s=1e12, l2_bytes=1e9, smem_bytes_per_sm=164 * KIB)
+CONSTANTS = np.array([2e-5, 0.9, 130.0])
+DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
+
+
+def layer(tokens, hidden, inter, top_k, experts, distribution="balanced", tp=1, ep=1):
+    numbers = {"num_tokens": tokens, "hidden_size": hidden, "inter_size": inter, "topk": top_k, "num_experts": experts}
+    shapes = {name: np.atleast_1d(value) for name, value in (numbers | {"moe_tp_size": tp, "moe_ep_size": ep}).items()}
+    return shapes | {"distribution": np.full(np.shape(shapes["num_tokens"]), distribution)}
+
+
+@cache
+def table(folder, one_rank):
+    path = TABLES / folder / "moe_perf.parquet"
+    if not path.exists():
+        pytest.skip(f"no measured table {path.name}")
+    rows = pq.read_table(path)
+    keep = pc.equal(rows["moe_dtype"], "bfloat16")
+    if one_rank:
+        keep = pc.and_(keep, pc.equal(pc.multiply(rows["moe_tp_size"], rows["moe_ep_size"]), 1))
+    rows = rows.filter(keep)
+    shapes = {name: rows[column].to_numpy() for column, name in moe.COLUMNS.items()}
+    return shapes, rows["latency"].to_numpy() / 1e3
+
+
+@cache
+def fitted(folder, one_rank):
+    return fit(moe, GPUS[folder], *table(folder, one_rank))
+
+
+def mape_frac(folder, constants, one_rank=True):
+    shapes, measured_s = table(folder, one_rank)
+    return errors(moe.seconds(GPUS[folder], constants, shapes), measured_s).mape_frac
+
+
+def test_a_layer_by_hand():
+    """4 tokens, 4 experts of 128 x 128: 4 blocks of 32 rows; 2 column blocks of gate and up, 1 of down; full waves on 2 SMs."""
+    gate_up_ops = (2 * 4 * 32 * 2 * 128 + 10 * (4 * 2 + 4 * 2 * 128)) * 128
+    down_ops = (2 * 4 * 32 * 1 * 128 + 10 * (4 * 1 + 4 * 1 * 128)) * 128
+    weights_s = 4 * (2 * 128 * (128 + 64) + 128 * (128 + 64)) * 2 / 1e12
+    activations_s = (4 * (5 * 128 + 2 * 128) + 4 * (128 + 128) + 4 * 128) * 2 / 1e12
+    expected = 1e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
+    shapes = layer(4, 128, 128, 1, 4)
+    assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0]), shapes), expected)
+    assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0]), shapes) == "compute"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        (layer(1, 256, 128, 2, 8), "launch"),
+        (layer(64, 4096, 1536, 8, 128), "weights"),
+        (layer(65536, 4096, 1536, 8, 128), "compute"),
+        (layer(65536, 4096, 1536, 8, 128, ep=128), "activations"),
+    ],
+)
+def test_regimes(shapes, expected):
+    assert moe.regime(H100, CONSTANTS, shapes) == expected
+
+
+def sampled(rng, alpha, n_tokens, top_k, n_experts, n_ranks):
+    """Rows of each expert of the fullest rank, drawn as the measured tables' generator describes it."""
+    low, high = (1.0, 0.8 * n_tokens) if n_tokens * top_k > n_experts else (0.01, 2.0)
+    power = 1.0 - alpha
+    weights = (low**power + rng.random(n_experts) * (high**power - low**power)) ** (1.0 / power)
+    rows = np.minimum(np.round(weights / weights.sum() * n_tokens * top_k).astype(int), n_tokens)
+    order = np.argsort(rows, kind="stable")
+    missing = n_tokens * top_k - rows.sum()
+    for step in range(abs(missing) * n_experts):
+        if rows.sum() == n_tokens * top_k:
+            break
+        expert = order[step % n_experts]
+        rows[expert] = np.clip(rows[expert] + np.sign(missing), 0, n_tokens)
+    ranks = rows.reshape(n_ranks, -1)
+    return ranks[ranks.sum(axis=1).argmax()]
+
+
+@pytest.mark.parametrize("alpha", [1.01, 1.2])
+@pytest.mark.parametrize(
+    ("n_tokens", "top_k", "n_experts", "n_ranks", "tolerance"),
+    [
+        (1, 8, 128, 1, 0.03),
+        (16, 8, 128, 1, 0.03),
+        (64, 8, 256, 1, 0.03),
+        (512, 22, 512, 1, 0.06),
+        (4096, 2, 8, 1, 0.06),
+        (1024, 8, 128, 4, 0.12),
+        (4096, 8, 256, 32, 0.12),
+        (1, 8, 256, 16, 0.12),  # leftovers heaped on one rank: all eight experts on the first
+        (2, 8, 256, 16, 0.12),
+        (8, 8, 256, 8, 0.2),
+    ],
+)
+def test_expert_load_against_draws(alpha, n_tokens, top_k, n_experts, n_ranks, tolerance):
+    rng = np.random.default_rng(0)
+    draws = [sampled(rng, alpha, n_tokens, top_k, n_experts, n_ranks) for _ in range(40)]
+    for block_rows in (32, 128):
+        arguments = (np.array([float(x)]) for x in (n_tokens, top_k, n_experts, n_ranks, block_rows, 1))
+        load = expert_load(np.array([f"power_law_{alpha}"]), *arguments)
+        drawn = (
+            np.mean([rows.sum() for rows in draws]),
+            np.mean([(rows > 0).sum() for rows in draws]),
+            np.mean([np.ceil(rows / block_rows).sum() for rows in draws]),
+        )
+        assert np.allclose(np.ravel(load), drawn, rtol=tolerance)
+
+
+def test_leftovers_heaped_or_dealt_out():
+    """One token's eight experts of 256: on one of 16 ranks, or on several."""
+    arguments = [np.array([float(x)]) for x in (1, 8, 256, 16, 32)]
+    law = np.array(["power_law_1.2"])
+    heaped, dealt = (expert_load(law, *arguments, np.array([flag])) for flag in (1.0, 0.0))
+    assert heaped.active_experts[0] == pytest.approx(8, rel=0.05)
+    assert dealt.active_experts[0] < 4
+    assert moe.of_version("0.14.0") == {"leftovers_heaped": 1.0}
+    assert moe.of_version("0.19.0") == {"leftovers_heaped": 0.0}
+
+
+def test_recorded_experts_take_the_place_of_a_distribution():
+    shapes = layer(16, 2048, 768, 8, 128)
+    del shapes["distribution"]
+    few, many = (moe.seconds(H100, CONSTANTS, {**shapes, "active_experts": np.array([n])})[0] for n in (40, 110))
+    assert few < many
+    balanced = moe.seconds(H100, CONSTANTS, layer(16, 2048, 768, 8, 128))[0]
+    assert moe.seconds(H100, CONSTANTS, {**shapes, "active_experts": np.array([128])})[0] == pytest.approx(balanced)
+    with pytest.raises(ValueError, match="neither 'active_experts' nor 'distribution'"):
+        moe.seconds(H100, CONSTANTS, shapes)
+
+
+@given(
+    tokens=st.integers(1, 20_000),
+    log_experts=st.integers(3, 9),
+    log_ranks=st.integers(0, 6),
+    top_k=st.integers(1, 8),
+    distribution=st.sampled_from(DISTRIBUTIONS),
+    heaped=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_loads_conserve_rows(tokens, log_experts, log_ranks, top_k, distribution, heaped):
+    """The fullest rank has its fair share or more, an active expert a row and a block, and blocks hold the rows."""
+    experts, ranks = 2**log_experts, 2 ** min(log_experts, log_ranks)
+    arguments = (np.array([float(x)]) for x in (tokens, top_k, experts, ranks, 128, heaped))
+    rows, active, blocks = np.ravel(expert_load(np.array([distribution]), *arguments))
+    local = experts / ranks
+    assert min(tokens * top_k / ranks, tokens * local) * 0.999 <= rows <= max(1.0, tokens * top_k) * 1.001
+    assert 0 < active <= min(local, rows) * 1.001
+    assert blocks >= active * 0.999
+    if ranks == 1:
+        assert np.isclose(rows, tokens * top_k)
+        assert blocks >= rows / 128 * 0.97
+
+
+@given(
+    tokens=st.integers(1, 20_000),
+    hidden=st.integers(4, 64),
+    inter=st.integers(2, 64),
+    log_experts=st.integers(3, 9),
+    top_k=st.integers(1, 8),
+    distribution=st.sampled_from(DISTRIBUTIONS),
+    gpu=st.sampled_from([A100, H100]),
+)
+@settings(max_examples=150, deadline=None)
+def test_time_rises_with_work_and_falls_with_speed(tokens, hidden, inter, log_experts, top_k, distribution, gpu):
+    hidden, inter, experts = 128 * hidden, 128 * inter, 2**log_experts
+    base = moe.seconds(gpu, CONSTANTS, layer(tokens, hidden, inter, top_k, experts, distribution))
+    assert np.isfinite(base)
+    assert base > CONSTANTS[0]
+    for more in ((2 * tokens, hidden, inter), (tokens, 2 * hidden, inter), (tokens, hidden, 2 * inter)):
+        assert moe.seconds(gpu, CONSTANTS, layer(*more, top_k, experts, distribution)) >= base
+    shapes = layer(tokens, hidden, inter, top_k, experts, distribution)
+    ops, width = 2 * gpu.peak_ops_per_s, 2 * gpu.peak_bytes_per_s
+    assert moe.seconds(replace(gpu, peak_ops_per_s=ops), CONSTANTS, shapes) <= base
+    assert moe.seconds(replace(gpu, peak_bytes_per_s=width), CONSTANTS, shapes) <= base
+    no_launch = CONSTANTS * np.array([0, 1, 1])
+    doubled = replace(gpu, peak_ops_per_s=ops, peak_bytes_per_s=width, clock_hz=2 * gpu.clock_hz)
+    assert np.allclose(2 * moe.seconds(doubled, no_launch, shapes), moe.seconds(gpu, no_launch, shapes))
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_ranks_share_the_work(distribution):
+    """Sharding never takes longer, and eight ranks never less than an eighth of one rank's time."""
+    alone, tensor, expert = (
+        moe.seconds(H100, CONSTANTS, layer(4096, 4096, 1536, 8, 128, distribution, tp=tp, ep=ep))
+        for tp, ep in ((1, 1), (8, 1), (1, 8))
+    )
+    for shared in (tensor, expert):
+        assert alone / 8 <= shared <= alone
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"distribution": np.array(["zipf"])}, "'zipf' is unknown"),
+        ({"distribution": np.array(["power_law_3"])}, "between 1 and 2"),
+        ({"topk": np.array([0])}, "'topk'.*row 0.*at least 1"),
+        ({"hidden_size": None}, "no 'hidden_size'"),
+        ({"distribution": None}, "nor 'distribution'"),
+    ],
+)
+def test_bad_shapes_are_named(change, words):
+    shapes = {name: values for name, values in (layer(4, 128, 128, 1, 4) | change).items() if values is not None}
+    with pytest.raises(ValueError, match=words):
+        moe.seconds(A100, CONSTANTS, shapes)
+
+
+def test_ranks_are_one_where_absent():
+    shapes = layer(64, 2048, 768, 8, 128)
+    alone = {name: values for name, values in shapes.items() if name not in moe.DEFAULTS}
+    assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, shapes)
+
+
+@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.08), ("h100_sxm_vllm0.19", 0.06)])
+def test_error_on_the_rows_of_one_rank(folder, bar):
+    assert mape_frac(folder, fitted(folder, True)) <= bar
+
+
+@pytest.mark.parametrize(
+    ("folder", "bar", "one_rank_bar"), [("a100_sxm_vllm0.14", 0.165, 0.10), ("h100_sxm_vllm0.19", 0.09, 0.06)]
+)
+def test_error_on_all_rows(folder, bar, one_rank_bar):
+    """Shards included; the same constants on the rows of one rank."""
+    assert mape_frac(folder, fitted(folder, False), one_rank=False) <= bar
+    assert mape_frac(folder, fitted(folder, False)) <= one_rank_bar
+
+
+@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.15), ("h100_sxm_vllm0.19", 0.10)])
+def test_error_on_held_out_shapes(folder, bar):
+    shapes, measured_s = table(folder, True)
+    names = np.array(["/".join(map(str, values)) for values in zip(*shapes.values(), strict=True)])
+    held_out = np.unique(names, return_inverse=True)[1] % 5 == 4
+    constants = fit(moe, GPUS[folder], {name: values[~held_out] for name, values in shapes.items()}, measured_s[~held_out])
+    predicted_s = moe.seconds(GPUS[folder], constants, {name: values[held_out] for name, values in shapes.items()})
+    assert errors(predicted_s, measured_s[held_out]).mape_frac <= bar
+
+
+@pytest.mark.parametrize("folder", GPUS)
+def test_error_on_a_device_it_was_not_fitted_on(folder):
+    assert mape_frac(folder, fitted(OTHER[folder], True)) <= 0.20
+
+
+def plain_roofline(gpu, constants, shapes):
+    """Uniform coverage, no blocks (the three-parameter model of the literature)."""
+    launch_s, tensor_frac, bandwidth_frac = constants
+    tokens, hidden, inter, top_k, experts = (
+        np.asarray(shapes[name], dtype=np.float64) for name in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
+    )
+    uniform = experts * (1 - (1 - top_k / experts) ** tokens)
+    active = np.where(shapes["distribution"] == "balanced", np.minimum(tokens * top_k, experts), uniform)
+    compute_s = 6 * tokens * top_k * hidden * inter / (gpu.peak_ops_per_s * tensor_frac)
+    return launch_s + np.maximum(compute_s, 6 * active * hidden * inter / (gpu.peak_bytes_per_s * bandwidth_frac))
+
+
+@pytest.mark.parametrize("folder", GPUS)
+def test_a_roofline_without_blocks_is_worse(folder):
+    operator = SimpleNamespace(
+        NAME="roofline",
+        PARAMETERS=(
+            Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, ""),
+            Parameter("tensor_frac", "frac", 0.4, 0.1, 1.0, ""),
+            Parameter("bandwidth_frac", "frac", 0.8, 0.3, 1.0, ""),
+        ),
+        seconds=plain_roofline,
+    )
+    shapes, measured_s = table(folder, True)
+    constants = fit(operator, GPUS[folder], shapes, measured_s)
+    plain = errors(plain_roofline(GPUS[folder], constants, shapes), measured_s)
+    assert mape_frac(folder, fitted(folder, True)) < 0.6 * plain.mape_frac

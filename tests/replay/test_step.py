@@ -1,0 +1,103 @@
+"""One pass on the machine's resources: the same bytes, operations and seconds as the replay's own cost, layer by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tapes import GEOMETRY, make_trace
+
+from hw.spec import load
+from hw.timeline import Operation, busy_s, conflicts, place
+from policies import CACHES
+from replay.experts import replay
+from replay.semantics import Semantics
+from replay.step import replay_step
+from warehouse.geometry import Geometry
+
+PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")
+CAPACITY = 60_000
+
+
+def operations(step) -> list[Operation]:
+    return [placed.operation for placed in place(step)[0]]
+
+
+@pytest.mark.parametrize("fetching", ["blocking", "overlapped"])
+@pytest.mark.parametrize("machine", [PHONE, WORKSTATION])
+def test_a_step_is_the_replays_pass(machine, fetching):
+    trace = make_trace()
+    semantics = Semantics("global", fetching=fetching)
+    result = replay(trace, CACHES["lru"](), machine, semantics, CAPACITY)
+    for index in (0, 5, 21, 40):
+        pass_id = int(trace.pass_ids[index])
+        step = replay_step(trace, CACHES["lru"](), machine, semantics, CAPACITY, "int8-g32", 0, pass_id)
+        of = {name: [o for o in operations(step) if o.resource == name] for name in (machine.fast, machine.backing)}
+        assert sum(o.bytes for o in of[machine.fast]) == result.timeline["fast_bytes"][index]
+        assert sum(o.bytes for o in of[machine.backing]) == result.timeline["backing_bytes"][index]
+        placed, end_s = place(step)
+        cost_s = result.timeline["step_s"][index]
+        assert end_s >= cost_s * (1 - 1e-9)  # the cost is the roofline of the whole pass, the clock waits at every layer
+        assert end_s <= cost_s * 1.5
+        assert conflicts(placed) == []
+        assert all(busy <= end_s * (1 + 1e-9) for busy in busy_s(placed).values())
+
+
+def test_memory_bound_layers_give_exactly_the_cost():
+    trace = make_trace()
+    semantics = Semantics("per-layer")
+    result = replay(trace, CACHES["lfu"](), PHONE, semantics, CAPACITY)
+    for index in (1, 30):
+        step = replay_step(trace, CACHES["lfu"](), PHONE, semantics, CAPACITY, "int8-g32", 0, int(trace.pass_ids[index]))
+        assert place(step)[1] == pytest.approx(result.timeline["step_s"][index])
+
+
+def test_every_layer_and_the_head_are_there_and_only_misses_fetch():
+    trace = make_trace()
+    step = replay_step(trace, CACHES["lru"](), WORKSTATION, Semantics("global"), CAPACITY, "int8-g32", 0, 0)
+    ops = operations(step)
+    assert {o.layer for o in ops} == {-1, 0, 1, 2, 3}
+    fetched = [o for o in ops if o.name == "fetch missing experts"]
+    assert {o.resource for o in fetched} == {"host", "pcie"}
+    assert {o.layer for o in fetched} <= set(GEOMETRY.moe_layers)
+    everything = replay_step(trace, CACHES["belady"](), WORKSTATION, Semantics("global"), 10**9, "int8-g32", 0, 60)
+    assert not [o for o in operations(everything) if o.name == "fetch missing experts" and o.bytes == 0]
+
+
+def test_token_major_prefill_reads_the_weights_once_per_token():
+    trace = make_trace()
+    by_rule = {
+        rule: sum(
+            o.bytes
+            for o in operations(
+                replay_step(trace, CACHES["lru"](), PHONE, Semantics("global", prefill=rule), CAPACITY, "int8-g32", 0, 0)
+            )
+            if o.layer == -1 and o.resource == "dram"
+        )
+        for rule in ("layer-major", "token-major")
+    }
+    assert by_rule["token-major"] == 10 * by_rule["layer-major"]
+
+
+def test_recorded_sizes_count_as_their_layers():
+    sizes = dict(recorded_expert_bytes=(1000, 2000, 3000), recorded_dense_bytes=(10, 20, 30))  # noqa: C408
+    geometry = Geometry(
+        architecture="engine", n_layers=4, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0, moe_layers=(1, 2, 3),
+        n_experts=8, top_k=2, **sizes,
+    )  # fmt: skip
+    trace = make_trace(geometry=geometry)
+    step = replay_step(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
+    of_layer = {o.layer: o.bytes for o in operations(step) if o.resource == "dram"}
+    assert of_layer[0] == 0
+    assert [of_layer[layer] - size for layer, size in ((1, 2000), (2, 4000), (3, 6000))] == [10, 20, 30]
+
+
+def test_a_pass_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="has no pass 999; its passes run from 0 to 62"):
+        replay_step(make_trace(), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 0, 999)
+
+
+def test_steps_are_deterministic():
+    trace = make_trace()
+    made = [replay_step(trace, CACHES["random"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 3, 7) for _ in range(2)]
+    assert made[0] == made[1]
+    assert np.isfinite(place(made[0])[1])
