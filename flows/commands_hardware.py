@@ -264,6 +264,10 @@ def step(
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
     print_table(f"{made.title}: {quantity(made.seconds, 's')}", columns, rows, numbers=columns[1:])
+    total = tuple(sum(ends) for ends in zip(*made.joules.values(), strict=True))
+    parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
+    print(f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}; ", end="")
+    print(f"mean power {total[0] / made.seconds:,.0f} W")
     for sentence in made.coverage:
         print(sentence)
     for sentence in made.outside:

@@ -9,11 +9,12 @@ from flows import steps
 from flows.grid import load_hardware, load_trace
 from flows.names import unknown
 from hw import calibrate
+from hw.cost import power_findings
 from hw.coverage import FORMS, Form, errors
 from hw.spec import HardwareSpec
 from hw.timeline import Operation
 from replay import coverage as tapes
-from replay.estimate import Load, estimate
+from replay.estimate import Load, estimate, joules
 from warehouse.geometry import Geometry
 from warehouse.models import load as load_model
 from warehouse.tape import Store
@@ -24,7 +25,8 @@ WITHOUT_TAPE = "uniform"
 
 @dataclass(frozen=True)
 class Estimated:
-    """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated."""
+    """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated;
+    joules: (nominal, low, high) by part."""
 
     step_id: str
     title: str
@@ -33,6 +35,7 @@ class Estimated:
     coverage: tuple[str, ...]
     outside: tuple[str, ...]
     step: steps.Step
+    joules: dict[str, tuple[float, float, float]]
 
     @property
     def seconds(self) -> float:
@@ -69,7 +72,10 @@ def estimated(
     title = f"{load_model(model).name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     step_id = "/".join((load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing))
     operations = tuple(part for part in made.step.parts if isinstance(part, Operation))
-    return Estimated(step_id, title, machine, operations, sentences, made.outside, made.step)
+    energy = joules(machine, operations)
+    power_w = sum(nominal for nominal, _, _ in energy.values()) / sum(operation.seconds for operation in operations)
+    outside = (*made.outside, *power_findings(machine, power_w))
+    return Estimated(step_id, title, machine, operations, sentences, outside, made.step, energy)
 
 
 def fits_of(machine: HardwareSpec) -> dict[str, calibrate.Fit]:

@@ -7,7 +7,7 @@ functions of dense layers, sampling and host time are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from hw.collective import all_reduce_s
 from hw.cost import rates
 from hw.spec import HardwareSpec
 from hw.timeline import Operation, Serial
+from warehouse.counts import kv_bytes, weight_bytes
 from warehouse.formats import value_bytes
 from warehouse.geometry import Geometry
 
@@ -82,7 +83,43 @@ def estimate(
     ]
     n_logits = load.batch + bool(load.prompt_tokens)
     operations.append(costing.product("output head", n_logits, geometry.vocab / machine.n_devices, geometry.hidden))
-    return Estimate(Serial(tuple(operations)), tuple(dict.fromkeys(costing.outside)))
+    outside = (*_too_large(geometry, machine, load, weight_format), *costing.outside)
+    return Estimate(Serial(tuple(operations)), tuple(dict.fromkeys(outside)))
+
+
+def _too_large(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> list[str]:
+    """A sentence where weights and cache do not fit the tier that the step reads them from."""
+    tier = machine.tiers[machine.fast]
+    held = weight_bytes(geometry, weight_format, weight_format, ACTIVATION)
+    held += load.batch * kv_bytes(geometry, load.context_tokens, ACTIVATION) + kv_bytes(geometry, load.prompt_tokens, ACTIVATION)
+    room = tier.capacity_bytes.high * machine.n_devices
+    if held <= room:
+        return []
+    return [
+        f"weights and cache ({held / 1e9:.3g} GB) do not fit {machine.fast} ({room / 1e9:.3g} GB), from which all is read here"
+    ]
+
+
+def joules(machine: HardwareSpec, operations: Sequence[Operation]) -> dict[str, tuple[float, float, float]]:
+    """Energy of a step by part: (nominal, low, high) joules of fast, link, compute and background, over all devices.
+
+    The band is that of the machine's energies and powers; the step's time is taken as it is.
+    """
+    seconds = sum(operation.seconds for operation in operations)
+    on_engine = [operation for operation in operations if operation.resource == machine.engine]
+    n_bytes = machine.n_devices * sum(operation.bytes for operation in on_engine)
+    ops = machine.n_devices * sum(operation.ops for operation in on_engine)
+    by_end = []
+    for end in ("value", "low", "high"):
+        at = rates(machine, end)
+        link_j = sum(
+            8e-12 * getattr(machine.links[o.resource].energy_pj_per_bit, end) * 2.0 * (machine.n_devices - 1) * o.bytes
+            for o in operations
+            if o.resource in machine.links
+        )
+        fast_j, compute_j = 8e-12 * at.fast_pj_per_bit * n_bytes, 1e-12 * at.pj_per_op * ops
+        by_end.append({"fast": fast_j, "link": link_j, "compute": compute_j, "background": at.background_w * seconds})
+    return {part: (by_end[0][part], by_end[1][part], by_end[2][part]) for part in by_end[0]}
 
 
 class _Costing:

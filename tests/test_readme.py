@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 import typer.main
 
@@ -31,6 +32,23 @@ class MyCache:
     promote: ClassVar[bool] = True
     is_bound: ClassVar[bool] = False
 """
+
+
+def write_table(folder: Path) -> None:
+    """A measured table of a few products, as a GPU of one's own would give."""
+    sizes = [(m, n, k) for m in (1, 64, 1024) for n in (256, 4096) for k in (512, 8192)]
+    columns = dict(zip("mnk", map(list, zip(*sizes, strict=True)), strict=True))
+    where = {
+        "framework": "VLLM",
+        "version": "0.14.0",
+        "device": "NVIDIA A100-SXM4-80GB",
+        "op_name": "gemm",
+        "gemm_dtype": "bfloat16",
+    }
+    folder.mkdir()
+    latency_ms = [3e-3 + 2 * m * n * k / 2e14 * 1e3 for m, n, k in sizes]
+    rows = {**columns, **{name: [value] * len(sizes) for name, value in where.items()}, "latency": latency_ms}
+    pl.DataFrame(rows).write_parquet(folder / "gemm_perf.parquet")
 
 
 def commands(text: str) -> Iterator[str]:
@@ -64,6 +82,7 @@ def test_every_command_of_the_readme_runs_in_its_order(
     monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
     (tmp_path / "my.py").write_text(MY_POLICY)
     shutil.copy(ROOT / "hw/specs/phone-lpddr5x-ufs4.toml", "my.toml")
+    write_table(tmp_path / "my-gpu")
     study = (ROOT / "flows/studies/baselines.toml").read_text(encoding="utf-8")
     (tmp_path / "my-study.toml").write_text(study.replace('traces = ["*"]', 'traces = ["tiny"]'))
     (tmp_path / "tests/data").mkdir(parents=True)
@@ -72,6 +91,8 @@ def test_every_command_of_the_readme_runs_in_its_order(
     for line in commands(README):
         if not line.startswith("tokentape ") or line.startswith(tuple(RUN_BY)):
             continue
+        if "RESULT" in line:
+            line = line.replace("RESULT", sorted((tmp_path / "tape/results/replays").iterdir())[0].stem)
         words = shlex.split(line.replace("TRACE", "embedded-math"))[1:]
         with pytest.raises(SystemExit) as ended:
             main(words)

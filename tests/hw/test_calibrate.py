@@ -75,6 +75,13 @@ def test_the_page_shows_these_errors():
     assert refreshed(page, TABLES) == page, "run `python -m hw.error_table docs/calibration.md FOLDER`"
 
 
+def test_the_readme_shows_these_errors(errors):
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    for operator, name in (("gemm", "GEMM"), ("moe", "MoE"), *((o, o.replace("_", " ")) for o in list(OPERATORS)[2:])):
+        shown = [errors[operator, split, device] for split in ("fitted", "other_device") for device in (A100, H100)]
+        assert f"| {name} | " + " | ".join(f"{100 * row.mape_frac:.1f} %" for row in shown) + " |" in readme
+
+
 def test_few_constants():
     assert all(len(operator.PARAMETERS) <= 6 for operator in OPERATORS.values())
 

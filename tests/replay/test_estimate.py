@@ -1,0 +1,134 @@
+"""Estimated serving steps: operations and bytes as the geometry counts them, and what more devices, batch or context change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hw import calibrate
+from hw.sourced import exact
+from hw.spec import load as load_machine
+from replay.estimate import Load, estimate, joules
+from warehouse import counts
+from warehouse.formats import value_bytes
+from warehouse.models import load, names
+
+H100, H100X2, MAC = (load_machine(name) for name in ("h100", "h100x2", "mac-unified"))
+FITS = next(fits for fits in calibrate.shipped() if fits["moe"].machine == "h100")
+
+
+def parts(made):
+    return made.step.parts
+
+
+def total(made, what):
+    return sum(getattr(operation, what) for operation in parts(made))
+
+
+@pytest.mark.parametrize("name", names())
+def test_operations_are_those_of_the_geometry(name):
+    """Decode and prefill of every shipped model: the sum over operations against the closed count."""
+    g = load(name).geometry
+    decode = estimate(g, MAC, Load(batch=3, context_tokens=700), 1.0)
+    assert total(decode, "ops") == pytest.approx(3 * counts.ops_per_token(g, 700), rel=1e-9)
+    prefill = estimate(g, MAC, Load(batch=0, context_tokens=1, prompt_tokens=300), 1.0)
+    assert total(prefill, "ops") == pytest.approx(counts.prefill_ops(g, 300), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "llama-3-8b", "deepseek-v2-lite"])
+def test_bytes_are_weights_cache_and_activations(name):
+    """With all experts active a step reads every matrix once; what is beyond weights and cache is activations of one token."""
+    g = load(name).geometry
+    made = estimate(g, MAC, Load(batch=1, context_tokens=500), float(g.n_experts))
+    p = counts.parameters(g)
+    weights = p.attention + p.dense_ffn + p.shared_ffn + p.routers + p.experts + g.vocab * g.hidden
+    held = value_bytes(weights, "bf16") + counts.kv_bytes(g, 500, "bf16")
+    assert held < total(made, "bytes") < 1.02 * held
+
+
+def test_layers_are_in_order_and_windows_shorten_attention():
+    made = estimate(load("gpt-oss-20b").geometry, H100, Load(batch=4, context_tokens=8000), 10.0, FITS)
+    layers = [operation.layer for operation in parts(made)]
+    assert layers[:-1] == sorted(layers[:-1])
+    assert layers[-1] == -1
+    attention = [operation.seconds for operation in parts(made) if operation.name == "decode attention"]
+    assert len(attention) == 24
+    assert max(attention[0::2]) < min(attention[1::2])  # every other layer sees 128 tokens
+
+
+@given(
+    batch=st.integers(1, 64),
+    context=st.integers(1, 8192),
+    prompt=st.integers(0, 2048),
+    active=st.floats(8, 128),
+    more=st.integers(1, 64),
+)
+@settings(max_examples=30, deadline=None)
+def test_more_work_takes_longer_on_a_roofline(batch, context, prompt, active, more):
+    g = load("qwen3-30b-a3b").geometry
+    load_ = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
+    made = estimate(g, MAC, load_, active)
+    assert np.isfinite(total(made, "seconds"))
+    for larger in (
+        replace(load_, batch=batch + more),
+        replace(load_, context_tokens=context + more),
+        replace(load_, prompt_tokens=prompt + more),
+    ):
+        assert total(estimate(g, MAC, larger, active), "seconds") >= total(made, "seconds")
+    peak = MAC.tiers[MAC.fast].peak_bytes_per_s.value
+    assert total(made, "seconds") >= total(made, "bytes") / peak
+
+
+def test_two_devices_share_the_work_and_talk():
+    g = load("mixtral-8x7b").geometry
+    one, two = (estimate(g, machine, Load(batch=16, context_tokens=1000), 8.0, FITS) for machine in (H100, H100X2))
+    reduced = [operation for operation in parts(two) if operation.name == "all-reduce"]
+    assert len(reduced) == 2 * g.n_layers
+    assert all(operation.bytes == 16 * g.hidden * 2 for operation in reduced)
+    on_engine = sum(operation.ops for operation in parts(two) if operation.name != "router")
+    assert on_engine == pytest.approx(sum(o.ops for o in parts(one) if o.name != "router") / 2)
+    assert total(two, "seconds") < total(one, "seconds")
+    assert [operation for operation in parts(one) if operation.name == "all-reduce"] == []
+
+
+def test_a_slow_link_loses_to_one_device():
+    """A machine of two whose link is slow loses to one device at a small batch."""
+    slow = {name: replace(link, peak_bytes_per_s=exact(1e6, "made up")) for name, link in H100X2.links.items()}
+    g = load("qwen3-30b-a3b").geometry
+    work = (Load(batch=1, context_tokens=100), 8.0, FITS)
+    assert total(estimate(g, replace(H100X2, links=slow), *work), "seconds") > total(estimate(g, H100, *work), "seconds")
+
+
+def test_fitted_times_are_the_operator_models():
+    g = load("qwen3-30b-a3b").geometry
+    made = estimate(g, H100, Load(batch=16, context_tokens=4096), 82.4, FITS)
+    product = next(operation for operation in parts(made) if operation.name == "query, key, value")
+    shapes = {"m": np.array([16]), "n": np.array([(32 + 2 * 4) * 128]), "k": np.array([2048])}
+    assert product.seconds == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
+    assert made.outside == ("output head: n 151936 outside 32 to 65536",)
+
+
+def test_what_is_not_covered_is_said():
+    mla = estimate(load("deepseek-v2-lite").geometry, H100, Load(batch=1, context_tokens=100), 6.0, FITS)
+    assert any(sentence.startswith("decode attention: no measured operator") for sentence in mla.outside)
+    large = estimate(load("mixtral-8x22b").geometry, H100, Load(batch=1, context_tokens=100), 2.0, FITS)
+    assert any("do not fit hbm" in sentence for sentence in large.outside)
+    with pytest.raises(ValueError, match="leave them out for the roofline"):
+        estimate(load("qwen3-30b-a3b").geometry, H100, Load(batch=1, context_tokens=1), 8.0, FITS, "int4")
+    for wrong in ({"batch": 0, "context_tokens": 1}, {"batch": -1, "context_tokens": 1}, {"batch": 1, "context_tokens": 0}):
+        with pytest.raises(ValueError, match=r"step needs|context_tokens"):
+            Load(**wrong)
+
+
+def test_energy_is_the_sum_over_bytes_operations_and_time():
+    made = parts(estimate(load("qwen3-30b-a3b").geometry, H100X2, Load(batch=8, context_tokens=500), 50.0, FITS))
+    found = joules(H100X2, made)
+    n_bytes = 2 * sum(operation.bytes for operation in made if operation.resource == "sm")
+    assert found["fast"][0] == pytest.approx(8e-12 * 3.9 * n_bytes)
+    assert all(low <= nominal <= high for nominal, low, high in found.values())
+    assert found["link"][0] > 0
+    assert joules(H100, made[:1])["link"] == (0.0, 0.0, 0.0)
