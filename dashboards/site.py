@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import experts, index, shell
+from dashboards import experts, hardware, index, shell, validation
 from dashboards.shell import Page
 from warehouse.sql import BadWarehouse, connect, one_line
 
@@ -19,7 +19,11 @@ MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
-TOPICS: dict[str, tuple[str, Topic]] = {experts.FILE: (experts.TITLE, experts.page)}
+TOPICS: dict[str, tuple[str, Topic]] = {
+    experts.FILE: (experts.TITLE, experts.page),
+    hardware.FILE: (hardware.TITLE, hardware.page),
+    validation.FILE: (validation.TITLE, validation.page),
+}
 
 
 def build(database: Path, out: Path) -> Path:

@@ -47,6 +47,10 @@ POLICIES: dict[str, Look] = {
 # Policies of a user's own, in the order they are met.
 SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")
 SPARE_SHAPES = ("triangle-right", "triangle-left", "wedge", "arrow", "square")
+# Operations, devices, regimes: whatever has no look of its own, in the order it is met.
+PALETTE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, *SPARE_COLOURS)
+# A label of a time axis: 0.02 as 20 ms. d3 joins its prefix to the number.
+SI_SECONDS = "replace(format(datum.value, '~s') + 's', regexp('([mµn]?s)$'), ' $1')"
 
 CONFIG: dict[str, Any] = {
     "font": FONT,
@@ -65,6 +69,11 @@ CONFIG: dict[str, Any] = {
     "point": {"filled": True, "size": 65, "opacity": 1},
     "title": {"fontSize": 13, "fontWeight": 600, "anchor": "start", "color": INK},
 }  # fmt: skip
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, repeated where there are more names than colours."""
+    return {name: PALETTE[n % len(PALETTE)] for n, name in enumerate(names)}
 
 
 def label(policy: str) -> str:

@@ -43,7 +43,8 @@ def of_replay(
     settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
     step = replay_step(trace, made, machine, semantics, *settings)
     step_id = f"{replay_id}/{pass_id}"
-    title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id} ({which}) of {ran['trace_id']}"
+    kind = f" ({which})" if which in WHICH else ""
+    title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id}{kind} of {ran['trace_id']}"
     return step_id, title, *write(store, step_id, title, machine, step)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.spec import HardwareSpec, MemTier
+from hw.spec import Engine, HardwareSpec, MemTier
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ def rates(spec: HardwareSpec, end: str = "value") -> Rates:
             latency += getattr(link.latency_s, cost)
             fetch_pj["link"] = getattr(link.energy_pj_per_bit, cost)
     return Rates(
-        fast_bytes_per_s=_bytes_per_s(fast, rate) * spec.n_devices,
+        fast_bytes_per_s=_seen_by(spec.compute, fast, rate) * spec.n_devices,
         ops_per_s=getattr(engine.ops_per_s[spec.dtype], rate) * getattr(engine.efficiency_frac, rate) * spec.n_devices,
         fetch_bytes_per_s=fetch_rate * spec.n_devices,
         fetch_latency_s=latency,
@@ -100,9 +100,8 @@ def step_cost(
         )
     work = (fast_bytes.astype(np.float64), backing_bytes.astype(np.float64), n_fetches.astype(np.float64), ops)
     ends = [_cost(rates(spec, end), *work, overlap) for end in ("value", "low", "high")]
-    assert np.all(ends[0][0] >= fast_bytes / (spec.tiers[spec.fast].peak_bytes_per_s.value * spec.n_devices)), (
-        "faster than its peak"
-    )
+    peak = spec.compute.memory_bytes_per_s or spec.tiers[spec.fast].peak_bytes_per_s
+    assert np.all(ends[0][0] >= fast_bytes / (peak.value * spec.n_devices)), "faster than its peak"
     return StepCost(
         Band(*(seconds for seconds, _ in ends)),
         Band(*(np.sum(list(parts.values()), axis=0) for _, parts in ends)),
@@ -128,6 +127,13 @@ def _cost(
 
 def _bytes_per_s(tier: MemTier, end: str) -> float:
     return float(getattr(tier.peak_bytes_per_s, end) * getattr(tier.efficiency_frac, end))
+
+
+def _seen_by(engine: Engine, tier: MemTier, end: str) -> float:
+    """What the engine reads from its memory: in-memory compute sees more than the tier's pins."""
+    if engine.memory_bytes_per_s is None:
+        return _bytes_per_s(tier, end)
+    return float(getattr(engine.memory_bytes_per_s, end) * getattr(tier.efficiency_frac, end))
 
 
 def _pj_per_bit(tier: MemTier, end: str) -> float:

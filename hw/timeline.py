@@ -15,7 +15,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Work on one resource. bytes, ops: what moves and what is computed, for rooflines; layer: -1 outside the layers."""
+    """Work on one resource. bytes, ops: what one device moves and computes; layer: -1 outside the layers."""
 
     name: str
     resource: str

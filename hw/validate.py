@@ -15,6 +15,7 @@ from hw.operators.gpu import Gpu
 from hw.spec import HardwareSpec
 
 MAX_POINTS = 400  # of a scatter, per operator and split
+SIMULATOR = ("Ramulator", "2.1")  # what the DRAM anchors were measured in
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Comparison:
     def _row(self, check: str, operator: str, where: NDArray[np.bool_]) -> Row:
         setup = self.measurements.setup
         error = np.abs(self.predicted[where] / self.measurements.seconds[where] - 1.0)
-        shares = (float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.95)))
-        return Row(check, setup.device, setup.framework, setup.version, operator, self.split, int(where.sum()), *shares)
+        where_run = (setup.device, setup.framework, setup.version)
+        return Row(check, *where_run, operator, self.split, int(where.sum()), *_shares(error))
 
     def points(self) -> Iterator[Point]:
         """At most MAX_POINTS of the rows, evenly spaced."""
@@ -95,42 +96,60 @@ def compare(
     known = list(fits)
     for measurements in tables:
         gpu = gpu_of(machine_of(measurements.setup.device, machines), measurements.setup.dtype)
-        for of_setup in known:
-            fit = of_setup.get(measurements.operator)
-            if fit is None:
-                continue
+        of_operator = [fits_of[measurements.operator] for fits_of in known if measurements.operator in fits_of]
+        others = []
+        for fit in of_operator:
             if fit.setup == measurements.setup:
-                unseen = measurements.take(held_out(measurements))
-                yield _comparison(fit, measurements, "fitted", gpu)
-                yield _comparison(fit, unseen, "held_out", gpu)
+                yield _comparison([fit], measurements, "fitted", gpu)
+                yield _comparison([fit], measurements.take(held_out(measurements)), "held_out", gpu)
             elif fit.setup.device != measurements.setup.device and fit.setup.dtype == measurements.setup.dtype:
-                yield _comparison(fit, measurements, "other_device", gpu)
+                others.append(fit)
+        if others:
+            yield _comparison(others, measurements, "other_device", gpu)
 
 
-def _comparison(fit: Fit, measurements: Measurements, split: str, gpu: Gpu) -> Comparison:
-    predicted = fit.seconds(gpu, measurements.shapes, held_out=split == "held_out")
-    return Comparison(measurements, split, predicted, fit.regimes(gpu, measurements.shapes))
+def _comparison(fits: list[Fit], measurements: Measurements, split: str, gpu: Gpu) -> Comparison:
+    """Every row by each of the constants: of several other devices, all errors together."""
+    rows = np.tile(np.arange(measurements.seconds.size), len(fits))
+    predicted = [fit.seconds(gpu, measurements.shapes, held_out=split == "held_out") for fit in fits]
+    regimes = [fit.regimes(gpu, measurements.shapes) for fit in fits]
+    return Comparison(measurements.take(rows), split, np.concatenate(predicted), np.concatenate(regimes))
+
+
+def _pattern(anchor: dram.Anchor) -> str:
+    """What was measured, in words that tell it from the preset's other anchors."""
+    words = [anchor.pattern.replace("_", " ")]
+    if anchor.block_bytes is not None:
+        n_kib = anchor.block_bytes / 1024
+        words[0] += f" {n_kib:.4g} KiB" if n_kib >= 1 else f" {anchor.block_bytes} B"
+    return ", ".join([*words, f"{anchor.address_map} map", f"queue {anchor.queue_depth}", f"{anchor.density} dies"])
 
 
 def dram_rows() -> list[Row]:
-    """The closed form of hw/dram.py against its committed anchors, one row each; nothing is fitted."""
-    rows = []
+    """The closed form of hw/dram.py against its committed anchors, by preset and pattern; nothing is fitted."""
+    errors: dict[tuple[str, str], list[float]] = {}
     for anchor in dram.anchors():
         error = abs(anchor.predicted_frac / anchor.measured_frac - 1.0)
-        where = ("dram", anchor.preset, "Ramulator", "2.1", anchor.pattern, "closed_form")
-        rows.append(Row(*where, 1, error, error, error))
-    return rows
+        errors.setdefault((anchor.preset, _pattern(anchor)), []).append(error)
+    return [
+        Row("dram", preset, *SIMULATOR, pattern, "closed_form", len(of), *_shares(np.array(of)))
+        for (preset, pattern), of in errors.items()
+    ]
+
+
+def _shares(error: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Mean, median and 95th percentile."""
+    return float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.95))
 
 
 def dram_points() -> list[Point]:
-    """The same as fractions of peak bandwidth."""
-    return [
-        Point(
-            "dram", a.preset, "Ramulator", "2.1", a.pattern, "closed_form", "covered" if a.covered else "not covered",
-            a.pattern, a.measured_frac, a.predicted_frac, "1",
-        )
-        for a in dram.anchors()
-    ]  # fmt: skip
+    """The same as fractions of peak bandwidth; the regime says whether the form claims to cover the pattern."""
+    points = []
+    for anchor in dram.anchors():
+        covered = "covered" if anchor.covered else "not covered"
+        where = ("dram", anchor.preset, *SIMULATOR, _pattern(anchor), "closed_form", covered, _pattern(anchor))
+        points.append(Point(*where, anchor.measured_frac, anchor.predicted_frac, "1"))
+    return points
 
 
 def as_dicts(rows: Iterable[Row | Point]) -> list[dict[str, object]]:

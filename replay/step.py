@@ -97,11 +97,13 @@ def _step(
 
 
 def _work(hardware: HardwareSpec, at: Rates, name: str, layer: int, n_bytes: float, ops: float) -> Step:
-    """Weights read from the fast tier while the engine computes with them."""
+    """Weights read from the fast tier while the engine computes with them; bytes and operations are one device's share."""
+    seconds = {"bytes": n_bytes / at.fast_bytes_per_s, "ops": ops / at.ops_per_s}
+    n_bytes, ops = n_bytes / hardware.n_devices, ops / hardware.n_devices
     return Parallel(
         (
-            Operation(name=name, resource=hardware.fast, layer=layer, bytes=n_bytes, seconds=n_bytes / at.fast_bytes_per_s),
-            Operation(name=name, resource=hardware.engine, layer=layer, ops=ops, seconds=ops / at.ops_per_s),
+            Operation(name=name, resource=hardware.fast, layer=layer, bytes=n_bytes, seconds=seconds["bytes"]),
+            Operation(name=name, resource=hardware.engine, layer=layer, ops=ops, seconds=seconds["ops"]),
         )
     )
 
@@ -111,12 +113,12 @@ def _fetch(hardware: HardwareSpec, at: Rates, layer: int, missed_bytes: float, n
     if not missed_bytes:
         return []
     seconds = missed_bytes / at.fetch_bytes_per_s + n_fetches * at.fetch_latency_s
-    ends = (hardware.backing, hardware.fast)
+    ends, share = (hardware.backing, hardware.fast), missed_bytes / hardware.n_devices
     links = [name for name, link in hardware.links.items() if (link.source_tier, link.target_tier) == ends]
     return [
         Parallel(
             tuple(
-                Operation(name="fetch missing experts", resource=resource, layer=layer, bytes=missed_bytes, seconds=seconds)
+                Operation(name="fetch missing experts", resource=resource, layer=layer, bytes=share, seconds=seconds)
                 for resource in (hardware.backing, *links)
             )
         )

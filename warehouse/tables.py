@@ -189,8 +189,8 @@ COLUMNS: dict[str, Column] = {
     "resource": Column(TEXT, "", "engine, tier or link that it occupies"),
     "op_layer": Column(I32, "", "absolute layer index; -1 outside the layers"),
     "seconds": Column(F64, "s", "duration"),
-    "bytes": Column(F64, "B", "bytes that it moves"),
-    "ops": Column(F64, "1", "operations that it computes; a multiply-add is two"),
+    "bytes": Column(F64, "B", "bytes that it moves on one device"),
+    "ops": Column(F64, "1", "operations that it computes on one device; a multiply-add is two"),
     # validation
     "check": Column(TEXT, "", "gpu_operator, gpu_operator_regime or dram"),
     "device": Column(TEXT, "", "device or preset the measurement was taken on"),

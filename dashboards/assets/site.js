@@ -35,6 +35,11 @@ function writeAnswers() {
   }
 }
 
+// Parts of the page that belong to one option of a menu.
+function showParts() {
+  for (const part of document.querySelectorAll("[data-when]")) part.hidden = chosen[part.dataset.when] !== part.dataset.is;
+}
+
 // Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room.
 function show(view, name) {
   const known = page.charts[name].spec.params?.map((param) => param.name) ?? [];
@@ -72,12 +77,14 @@ document.getElementById("controls")?.addEventListener("change", (event) => {
   chosen[event.target.name] = event.target.value;
   fillMenus();
   writeAnswers();
+  showParts();
   history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
   for (const [name, view] of views) show(view, name);
 });
 
 fillMenus();
 writeAnswers();
+showParts();
 Promise.all(Object.entries(page.charts).map(([name, chart]) => draw(name, chart))).then(
   () => { document.body.dataset.drawn = views.size; },
   (error) => console.error(error),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, replay, summaries, write
+from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
 
 from warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four tapes; the synthetic one has no replays."""
+    """Four tapes, the synthetic one without replays; three machines, one without a step; validation on two devices."""
     rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
     for tape in TAPES:
         rows["traces"].append(catalogue(tape))
@@ -26,6 +27,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     replay(tape, policy, machine, scope, capacity, seed, f"{tape.trace_id}-{n}-{seed}", rows)
             for scope in ("global", "per-layer"):
                 curve(tape, scope, rows)
+    add_hardware(rows)
+    add_dram_validation(rows)
+    add_gpu_validation(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 
 

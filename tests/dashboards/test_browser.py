@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -27,17 +28,29 @@ def assert_clean(page: Opened, n_charts: int) -> None:
     assert page.n_drawn == page.n_places == n_charts
 
 
-@pytest.mark.parametrize(("file", "n_charts"), [("index.html", 1), ("experts.html", 6)])
+@pytest.mark.parametrize(
+    ("file", "n_charts"), [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("validation.html", 4)]
+)
 def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
-    assert sorted(p.name for p in site.glob("*.html")) == ["experts.html", "index.html"]
+    assert sorted(p.name for p in site.glob("*.html")) == ["experts.html", "hardware.html", "index.html", "validation.html"]
     assert_clean(open_page((site / file).as_uri(), tmp_path), n_charts)
 
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
 def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     index = build(request.getfixturevalue(kind), tmp_path / "site")
-    n_charts = 0 if kind == "empty_database" else 3
-    assert_clean(open_page(index.with_name("experts.html").as_uri(), tmp_path), n_charts)
+    for file, n_charts in (("experts.html", 0 if kind == "empty_database" else 3), ("hardware.html", 0), ("validation.html", 0)):
+        work = tmp_path / file
+        work.mkdir()
+        assert_clean(open_page(index.with_name(file).as_uri(), work), n_charts)
+
+
+def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site: Path, tmp_path: Path) -> None:
+    page = open_page(f"{(site / 'hardware.html').as_uri()}#hardware=in-memory", tmp_path)
+    assert_clean(page, 3)
+    assert "No step is recorded on this machine" in page.text_of("clock-answer")
+    assert re.search(r'data-is="in-memory"(?! hidden)', page.dom)  # the table of the chosen machine, and no other
+    assert len(re.findall(r'data-is="[^"]*" hidden', page.dom)) == 2
 
 
 # Runs after the page has drawn: changes a menu, picks a policy in the legend of one chart, and notes what another chart did.

@@ -52,7 +52,7 @@ def payload(html: str) -> dict[str, Any]:
 
 
 def test_a_page_per_topic_each_below_3_mb(pages: dict[str, str]) -> None:
-    assert sorted(pages) == ["experts.html", "index.html"]
+    assert sorted(pages) == ["experts.html", "hardware.html", "index.html", "validation.html"]
     for file, html in pages.items():
         assert len(html.encode()) < 3_000_000, file
         assert html.count("window.vegaEmbed=") == 1, f"{file}: Vega belongs in a page once"
@@ -91,7 +91,7 @@ def _data_of(spec: Any) -> list[Any]:
 def test_every_axis_of_a_quantity_has_a_unit(pages: dict[str, str]) -> None:
     for html in pages.values():
         for name, chart in payload(html)["charts"].items():
-            titles = [e[axis]["title"] for e in _encodings(chart["spec"]) for axis in ("x", "y") if "title" in e.get(axis, {})]
+            titles = [e[axis]["title"] for e in _encodings(chart["spec"]) for axis in ("x", "y") if e.get(axis, {}).get("title")]
             assert titles, name
             assert all("(" in title for title in titles if title != "layer"), name
 

@@ -1,0 +1,189 @@
+"""The hardware page against made-up machines and steps whose answers can be told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
+
+from dashboards import hardware, hardware_answers, hardware_rows, roofline
+from dashboards.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
+from dashboards.site import build
+from dashboards.units import number, quantity
+from warehouse.sql import connect
+
+
+@pytest.fixture(scope="module")
+def connection(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(database) as opened:
+        yield opened
+
+
+def roof_of(connection: duckdb.DuckDBPyConnection, machine: str) -> pl.DataFrame:
+    return hardware_rows.ceilings(connection).filter(pl.col("hardware") == machine)
+
+
+def test_a_ceiling_is_peak_times_efficiency_of_one_device(connection: duckdb.DuckDBPyConnection) -> None:
+    rows = {(row["kind"], row["name"]): row for row in roof_of(connection, "gpu-pair").to_dicts()}
+    assert rows["engines", "sm"]["peak"] == 500e12  # rated in bf16, not in the faster fp8
+    assert rows["engines", "sm"]["reached"] == 250e12
+    assert rows["tiers", "hbm"]["reached"] == 1e12
+    assert [key for key, row in rows.items() if row["is_main"]] == [("engines", "sm"), ("tiers", "hbm")]
+
+
+def test_an_engine_inside_the_memory_has_a_roof_of_its_own(connection: duckdb.DuckDBPyConnection) -> None:
+    main = roof_of(connection, "in-memory").filter("is_main")
+    assert main.select("kind", "name", "reached").rows() == [("engines", "pim", 1e12), ("memory", "pim", 800e9)]
+    assert hardware_answers.balance(roof_of(connection, "in-memory")).startswith(
+        "in-memory balances at 1.25 operations per byte: below, pim's memory limits it (800 GB/s reached), above, pim (1 Top/s)"
+    )
+
+
+def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_time(connection: duckdb.DuckDBPyConnection) -> None:
+    points = {row["operation"]: row for row in hardware_rows.points(connection, [PHONE_STEP]).to_dicts()}
+    layers = points["attention, router, experts"]
+    assert (layers["bytes"], layers["ops"]) == (6 * 30e6, 6 * 8e8)
+    assert layers["seconds"] == pytest.approx(6e-3)  # reading, not the tenth of it that computing takes
+    assert layers["share"] == pytest.approx(6 / 25)
+    fetch = points["fetch missing experts"]
+    assert (fetch["bytes"], fetch["ops"]) == (None, 0.0)  # moves no byte of the fast tier: no place under the roof
+    assert fetch["share"] == pytest.approx(18 / 25)
+
+
+def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
+    steps = hardware_rows.steps(connection, 16)
+    _, busy = hardware._bars(hardware_rows.bars(connection, steps["step"].to_list()), steps)
+    shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
+    assert shares[PAIR_STEP, "sm"] == pytest.approx(1.0)
+    assert shares[PAIR_STEP, "nvlink"] == pytest.approx(0.1)  # 0.1 ms and, within it, another 0.05 ms
+    assert shares[PHONE_STEP, "flash"] == pytest.approx(18 / 25)
+
+
+def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
+    page = hardware.page(connection, 16)
+    said = {figure.name: figure.answers for figure in page.figures}
+    assert said["roofline"][f"phone-lpddr5x-ufs4|{PHONE_STEP}"] == (
+        "phone-lpddr5x-ufs4 balances at 267 operations per byte: below, dram limits it (30 GB/s reached), above, npu (8 Top/s). "
+        "Attention, router, experts (24 % of the step): limited by dram, at the roof; vocabulary (4 % of the step): limited by "
+        "dram, at the roof."
+    )
+    assert said["clock"][f"phone-lpddr5x-ufs4|{PHONE_STEP}"] == (
+        "The step takes 25 ms. No resource is busy throughout: flash 72 %, dram 28 % and npu 3 %; they wait for one another. "
+        "Most of the time goes to fetch missing experts (72 %)."
+    )
+    assert said["clock"][f"gpu-pair|{PAIR_STEP}"] == (
+        "The step takes 1 ms. The bottleneck is sm, busy 100 % of it; nvlink 10 %. Most of the time goes to experts (50 %)."
+    )
+    assert said["energy"]["phone-lpddr5x-ufs4"] == (
+        "On phone-lpddr5x-ufs4 a bit costs from 8 pJ (read from dram) to 40 pJ (read from flash), 5 times as much. "
+        "Tiers and links with an assumed value or end of the range: 2 of 2."
+    )
+    assert said["roofline"]["in-memory|"].endswith("No step is recorded on it.")
+    assert "in-memory|" not in said["clock"]  # the page then says what to run
+
+
+def test_the_page_opens_on_a_machine_with_a_step(connection: duckdb.DuckDBPyConnection) -> None:
+    choices = hardware.page(connection, 16).choices
+    assert choices[0]["step"]
+    assert {c["window"] for c in choices if c["step"] == PHONE_STEP} == {"all", "early"}  # six layers: the first four can be seen
+    assert {c["window"] for c in choices if c["step"] == PAIR_STEP} == {"all"}
+
+
+def test_fewer_steps_are_spread_over_the_machines_and_said(connection: duckdb.DuckDBPyConnection) -> None:
+    assert hardware_rows.steps(connection, 1).height == 1
+    assert hardware.page(connection, 1).lead.endswith("Shown: 1 of 2 recorded steps.")
+    assert "Shown" not in hardware.page(connection, 2).lead
+
+
+def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection) -> None:
+    energy = hardware._energy(hardware_rows.energy(connection))
+    assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
+    assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
+    assert energy["word"][0] == "1 (1 to 2)"
+
+
+def test_every_number_is_in_the_table_with_its_source(
+    connection: duckdb.DuckDBPyConnection, database: Path, tmp_path: Path
+) -> None:
+    html = build(database, tmp_path / "site").with_name("hardware.html").read_text(encoding="utf-8")
+    numbers = hardware_rows.numbers(connection)
+    assert html.count("<td><code>") == numbers.height
+    assert html.count('class="badge"') == numbers.filter("is_assumed").height
+    assert html.count("<div data-when=") == len(MACHINES)
+    assert HOSTILE not in html
+    assert '<a href="https://example.org/paper">https://example.org/paper</a>; high: assumed' in html
+    assert '<td><code>peak_bytes_per_s</code></td><td class="n">60 GB/s</td>' in html
+
+
+def test_labels_cover_neither_points_nor_each_other(connection: duckdb.DuckDBPyConnection) -> None:
+    steps = hardware_rows.steps(connection, 16)
+    points = hardware_rows.points(connection, steps["step"].to_list()).join(steps.select("step", "hardware"), on="step")
+    frames, _, words, placed = roofline.roofs(hardware_rows.ceilings(connection), points)
+    assert placed.height == 2 + 4  # what only moves bytes has no place
+    for (hardware_name, step), group in placed.group_by("hardware", "step"):
+        frame = frames[hardware_name]
+        roof = words.filter((pl.col("hardware") == hardware_name) & (pl.col("step") == step))
+        texts = [(r["word"], r["label_x"], r["label_y"]) for r in group.to_dicts()] + [
+            (r["word"], r["x"], r["y"]) for r in roof.to_dicts()
+        ]
+        corners = [(word, *frame.pixel(x, y)) for word, x, y in texts]
+        boxes = [(left, middle - LINE / 2, left + LETTER * len(word), middle + LINE / 2) for word, left, middle in corners]
+        for n, box in enumerate(boxes):
+            assert not any(_overlap(box, other) for other in boxes[n + 1 :]), texts[n]
+            for row in group.to_dicts():
+                x, y = frame.pixel(row["x"], row["y"])
+                assert not (box[0] < x < box[2] and box[1] < y < box[3]), texts[n]
+
+
+def _overlap(a: roofline.Box, b: roofline.Box) -> bool:
+    return a[0] < b[2] - 1e-6 and b[0] < a[2] - 1e-6 and a[1] < b[3] - 1e-6 and b[1] < a[3] - 1e-6
+
+
+@given(st.floats(0, WIDTH), st.floats(0, HEIGHT))
+@settings(max_examples=50)
+def test_pixels_and_values_are_inverse(left: float, top: float) -> None:
+    frame = Frame((0.1, 3e4), (1e8, 1e15))
+    assert frame.pixel(*frame.value(left, top)) == pytest.approx((left, top), abs=1e-6)
+
+
+def test_a_crowded_frame_still_places_the_label() -> None:
+    labels = Labels(Frame((1.0, 10.0), (1.0, 10.0)), [(0, 0, WIDTH, HEIGHT)])
+    left, middle = labels.frame.pixel(*labels.place("word", [(-5, 50), (20, 50)]))
+    assert (left, middle) == pytest.approx((20, 50))  # covered, but inside
+
+
+def test_a_machine_without_a_peak_has_no_roof_and_the_page_stands(tmp_path: Path) -> None:
+    from made_up import write
+
+    machine = dict(zip(("title", "engine", "dtype", "fast_tier", "backing_tier", "n_devices"), MACHINES["gpu-pair"], strict=True))
+    bare = {"machines": [{"hardware": "bare", "hardware_sha256": "0", **machine}]}
+    with connect(write(tmp_path / "bare.duckdb", bare)) as connection:
+        page = hardware.page(connection, 16)
+    assert [figure.chart for figure in page.figures] == [None, None, None]
+    assert page.choices == ({"hardware": "bare", "step": "", "window": "all"},)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (3.35e12, "B/s", "3.35 TB/s"),
+        (41943040, "B", "40 MiB"),
+        (80e9, "B", "80 GB"),
+        (1.5e-7, "s", "150 ns"),
+        (0.0, "W", "0 W"),
+        (0.314, "pJ/op", "0.314 pJ/op"),
+        (8192, "1", "8,192"),
+    ],
+)
+def test_quantities_are_readable(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_shares_are_per_cent() -> None:
+    assert number("tiers.hbm.efficiency_frac", 0.787, "1") == "78.7 %"

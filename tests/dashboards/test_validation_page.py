@@ -1,0 +1,88 @@
+"""The validation page against made-up errors whose answers can be told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from made_up import write
+from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
+
+from dashboards import validation, validation_rows
+from dashboards.site import build
+from warehouse.sql import connect
+from warehouse.tables import WAREHOUSE_TABLES
+
+
+@pytest.fixture(scope="module")
+def connection(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(database) as opened:
+        yield opened
+
+
+def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
+    said = {figure.name: figure.answers for figure in validation.page(connection, 16).figures}
+    assert said["errors"][""] == (
+        "Mean error on rows never seen: decode attention 22.5 to 24.8 %, GEMM 10.0 to 11.0 % and MoE 12.5 to 13.8 %. "
+        "Mean error on a device never seen: decode attention 36.0 to 39.6 %, GEMM 16.0 to 17.6 % and MoE 20.0 to 22.0 %."
+    )
+    assert said["points"]["GEMM"] == (
+        "On rows never seen, half and 95 % of the GEMM times are predicted within 8.0 % and 30.0 % on A100-SXM4-80GB and "
+        "within 8.8 % and 33.0 % on H100 80GB HBM3."
+    )
+    assert said["regimes"]["GEMM"] == (
+        "On rows never seen, GEMM is off most where launch binds (15.8 % on average) and least where compute binds (5.2 %)."
+    )
+    assert said["dram"][""] == (
+        "With nothing fitted, the form is off by 3.0 % on average over the 4 anchors that it covers, at most by 5.0 % "
+        "(random 64 B on ddr5-4800); outside, by up to 150 % (random 64 B, queue 8 on ddr5-4800)."
+    )
+
+
+def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> None:
+    everything, sample = validation_rows.points(connection, 1000), validation_rows.points(connection, 10)
+    n_groups = len(MEANS) * len(SPLITS) * len(DEVICES)
+    assert (everything.height, sample.height) == (40 * n_groups, 10 * n_groups)
+    one = sample.filter((pl.col("operator") == "gemm") & (pl.col("split") == "fitted")).partition_by("setup")[0]
+    assert one["shape"].to_list() == [f"m {i}" for i in range(3, 40, 4)]
+
+
+def test_a_device_measured_in_two_versions_is_two_setups(tmp_path: Path) -> None:
+    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    add_gpu_validation(rows, 2)
+    rows["validation"] += [row | {"version": "0.20.0"} for row in rows["validation"] if row["device"].endswith("HBM3")]
+    with connect(write(tmp_path / "two.duckdb", rows)) as connection:
+        setups = validation_rows.errors(connection, "gpu_operator")["setup"].unique().sort().to_list()
+    assert setups == ["A100-SXM4-80GB", "H100 80GB HBM3, vllm 0.19.0", "H100 80GB HBM3, vllm 0.20.0"]
+
+
+def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp_path: Path) -> None:
+    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    add_dram_validation(rows)
+    html = (
+        build(write(tmp_path / "dram.duckdb", rows), tmp_path / "site").with_name("validation.html").read_text(encoding="utf-8")
+    )
+    assert html.count('class="missing"') == 3
+    assert "tokentape validate hardware FILES --record" in html
+    assert '<div class="chart" id="dram">' in html
+    assert "<form" not in html
+
+
+def test_rows_of_one_split_are_said_as_what_they_are() -> None:
+    """A model that was only tried on the rows it was fitted on is not reported as seen on others."""
+    errors = pl.DataFrame(
+        {"operator": ["GEMM"], "setup": ["A"], "split": [validation.SPLITS["fitted"]], "mape": [0.1], "p95": [0.3]}
+    )
+    assert validation.errors_answer(errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
+    assert validation.spread_answer("GEMM", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
+
+
+def test_a_form_that_covers_no_anchor_is_not_praised() -> None:
+    dram = pl.DataFrame({"preset": ["p"], "pattern": ["row map"], "covered": [False], "error": [0.4]})
+    assert (
+        validation.dram_answer(dram)
+        == "With nothing fitted, the form covers none of the anchors; outside, by up to 40 % (row map on p)."
+    )
