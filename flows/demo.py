@@ -8,16 +8,24 @@ from typing import NamedTuple
 from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
+from flows import steps, study
 from flows.capture import capture_flow
 from flows.console import note, print_table
+from flows.estimates import estimated
+from flows.grid import Cell, replay_key
 from flows.publish import publish
 from flows.replay import replay_grid
+from hw.validate import as_dicts, dram_points, dram_rows
+from replay.estimate import Load
+from replay.semantics import Semantics
 from warehouse.load import database_path
+from warehouse.results import write_rows
 from warehouse.sql import query
 from warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"
+SERVED = "qwen3-30b-a3b"  # of the serving step on the hardware page
 # One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert
 # format. Of policies that draw, the first seed.
 SUMMARY = """
@@ -68,7 +76,23 @@ def _steps(
     note(
         f"replays   {done['run']} computed, {done['found']} found finished, {done['impossible']} not possible (cache below top-k)"
     )
+    n_steps = _record_steps(Store(store), traces)
+    note(f"steps     {n_steps} recorded for the hardware page")
     return Demo(load_and_show(store=store, site=site), tuple(traces))
+
+
+def _record_steps(store: Store, traces: list[str]) -> int:
+    """For the hardware and validation pages: of every machine of the study one replayed step, a serving step, DRAM errors."""
+    replayed = study.load(STUDY)
+    for machine in replayed.hardware:
+        semantics = Semantics(scope="global", **replayed.semantics.model_dump())
+        cell = Cell(traces[0], "lru", (), machine, semantics, "50%", replayed.expert_formats[0])
+        steps.of_replay(store, replay_key(store, cell, STUDY), "median", None, None)
+    load = Load(batch=16, context_tokens=4096)
+    estimated(store, SERVED, "h100", load, None, "", "bf16", False).write(store)
+    write_rows(store, "validation", as_dicts(dram_rows()), of="dram")
+    write_rows(store, "validation_points", as_dicts(dram_points()), of="dram")
+    return len(replayed.hardware) + 1
 
 
 def print_summary(made: Demo, store: str | None) -> None:

@@ -117,12 +117,16 @@ def _comparison(fits: list[Fit], measurements: Measurements, split: str, gpu: Gp
 
 
 def _pattern(anchor: dram.Anchor) -> str:
-    """What was measured, in words that tell it from the preset's other anchors."""
+    """What was measured, in words; queue and dies only where they are not the preset's own."""
+    timing = dram.timing(anchor.preset)
     words = [anchor.pattern.replace("_", " ")]
     if anchor.block_bytes is not None:
         n_kib = anchor.block_bytes / 1024
         words[0] += f" {n_kib:.4g} KiB" if n_kib >= 1 else f" {anchor.block_bytes} B"
-    return ", ".join([*words, f"{anchor.address_map} map", f"queue {anchor.queue_depth}", f"{anchor.density} dies"])
+    words += ["row map"] if anchor.address_map == "row" else []
+    words += [f"queue {anchor.queue_depth}"] if anchor.queue_depth != timing.queue_entries.value else []
+    words += [f"{anchor.density} dies"] if anchor.density != timing.density else []
+    return ", ".join(words)
 
 
 def dram_rows() -> list[Row]:
