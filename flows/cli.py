@@ -19,6 +19,7 @@ from flows import (
     commands_models,
     commands_replay,
     commands_store,
+    commands_synthesize,
     commands_warehouse,
 )
 
@@ -75,6 +76,7 @@ app.command("capture")(commands_capture.capture)
 app.add_typer(importers, name="import")
 importers.command("bigmoe")(commands_capture.import_bigmoe)
 importers.command("vllm")(commands_capture.import_vllm)
+app.command("synthesize")(commands_synthesize.synthesize)
 app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
 app.command("rm")(commands_store.rm)
@@ -93,6 +95,7 @@ machines.command("new")(commands_hardware.hardware_new)
 app.command("step")(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
+calibrate.command("router")(commands_synthesize.calibrate_router)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("load")(commands_warehouse.load)

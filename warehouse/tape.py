@@ -134,7 +134,7 @@ class Store:
         if hits:
             raise BadTape(f"{prefix!r} fits several tapes: {', '.join(hits)}; give more of the name")
         if prefix in self.unfinished_ids():
-            raise BadTape(f"tape {prefix} has no manifest.json: its capture did not finish; run it again with --resume")
+            raise BadTape(f"tape {prefix} has no manifest.json: it is unfinished; run its command again (capture: with --resume)")
         raise BadTape(self._unknown(prefix))
 
     def open(self, prefix: str) -> Tape:

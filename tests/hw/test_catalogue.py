@@ -49,5 +49,5 @@ def test_differences_are_those_of_the_numbers():
     assert "tiers.hbm.capacity_bytes" not in found  # both 80 GB
     assert catalogue.differences(a, a) == []
     assert found["engines.sm.ops_per_s.fp8"] == ("", "1.979 Pop/s")
-    assert len(found) == sum(dict(a.numbers()).get(k) is None or dict(b.numbers()).get(k) is None or
-                             dict(a.numbers())[k].value != dict(b.numbers())[k].value for k in dict(a.numbers()) | dict(b.numbers()))  # fmt: skip
+    of_a, of_b = ({key: number.value for key, number in machine.numbers()} for machine in (a, b))
+    assert set(found) == {key for key in of_a | of_b if of_a.get(key) != of_b.get(key)}

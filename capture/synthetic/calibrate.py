@@ -1,0 +1,105 @@
+"""The one fitted parameter: sd_b, so that an LRU that holds half of the experts misses as often as a published model's does.
+
+The anchor is measured as its source does it: a cache per layer that holds half of that layer's experts, the experts of a token
+looked up together, tokens one by one, misses counted over decoded tokens after the prompt has filled the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from capture.synthetic.generator import Generator
+from capture.synthetic.routes import Length, Routes, routes
+from policies.cache import ExpertCache
+from policies.lru import LRU
+from warehouse.geometry import Geometry
+
+ROLE = "calibrate"
+CACHED_FRAC = 0.5
+PRECISION = 0.0005  # of sd_b; the shipped values have three decimals
+LARGEST_SD_B = 4.0
+
+
+class HalfCached:
+    """LRU per layer with half of its experts, advanced request by request; stays warm between requests."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        n_layers, self.n_experts = len(geometry.moe_layers), geometry.n_experts
+        keys = np.arange(n_layers * self.n_experts)
+        capacity = np.full(n_layers, max(1, int(CACHED_FRAC * self.n_experts)), np.int64)
+        self._cache = ExpertCache(LRU(), np.ones(keys.size, np.int64), (keys // self.n_experts).astype(np.int32), capacity)
+        self.n_lookups = self.n_misses = 0
+
+    def advance(self, made: Routes) -> None:
+        """Looks up a request's rows as they stand; only those of decoded tokens are counted."""
+        n_rows, k = made.ids.shape
+        keys = (made.place[:, None] * self.n_experts + made.ids).astype(np.int32).ravel()
+        hits = self._cache.advance(keys, np.arange(0, (n_rows + 1) * k, k, dtype=np.int64)).reshape(n_rows, k)
+        decoded = hits[made.step > 0]
+        self.n_lookups += decoded.size
+        self.n_misses += decoded.size - int(decoded.sum())
+
+    @property
+    def miss_frac(self) -> float | None:
+        """Misses over lookups of decoded tokens; None before there is one."""
+        return self.n_misses / self.n_lookups if self.n_lookups else None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What calibration found, and the miss rate it reaches there on the same draws."""
+
+    sd_b: float
+    lru_miss_frac: float
+
+
+def lru_miss_frac(generator: Generator, geometry: Geometry, seeds: Sequence[int], length: Length) -> float:
+    """Mean over `seeds` of the anchor's miss rate, one request each. Raises ValueError if no token is decoded."""
+    if length.n_decoded < 1:
+        raise ValueError(f"n_output is {length.n_output}; the miss rate of decoded tokens needs 2 or more")
+    params = {"top_k": geometry.top_k, "norm_topk_prob": False}  # weights do not matter, and every rule here ranks by logit
+    found = []
+    for seed in seeds:
+        cached = HalfCached(geometry)
+        cached.advance(routes(generator, "softmax", params, geometry, seed, 0, length))
+        found.append(cached.n_misses / cached.n_lookups)
+    return float(np.mean(found))
+
+
+def calibrate(generator: Generator, geometry: Geometry, anchor_lru_miss: float, seeds: Sequence[int], length: Length) -> Fit:
+    """sd_b at which the generator misses `anchor_lru_miss` of its lookups, by bisection over the same draws.
+
+    The generator's other parameters stay. Raises ValueError if the anchor lies outside what sd_b in 0..4 can reach.
+    """
+
+    def missed(sd_b: float) -> float:
+        return lru_miss_frac(replace(generator, sd_b=sd_b), geometry, seeds, length)
+
+    low, high = 0.0, LARGEST_SD_B
+    most, least = missed(low), missed(high)
+    if not least <= anchor_lru_miss <= most:
+        raise ValueError(
+            f"LRU miss rate {anchor_lru_miss} is out of reach: sd_b from {low} to {high} gives {most:.3f} to {least:.3f}; "
+            "change sd_u or rho, or check the anchor"
+        )
+    while high - low > PRECISION:  # more popularity, fewer misses
+        middle = (low + high) / 2
+        low, high = (middle, high) if missed(middle) > anchor_lru_miss else (low, middle)
+    sd_b = round((low + high) / 2, 3)
+    return Fit(sd_b, missed(sd_b))
+
+
+def anchor(claims: Iterable[Mapping[str, Any]], claim_id: str) -> float:
+    """The claim's value. Raises ValueError for a claim that is not there, withheld, or not of the role to calibrate on."""
+    row = next((row for row in claims if row["claim_id"] == claim_id), None)
+    if row is None:
+        raise ValueError(f"no claim {claim_id!r}; give a claim_id of the table claims")
+    if row["role"] != ROLE:
+        raise ValueError(f"claim {claim_id}: its role is {row['role']!r}; only claims of role {ROLE!r} may be fitted to")
+    if row["value"] is None:
+        raise ValueError(f"claim {claim_id} has no value; give one with a value")
+    return float(row["value"])

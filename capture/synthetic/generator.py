@@ -1,0 +1,53 @@
+"""Router logits of a model that is not at hand: some experts are popular, and consecutive tokens resemble each other.
+
+    logits[t, l, e] = beta * (sd_b * b[l, e] + sd_u * c[t, l, e] + n[t, l, e])
+
+b is how popular an expert is in general, the same for all requests of a seed: Student-t, so that a few stand out. c is what the
+text is about at the moment: it drifts along a request as AR(1) of unit variance. n is new at every token. Layers are independent.
+
+Every (seed, request, layer) has a random stream of its own, read token by token: a request is the same whatever is drawn
+beside it, and a longer one begins as the shorter one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMULA = "logits[t,l,e] = beta * (sd_b * b[l,e] + sd_u * c[t,l,e] + n[t,l,e])"
+VERSION = 1  # raised when equal parameters begin to give other logits
+_POPULARITY, _REQUEST = 0, 1  # first word of a random stream's key
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The five parameters. beta: scale of the logits; it sets the weights and leaves the choice of experts as it is.
+
+    sd_b: scale of popularity. sd_u: scale of the drifting part. rho: its correlation from one token to the next.
+    popularity_df: degrees of freedom of popularity's Student-t, which is not rescaled to unit variance.
+    """
+
+    beta: float
+    sd_b: float
+    sd_u: float
+    rho: float
+    popularity_df: float
+
+    def popularity(self, seed: int, layer: int, n_experts: int) -> NDArray[np.float32]:
+        """(E,) f32: b of an absolute layer, before sd_b."""
+        return _stream(seed, _POPULARITY, layer).standard_t(self.popularity_df, n_experts).astype(np.float32)
+
+    def logits(self, seed: int, request: int, layer: int, n_tokens: int, n_experts: int) -> NDArray[np.float32]:
+        """(T, E) f32 logits of one request in an absolute layer."""
+        draws = _stream(seed, _REQUEST, request, layer).standard_normal((n_tokens, 2, n_experts), dtype=np.float32)
+        drift, new = draws[:, 0], draws[:, 1]
+        drift[1:] *= np.sqrt(1.0 - self.rho**2)  # the first token is stationary already
+        for t in range(1, n_tokens):
+            drift[t] += self.rho * drift[t - 1]
+        return self.beta * (self.sd_b * self.popularity(seed, layer, n_experts) + self.sd_u * drift + new)
+
+
+def _stream(seed: int, *key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

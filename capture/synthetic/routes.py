@@ -1,0 +1,83 @@
+"""One generated request as the tape's rows: logits, the experts that the model's score rule takes from them, their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capture.scoring import topk_from_scores
+from capture.synthetic.generator import Generator
+from warehouse.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class Length:
+    """Tokens of every request. The last generated token is no pass's input: it has no rows."""
+
+    n_prompt: int
+    n_output: int
+
+    @property
+    def n_decoded(self) -> int:
+        return max(0, self.n_output - 1)
+
+    @property
+    def n_inputs(self) -> int:
+        return self.n_prompt + self.n_decoded
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """n = layers x tokens rows: the prompt layer by layer, then token by token.
+
+    place: (n,) index into the MoE layers. position: (n,) token within the request. step: (n,) pass within the request, 0 is the
+    prompt's. ids: (n, k) u16 by falling weight. weights: (n, k) f32. scores: (n, E) f32, None where they are not kept.
+    """
+
+    place: NDArray[np.int32]
+    position: NDArray[np.int32]
+    step: NDArray[np.int32]
+    ids: NDArray[np.uint16]
+    weights: NDArray[np.float32]
+    scores: NDArray[np.float32] | None
+
+
+def routes(
+    generator: Generator,
+    rule: str,
+    params: Mapping[str, Any],
+    geometry: Geometry,
+    seed: int,
+    request: int,
+    length: Length,
+    with_scores: bool = False,
+) -> Routes:
+    """Request number `request` of `seed`. rule, params: as in a manifest. One layer's logits at a time are held in memory."""
+    layers, n_experts, n_prompt, n_decoded = geometry.moe_layers, geometry.n_experts, length.n_prompt, length.n_decoded
+    n_rows, n_prefill = len(layers) * length.n_inputs, len(layers) * n_prompt
+    ids = np.empty((n_rows, geometry.top_k), np.uint16)
+    weights = np.empty((n_rows, geometry.top_k), np.float32)
+    scores = np.empty((n_rows, n_experts), np.float32) if with_scores else None
+    for place, layer in enumerate(layers):
+        logits = generator.logits(seed, request, layer, length.n_inputs, n_experts)
+        chosen, gates = topk_from_scores(logits, rule, params, layer)
+        prompt = slice(place * n_prompt, (place + 1) * n_prompt)
+        decoded = slice(n_prefill + place, None, len(layers))
+        for rows, values in ((ids, chosen), (weights, gates), (scores, logits)):
+            if rows is not None:
+                rows[prompt], rows[decoded] = values[:n_prompt], values[n_prompt:]
+    places, steps = np.arange(len(layers), dtype=np.int32), np.arange(1, n_decoded + 1, dtype=np.int32)
+    return Routes(
+        place=np.concatenate((np.repeat(places, n_prompt), np.tile(places, n_decoded))),
+        position=np.concatenate(
+            (np.tile(np.arange(n_prompt, dtype=np.int32), len(layers)), np.repeat(n_prompt - 1 + steps, len(layers)))
+        ),
+        step=np.concatenate((np.zeros(n_prefill, np.int32), np.repeat(steps, len(layers)))),
+        ids=ids,
+        weights=weights,
+        scores=scores,
+    )

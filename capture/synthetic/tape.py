@@ -1,0 +1,204 @@
+"""A synthetic tape: generated requests written through the store like any other tape, a few requests in memory at a time.
+
+Requests run back to back, one at a time: the prompt is one pass, every further token one. The tape appears whole or not at all:
+its manifest is written last, and what a failed or stopped run wrote is removed, by the run itself or by the next of its kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from capture.synthetic.calibrate import HalfCached
+from capture.synthetic.generator import VERSION
+from capture.synthetic.profiles import ANCHOR, Profile, profile
+from capture.synthetic.routes import Length, Routes, routes
+from warehouse.geometry import Geometry
+from warehouse.tape import Manifest, Store, TapeWriter
+
+TABLES = ("requests", "tokens", "passes", "routing", "scores")
+SHARD_VALUES = 2**24  # numbers of the widest column held in memory: 64 MiB as f32
+MOST_VALUES = 2**28  # of one request
+PACKAGES = ("tokentape", "numpy", "pyarrow")
+DATASET = "synthetic"
+
+
+@dataclass(frozen=True)
+class SynthesisSettings:
+    """Everything that decides a tape, beside the model. prompt, output: tokens of every request; scores: keep all logits."""
+
+    requests: int = 8
+    prompt: int = 500
+    output: int = 128
+    seed: int = 0
+    scores: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("requests", 1), ("prompt", 1), ("output", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
+
+    @property
+    def length(self) -> Length:
+        return Length(self.prompt, self.output)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return TABLES if self.scores else TABLES[:-1]
+
+
+def synthesize(
+    model: str,
+    geometry: Geometry,
+    settings: SynthesisSettings,
+    store: Store,
+    progress: Callable[[int, int], None] | None = None,
+    shard_requests: int | None = None,
+) -> str:
+    """Writes a tape of `model`'s geometry and returns its trace id; at once if the store already holds it.
+
+    progress: called with requests done and in all. shard_requests: requests per file; None: as many as memory is meant to hold.
+    It changes no row. Raises ValueError for a dense model and for requests too long to hold.
+    """
+    if not geometry.moe_layers:
+        raise ValueError(
+            f"{model} is dense: it has no experts to route to; give a mixture-of-experts model (`tokentape models list`)"
+        )
+    per_request = _values(geometry, settings)
+    if per_request > MOST_VALUES:
+        raise ValueError(
+            f"a request of {settings.length.n_inputs:,} tokens holds {per_request:,} numbers, {MOST_VALUES:,} are the most; "
+            "lower --prompt or --output, or give --no-scores"
+        )
+    drawn = profile(model, geometry)
+    writer = store.writer(_trace_id(model, geometry, settings, drawn))
+    if writer.is_finished:
+        return writer.trace_id
+    writer.discard()
+    try:
+        _write(writer, model, geometry, settings, drawn, progress, shard_requests or max(1, SHARD_VALUES // per_request))
+    except BaseException:  # Ctrl-C too
+        writer.discard()
+        raise
+    return writer.trace_id
+
+
+def _values(geometry: Geometry, settings: SynthesisSettings) -> int:
+    """Numbers in a request's widest column."""
+    return settings.length.n_inputs * len(geometry.moe_layers) * (geometry.n_experts if settings.scores else geometry.top_k)
+
+
+def _trace_id(model: str, geometry: Geometry, settings: SynthesisSettings, drawn: Profile) -> str:
+    """Slug of the model and 8 hex digits of all that decides the rows."""
+    decides = [VERSION, geometry.model_dump(mode="json"), asdict(settings), asdict(drawn)]
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "model"
+    return f"{slug}-synthetic-{digest[:8]}"
+
+
+def _write(
+    writer: TapeWriter,
+    model: str,
+    geometry: Geometry,
+    settings: SynthesisSettings,
+    drawn: Profile,
+    progress: Callable[[int, int], None] | None,
+    shard_requests: int,
+) -> None:
+    half_cached = HalfCached(geometry)
+    starts = range(0, settings.requests, shard_requests)
+    for shard, first in enumerate(starts):
+        made: list[dict[str, pa.Table]] = []
+        for request in range(first, min(first + shard_requests, settings.requests)):
+            drawn_request = routes(
+                drawn.generator, drawn.score_rule, drawn.score_params, geometry,
+                settings.seed, request, settings.length, settings.scores,
+            )  # fmt: skip
+            half_cached.advance(drawn_request)
+            made.append(_tables(drawn_request, geometry, settings, request))
+            if progress is not None:
+                progress(request + 1, settings.requests)
+        writer.write_shard(shard, {name: pa.concat_tables([tables[name] for tables in made]) for name in settings.tables})
+    achieved = {"anchor": ANCHOR, "lru_miss_frac": half_cached.miss_frac, "n_lookups": half_cached.n_lookups}
+    writer.finish(
+        Manifest(
+            trace_id=writer.trace_id,
+            origin="synthetic",
+            source=f"capture.synthetic, generator version {VERSION}",
+            model_id=model,
+            dataset=DATASET,
+            geometry=geometry,
+            score_rule=drawn.score_rule,
+            score_params=drawn.score_params,
+            tables=settings.tables,
+            rows=writer.count_rows(settings.tables, len(starts)),
+            n_shards=len(starts),
+            seed=settings.seed,
+            settings=asdict(settings),
+            statistics={**drawn.statistics, "achieved": achieved},
+            versions={name: metadata.version(name) for name in PACKAGES},
+            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+    )
+
+
+def _tables(made: Routes, geometry: Geometry, settings: SynthesisSettings, request: int) -> dict[str, pa.Table]:
+    """All tables of one request."""
+    length = settings.length
+    n_passes, n_rows = 1 + length.n_decoded, len(made.place)
+    first_pass = request * n_passes
+    token = np.arange(length.n_inputs)
+    is_prompt = token < length.n_prompt
+    keys = {
+        "request_id": np.full(n_rows, request),
+        "position": made.position,
+        "layer": np.array(geometry.moe_layers, np.uint16)[made.place],
+    }
+    tables = {
+        "requests": {
+            "request_id": [request],
+            "dataset": [DATASET],
+            "arrival_s": [0.0],
+            "n_prompt_tokens": [length.n_prompt],
+            "n_output_tokens": [length.n_output],
+            "prompt_sha256": pa.nulls(1, pa.string()),
+        },
+        "tokens": {
+            "request_id": np.full(token.size, request),
+            "position": token,
+            "token_id": pa.nulls(token.size, pa.int32()),
+            "phase": np.where(is_prompt, "prefill", "decode"),
+            "pass_id": first_pass + np.where(is_prompt, 0, token - length.n_prompt + 1),
+            "nll": pa.nulls(token.size, pa.float32()),
+        },
+        "passes": {
+            "pass_id": first_pass + np.arange(n_passes),
+            "kind": ["prefill"] + ["decode"] * length.n_decoded,
+            "n_tokens": [length.n_prompt] + [1] * length.n_decoded,
+            "request_ids": [[request]] * n_passes,
+            "policy_state": pa.nulls(n_passes, pa.string()),
+        },
+        "routing": {
+            **keys,
+            "pass_id": first_pass + made.step,
+            "expert_ids": _lists(made.ids),
+            "gate_weights": _lists(made.weights),
+        },
+    }
+    if made.scores is not None:
+        tables["scores"] = {**keys, "scores": _lists(made.scores)}
+    return {name: pa.table(columns) for name, columns in tables.items()}
+
+
+def _lists(values: np.ndarray[Any, Any]) -> pa.Array:
+    """(n, k) numbers -> n lists of k, without a copy; the writer makes them the schema's lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])

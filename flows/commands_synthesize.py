@@ -1,0 +1,81 @@
+"""synthesize, calibrate router: tapes drawn from a generator of router logits, and the fit of its one fitted parameter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.options import StoreOption
+
+
+def synthesize(
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like", help="A shipped model (`tokentape models list`) or the path of a config.json.", show_default=False
+        ),
+    ],
+    requests: Annotated[int, typer.Option("--requests", help="Requests, run back to back.")] = 8,
+    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of every prompt.")] = 500,
+    output: Annotated[int, typer.Option("--output", help="Tokens generated after every prompt; 0 makes prefill only.")] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed is another model of the same kind and other requests.")] = 0,
+    scores: Annotated[
+        bool, typer.Option("--scores/--no-scores", help="Keep all router logits: policies that reroute need them.")
+    ] = True,
+    store: StoreOption = None,
+) -> None:
+    """Make a tape of a model that cannot be run here, from a generator of router logits. Prints the trace id.
+
+    Two models are calibrated: the generator misses an LRU cache as often as they were measured to (docs/synthetic.md). Any other
+    gets the generator's defaults, and the tape says so.
+
+    \b
+    Examples:
+      tokentape synthesize --like DeepSeek-V2-Lite
+      tokentape synthesize --like Qwen1.5-MoE-A2.7B --requests 100 --seed 1 --no-scores
+      tokentape synthesize --like ./my-model/config.json
+    """
+    from capture.synthetic.tape import SynthesisSettings
+    from capture.synthetic.tape import synthesize as draw
+    from flows.console import note, percent, progress_bar
+    from warehouse import models
+    from warehouse.tape import Store
+
+    settings = SynthesisSettings(requests=requests, prompt=prompt, output=output, seed=seed, scores=scores)
+    model, place = models.load(like), Store(store)
+    with progress_bar(f"synthesize {model.name}") as show:
+        trace_id = draw(model.name, model.geometry, settings, place, show)
+    told = place.open(trace_id).manifest.statistics
+    if not told["is_calibrated"]:
+        note(told["note"])
+    if told["achieved"]["lru_miss_frac"] is not None:
+        note(f"LRU over half of every layer's experts misses {percent(told['achieved']['lru_miss_frac'])} of decode lookups")
+    print(trace_id)
+
+
+def calibrate_router() -> None:
+    """Fit the synthetic router's popularity again to the published LRU miss rates; prints what ships beside what is found.
+
+    Under a minute. Fits only to claims whose role is `calibrate`.
+
+    \b
+    Example:
+      tokentape calibrate router
+    """
+    from capture.synthetic import calibrate, profiles
+    from flows.console import print_table, progress_bar
+    from warehouse import load, models
+
+    claims, names = load.claims().to_pylist(), profiles.fitted_models()
+    seeds, length = profiles.calibration()
+    rows = []
+    with progress_bar("calibrate router") as show:
+        for i, name in enumerate(names):
+            show(i, len(names), name)
+            shipped = profiles.fit_of(name)
+            aim = calibrate.anchor(claims, shipped["claim_id"])
+            found = calibrate.calibrate(profiles.default_generator(), models.load(name).geometry, aim, seeds, length)
+            rows.append((name, aim, f"{shipped['sd_b']:.3f}", f"{found.sd_b:.3f}", f"{found.lru_miss_frac:.4f}"))
+    columns = ("model", "LRU miss rate of the anchor", "sd_b shipped", "sd_b found", "LRU miss rate reached")
+    print_table("", columns, rows, numbers=columns[1:])
