@@ -27,6 +27,9 @@ FilesArgument = Annotated[
 MachinesOption = Annotated[
     list[str] | None, typer.Option("--hardware", help="Your machine, for a device no shipped one is measured as.")
 ]
+FitsOption = Annotated[
+    Path | None, typer.Option("--fits", help="Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.")
+]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="Of the tables' rows, those with this dtype.")]
 
 
@@ -85,6 +88,7 @@ def hardware_new(
     """
     from flows.console import note
     from hw import spec
+    from hw.files import write_text
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{name!r} is not a machine's name; use letters, digits, dots and dashes")
@@ -92,11 +96,20 @@ def hardware_new(
     if path.exists():
         raise ValueError(f"{path} exists; choose another name, or remove it first")
     spec.load(source)
-    text = spec.find(source).read_text(encoding="utf-8")
-    renamed, n_names = re.subn(r'(?m)^name = ".*"$', f'name = "{path.stem}"', text, count=1)
-    part = path.with_name(path.name + ".part")
-    part.write_text(renamed if n_names else f'name = "{path.stem}"\n{text}', encoding="utf-8")
-    os.replace(part, path)
+    origin = spec.find(source)
+    text = origin.read_text(encoding="utf-8")
+    named = f"name = {json.dumps(path.stem)}"
+    head, opening, tables = text.partition("\n[")  # a name inside a table is another key
+    renamed, n_names = re.subn(r"(?m)^name\s*=.*$", named, head, count=1)
+    beside = re.search(r"(?m)^base\s*=\s*[\"'](.+\.toml)[\"']", head)
+    if beside and not Path(beside[1]).is_absolute():
+        renamed = renamed.replace(beside[1], str((origin.parent / beside[1]).resolve()))
+    write_text(path, (renamed if n_names else f"{named}\n{head}") + opening + tables)
+    try:
+        spec.load(str(path))
+    except spec.BadSpec:
+        path.unlink()
+        raise
     note(f"{path}: a copy of {source}; edit it, then `tokentape hardware show {path}` checks it")
 
 
@@ -120,6 +133,7 @@ def calibrate_gpu(
 
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = measured.read(_tables(files), dtype)
+    out.mkdir(parents=True, exist_ok=True)
     for table in tables:
         calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), dtype)
     by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
@@ -128,7 +142,6 @@ def calibrate_gpu(
             show(i, len(tables), f"{table.operator}, {table.setup}")
             machine = calibrate.machine_of(table.setup.device, machines)
             by_setup.setdefault(table.setup, []).append(calibrate.calibrate(table, machine))
-    out.mkdir(parents=True, exist_ok=True)
     for setup, fits in by_setup.items():
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)
@@ -140,7 +153,7 @@ def calibrate_gpu(
 def validate_hardware(
     files: FilesArgument = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    fits: Annotated[Path | None, typer.Option("--fits", help="Folder of constants beside the shipped ones.")] = None,
+    fits: FitsOption = None,
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
     record: Annotated[bool, typer.Option("--record", help="Write the rows to the store, for the validation page.")] = False,
@@ -167,18 +180,17 @@ def validate_hardware(
     rows, points = validate.dram_rows(), validate.dram_points()
     found = _tables(files)
     if found:
-        mine = [calibrate.load(path) for path in sorted(fits.glob("*.toml"))] if fits else []
-        for comparison in validate.compare(measured.read(found, dtype), [*mine, *calibrate.shipped()], machines):
+        for comparison in validate.compare(measured.read(found, dtype), calibrate.known(fits), machines):
             rows += comparison.rows()
             points += comparison.points()
     else:
         note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
-    _print_rows(rows, format)
     if record:
         place = Store(store)
         write_rows(place, "validation", validate.as_dicts(rows))
         write_rows(place, "validation_points", validate.as_dicts(points))
         note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
+    _print_rows(rows, format)
 
 
 def tables_folder() -> Path | None:
@@ -198,8 +210,10 @@ def _tables(files: list[Path] | None) -> list[Path]:
     absent = [path for path in files or [] if not path.exists()]
     if absent:
         raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
+    if files:
+        return files
     folder = tables_folder()
-    return files or ([folder] if folder else [])
+    return [folder] if folder else []
 
 
 def _print_rows(rows: list[Row], format: str) -> None:
@@ -238,6 +252,7 @@ def step(
     ] = "",
     expert_format: Annotated[str, typer.Option("--weights", help="bf16, fp16, int8-g32, int4, mxfp4.")] = "bf16",
     roofline: Annotated[bool, typer.Option("--roofline", help="Leave fitted operator constants out.")] = False,
+    fits: FitsOption = None,
     record: Annotated[bool, typer.Option("--record", help="Write the operations to the store, for the hardware page.")] = False,
     store: StoreOption = None,
 ) -> None:
@@ -252,12 +267,18 @@ def step(
       tokentape step mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
     """
     from flows.console import note, percent, print_table, quantity
-    from flows.estimates import estimated
+    from flows.estimates import estimated, fits_of
+    from flows.grid import load_hardware
+    from hw import calibrate
     from replay.estimate import Load
     from warehouse.tape import Store
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
-    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, roofline)
+    constants = {} if roofline else fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
+    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants)
+    if record:
+        made.write(Store(store))
+        note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
     rows = [
         (name, f"{n:,}", quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), f"{ops / n_bytes:,.1f}")
         for name, n, seconds, n_bytes, ops in made.by_name()
@@ -272,6 +293,3 @@ def step(
         print(sentence)
     for sentence in made.outside:
         note(f"extrapolated: {sentence}")
-    if record:
-        made.write(Store(store))
-        note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")

@@ -33,13 +33,13 @@ def quantise_report(
 ) -> None:
     """Show what each quantisation scheme costs a checkpoint's weights: error and bytes, low-bit slices against the original.
 
-    Tensors are streamed: a checkpoint larger than memory is fine. Errors are of weights; what they do to answers takes a live model.
+    Tensors are streamed: a checkpoint larger than memory is fine. Errors are of weights, not of answers: those take a live model.
 
     \b
     Examples:
       tokentape quantise-report embedded
       tokentape quantise-report Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
-      tokentape quantise-report model.safetensors --only 'mlp\.(up|down)_proj' --group 128
+      tokentape quantise-report model.safetensors --only 'mlp.(up|down)_proj' --group 128
     """
     import polars as pl
 
@@ -50,6 +50,8 @@ def quantise_report(
 
     if format not in FORMATS:  # before an hour of reading, not after
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"{out.parent}: no such directory; make it or give another --out")
     wanted = [MAT.parse(name) for name in pairs.split(",") if name.strip()]
     names = [name.strip() for name in schemes.split(",") if name.strip()] or list(SCHEMES)
     with progress_bar("quantise") as show:

@@ -89,7 +89,7 @@ def _record_steps(store: Store, traces: list[str]) -> int:
         cell = Cell(traces[0], "lru", (), machine, semantics, "50%", replayed.expert_formats[0])
         steps.of_replay(store, replay_key(store, cell, STUDY), "median", None, None)
     load = Load(batch=16, context_tokens=4096)
-    estimated(store, SERVED, "h100", load, None, "", "bf16", False).write(store)
+    estimated(store, SERVED, "h100", load).write(store)
     write_rows(store, "validation", as_dicts(dram_rows()), of="dram")
     write_rows(store, "validation_points", as_dicts(dram_points()), of="dram")
     return len(replayed.hardware) + 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flows import steps
+from flows import machines, steps
 from flows.grid import load_hardware, load_trace
 from flows.names import unknown
 from hw import calibrate
@@ -53,24 +54,37 @@ class Estimated:
         return sorted(rows, key=lambda row: -row[2])
 
     def write(self, store: Store) -> None:
-        """Records the step in table `operations`."""
+        """Records the step in table `operations`, and its machine beside it."""
+        machines.record(store, self.machine)
         steps.write(store, self.step_id, self.title, self.machine, self.step)
 
 
 def estimated(
-    store: Store, model: str, hardware: str, load: Load, trace: str | None, coverage: str, weight_format: str, roofline: bool
+    store: Store,
+    model: str,
+    hardware: str,
+    load: Load,
+    trace: str | None = None,
+    coverage: str = "",
+    weight_format: str = "bf16",
+    fits: Mapping[str, calibrate.Fit] | None = None,
 ) -> Estimated:
     """The step. trace: a tape of this model, or None. coverage: recorded, a form's name, or `form=parameter`; empty: recorded
-    where there is a tape, else uniform. Raises ValueError on names, and where tape and model differ."""
+    where there is a tape, else uniform. fits: constants of the machine's operators; None: those that ship, for bf16 weights;
+    empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     geometry, machine = load_model(model).geometry, load_hardware(hardware)
-    fits = {} if roofline or weight_format != "bf16" else fits_of(machine)
-    active, sentences = _coverage(store, geometry, load, trace, coverage or (RECORDED if trace else WITHOUT_TAPE))
+    if fits is None:
+        fits = fits_of(machine, calibrate.shipped()) if weight_format == "bf16" else {}
+    active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format)
+    how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
     carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
     carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
     costing = "fitted operators" if fits else "roofline"
     title = f"{load_model(model).name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
-    step_id = "/".join((load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing))
+    title += f", {how} coverage" if how else ""
+    parts = (load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
+    step_id = "/".join(filter(None, parts))
     operations = tuple(part for part in made.step.parts if isinstance(part, Operation))
     energy = joules(machine, operations)
     power_w = sum(nominal for nominal, _, _ in energy.values()) / sum(operation.seconds for operation in operations)
@@ -78,16 +92,19 @@ def estimated(
     return Estimated(step_id, title, machine, operations, sentences, outside, made.step, energy)
 
 
-def fits_of(machine: HardwareSpec) -> dict[str, calibrate.Fit]:
-    """Shipped constants of this machine's device, by operator; none where it was never measured."""
-    found = [fits for fits in calibrate.shipped() if any(fit.setup.device == machine.measured_as for fit in fits.values())]
+def fits_of(machine: HardwareSpec, known: Iterable[dict[str, calibrate.Fit]]) -> dict[str, calibrate.Fit]:
+    """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
+    found = [fits for fits in known if any(fit.setup.device == machine.measured_as for fit in fits.values())]
     return found[-1] if found else {}
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:
     """Distinct experts per layer, and sentences: how known, and how far each closed form is from the tape."""
     if not geometry.n_experts:
+        if trace or coverage:
+            raise ValueError("the model has no experts; leave --trace and --coverage out")
         return 0.0, ()
+    coverage = coverage or (RECORDED if trace else WITHOUT_TAPE)
     size = (geometry.n_experts, geometry.top_k)
     if trace is None:
         if coverage == RECORDED:

@@ -71,6 +71,8 @@ def expand(study: Study, store: Store) -> list[Cell]:
         raise ValueError(
             f"study {study.name}: none of its tapes holds routing; capture one with --tables requests,tokens,routing"
         )
+    for machine in study.hardware:
+        load_hardware(machine)
     cells = []
     for trace_id, scope, expert_format in itertools.product(routed, study.scopes, study.expert_formats):
         semantics = Semantics(scope=scope, **study.semantics.model_dump())

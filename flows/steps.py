@@ -8,8 +8,9 @@ from typing import Any
 import polars as pl
 
 from flows import own_policy
-from flows.grid import load_hardware, load_trace
+from flows.grid import Cell, load_hardware, load_trace, replay_key
 from flows.names import unknown
+from hw import spec
 from hw.spec import HardwareSpec
 from hw.timeline import Placed, Step, place
 from replay.semantics import Semantics
@@ -30,15 +31,22 @@ def of_replay(
     """
     replay_id = _resolve(store, prefix)
     (ran,) = _read(store, "replays", replay_id).to_dicts()
-    if not ran["hardware"]:
-        raise ValueError(f"result {replay_id} has no machine and so no times; choose one of a replay with --hardware")
-    machine = load_hardware(hardware or ran["hardware"])
-    if machine.sha256 != ran["hardware_sha256"]:
-        name = ran["hardware"]
-        raise ValueError(f"result {replay_id} ran on another version of {name}; replay it again, or give --hardware its file")
-    pass_id = _pass(_read(store, "timeline", replay_id), which, replay_id)
     semantics = Semantics(**{name: ran[name] for name in ("scope", "lookup", "prefill", "start", "overflow", "fetching")})
-    made = own_policy.make_policy(policy or ran["policy"], json.loads(ran["policy_params"]))
+    cell = Cell(
+        trace_id=ran["trace_id"],
+        policy=policy or ran["policy"],
+        params=tuple(json.loads(ran["policy_params"]).items()),
+        hardware=hardware or ran["hardware"],
+        semantics=semantics,
+        capacity=f"{ran['capacity_bytes']}B",
+        expert_format=ran["expert_format"],
+        seed=int(ran["seed"]),
+    )
+    machine = _machine(ran, hardware)
+    if replay_key(store, cell, ran["study"]) != replay_id:
+        raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
+    pass_id = _pass(_read(store, "timeline", replay_id), which, replay_id)
+    made = own_policy.make_policy(cell.policy, dict(cell.params))
     trace = load_trace(store, ran["trace_id"])
     settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
     step = replay_step(trace, made, machine, semantics, *settings)
@@ -46,6 +54,19 @@ def of_replay(
     kind = f" ({which})" if which in WHICH else ""
     title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id}{kind} of {ran['trace_id']}"
     return step_id, title, *write(store, step_id, title, machine, step)
+
+
+def _machine(ran: dict[str, Any], hardware: str | None) -> HardwareSpec:
+    """The machine a result ran on. Raises ValueError where there is none, it is a user's own, or its file has changed."""
+    name, replay_id = ran["hardware"], ran["replay_id"]
+    if not name:
+        raise ValueError(f"result {replay_id} has no machine and so no times; choose one of a replay with --hardware")
+    if hardware is None and name not in spec.shipped():
+        raise ValueError(f"result {replay_id} ran on {name}, a machine of yours; give its file with --hardware")
+    machine = load_hardware(hardware or name)
+    if machine.sha256 != ran["hardware_sha256"]:
+        raise ValueError(f"result {replay_id} ran on another version of {name}; replay it again, or give --hardware its file")
+    return machine
 
 
 def write(store: Store, step_id: str, title: str, machine: HardwareSpec, step: Step) -> tuple[list[Placed], float]:
@@ -81,13 +102,18 @@ def _resolve(store: Store, prefix: str) -> str:
 
 
 def _read(store: Store, table: str, replay_id: str) -> pl.DataFrame:
-    with store.fs.open(result_path(store, table, replay_id), "rb") as handle:
-        return pl.read_parquet(handle)
+    """One table of a result. Raises ValueError naming the file if it is damaged or missing."""
+    path = result_path(store, table, replay_id)
+    try:
+        with store.fs.open(path, "rb") as handle:
+            return pl.read_parquet(handle)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"{path}: not a readable result ({str(error).splitlines()[0]}); remove it and replay again") from error
 
 
 def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:
     """The pass a person means: a number, or the slowest or median one in decode (of all, where none decodes)."""
-    if which.isdigit():
+    if which.isascii() and which.isdigit():
         return int(which)
     if which not in WHICH:
         raise ValueError(f"--pass {which!r} is not a pass number, {' or '.join(WHICH)}")

@@ -6,7 +6,7 @@ fitted on all rows, and `without_held_out`, fitted without the rows that hw/fits
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw import spec
+from hw.files import write_text
 from hw.measured import Measurements, Setup
 from hw.operators import OPERATORS
 from hw.operators import fit as fitter
@@ -103,10 +104,14 @@ def held_out(measurements: Measurements) -> NDArray[np.bool_]:
 
 
 def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
-    """Fits the operator's constants on all rows, and once more without the held-out ones. Deterministic."""
+    """Fits the operator's constants on all rows, and once more without the held-out ones. Deterministic.
+
+    Raises ValueError where there are fewer rows than constants.
+    """
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
     names = [parameter.name for parameter in module.PARAMETERS]
-    seen = measurements.take(~held_out(measurements))
+    unseen = held_out(measurements)
+    seen = measurements.take(~unseen) if unseen.any() else measurements
     fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
     everything, without = (dict(zip(names, map(float, constants), strict=True)) for constants in fitted)
     return Fit(
@@ -136,15 +141,16 @@ def save(fits: list[Fit], path: Path) -> None:
     setups = {fit.setup for fit in fits}
     if len(setups) != 1:
         raise ValueError(f"{path}: a file of constants holds one setup, got {len(setups)}; give one file per setup")
-    part = path.with_name(path.name + ".part")
-    part.write_text(_toml(fits), encoding="utf-8")
-    os.replace(part, path)
+    write_text(path, _toml(fits))
 
 
 def _toml(fits: list[Fit]) -> str:
     setup = fits[0].setup
-    lines = ["# Written by `tokentape calibrate gpu`; hw/fits/README.md says what this is.", f'machine = "{fits[0].machine}"']
-    lines += [f'{name} = "{getattr(setup, name)}"' for name in ("device", "framework", "version", "dtype")]
+    lines = [
+        "# Written by `tokentape calibrate gpu`; hw/fits/README.md says what this is.",
+        f"machine = {json.dumps(fits[0].machine)}",
+    ]
+    lines += [f"{name} = {json.dumps(getattr(setup, name))}" for name in ("device", "framework", "version", "dtype")]
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
         units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
         lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
@@ -155,7 +161,7 @@ def _toml(fits: list[Fit]) -> str:
 
 
 def _texts(values: tuple[str, ...]) -> str:
-    return "[" + ", ".join(f'"{"/".join(Path(value).parts[-2:])}"' for value in values) + "]"
+    return json.dumps(["/".join(Path(value).parts[-2:]) for value in values])
 
 
 def load(path: Path) -> dict[str, Fit]:
@@ -194,6 +200,17 @@ def _check(fit: Fit, path: Path) -> None:
     for constants in (fit.constants, fit.without_held_out):
         if sorted(constants) != sorted(names):
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")
+
+
+def known(folder: Path | None = None) -> list[dict[str, Fit]]:
+    """The constants of a folder, if one is given, and those that ship for other setups. Raises BadSpec if the folder has none."""
+    if folder is None:
+        return shipped()
+    mine = [load(path) for path in sorted(folder.glob("*.toml"))]
+    if not mine:
+        raise BadSpec(f"{folder}: no folder with files of constants; `tokentape calibrate gpu FILES --out {folder}` writes them")
+    setups = {fit.setup for fits in mine for fit in fits.values()}
+    return [*mine, *(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values()))]
 
 
 def shipped() -> list[dict[str, Fit]]:

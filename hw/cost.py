@@ -95,9 +95,7 @@ def step_cost(
     Raises ValueError if bytes are fetched on a machine that names no backing tier.
     """
     if not spec.backing and backing_bytes.any():
-        raise ValueError(
-            f"{spec.name} has no backing tier to fetch missing experts from; choose a machine with one, or 100% capacity"
-        )
+        raise ValueError(f"{spec.name} has no backing tier to fetch missing experts from; choose a machine with one")
     work = (fast_bytes.astype(np.float64), backing_bytes.astype(np.float64), n_fetches.astype(np.float64), ops)
     ends = [_cost(rates(spec, end), *work, overlap) for end in ("value", "low", "high")]
     peak = spec.compute.memory_bytes_per_s or spec.tiers[spec.fast].peak_bytes_per_s

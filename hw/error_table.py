@@ -5,13 +5,13 @@ python -m hw.error_table docs/calibration.md FOLDER       rewrites what stands b
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from hw import calibrate, measured
+from hw.files import write_text
 from hw.operators import OPERATORS
 from hw.validate import Row, compare
 
@@ -50,6 +50,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python -m hw.error_table docs/calibration.md FOLDER")
     page = Path(sys.argv[1])
-    aside = page.with_name(f"{page.name}.part")
-    aside.write_text(refreshed(page.read_text(encoding="utf-8"), Path(sys.argv[2])), encoding="utf-8")
-    os.replace(aside, page)
+    write_text(page, refreshed(page.read_text(encoding="utf-8"), Path(sys.argv[2])))

@@ -101,7 +101,9 @@ def compare(
         for fit in of_operator:
             if fit.setup == measurements.setup:
                 yield _comparison([fit], measurements, "fitted", gpu)
-                yield _comparison([fit], measurements.take(held_out(measurements)), "held_out", gpu)
+                unseen = measurements.take(held_out(measurements))
+                if unseen.seconds.size:
+                    yield _comparison([fit], unseen, "held_out", gpu)
             elif fit.setup.device != measurements.setup.device and fit.setup.dtype == measurements.setup.dtype:
                 others.append(fit)
         if others:

@@ -1,0 +1,393 @@
+"""hardware, models, calibrate, validate, step, timeline: what they print and record; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import Cli, Done
+
+from flows import commands_hardware
+from hw import calibrate, spec
+from hw.operators import OPERATORS
+from warehouse import models
+from warehouse.tape import Store
+
+CONFIGS = models.FOLDER
+KEYS = ["check", "device", "framework", "version", "operator", "split", "n", "mape_frac", "median_frac", "p95_frac"]
+FORMS = ("uniform", "pigeonhole", "power-law", "reuse", "heaps")
+REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global", "--hardware")
+STEP = ("step", "tiny.json", "--trace", "tiny")  # the shape that tape tiny-0001 routes over
+TINY = {
+    "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100,
+    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+MY_GPU = 'base = "a100"\nname = "my-gpu"\nmeasured_as = "My GPU"\n'
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def gemm_rows(n_rows: int = 30, slower: float = 1.3, **columns: object) -> pl.DataFrame:
+    """Products on `My GPU`, timed by the GEMM model itself on an A100 that launches and moves `slower` times as slowly."""
+    rng = np.random.default_rng(3)
+    shapes = {name: 2 ** rng.integers(5, 13, n_rows) for name in ("m", "n", "k")}
+    constants = np.array([parameter.start for parameter in OPERATORS["gemm"].PARAMETERS])
+    seconds = slower * OPERATORS["gemm"].seconds(calibrate.gpu_of(spec.load("a100")), constants, shapes)
+    words = {"framework": "VLLM", "version": "0.14.0", "device": "My GPU", "op_name": "gemm", "gemm_dtype": "bfloat16"}
+    return pl.DataFrame(
+        {**{name: [word] * n_rows for name, word in words.items()}, **shapes, "latency": 1e3 * seconds, **columns}
+    )
+
+
+def write_config(path: Path, **changes: object) -> None:
+    """The config of TINY; a change to None leaves the key out."""
+    path.write_text(json.dumps({key: value for key, value in {**TINY, **changes}.items() if value is not None}))
+
+
+@pytest.fixture
+def folder(store: Store, tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands run: store ./tape, a config.json, a machine and a table of one's own, and no other measured tables."""
+    monkeypatch.delenv(commands_hardware.TABLES_VARIABLE, raising=False)
+    monkeypatch.setattr(commands_hardware, "BESIDE", tmp_path / "no-tables")
+    write_config(tmp_path / "tiny.json")
+    (tmp_path / "my-gpu.toml").write_text(MY_GPU)
+    gemm_rows().write_parquet(tmp_path / "gemm.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def ok(folder: Path, tokentape: Cli) -> Callable[..., Done]:
+    """`tokentape`, for commands that must succeed."""
+
+    def run(*words: str) -> Done:
+        done = tokentape(*words)
+        assert done.code == 0, done.err
+        return done
+
+    return run
+
+
+Run = Callable[..., Done]
+
+
+def ask(ok: Run, statement: str) -> list[dict[str, object]]:
+    """Rows of the warehouse."""
+    return json.loads(ok("sql", statement, "--format", "json").out)
+
+
+def result_id(folder: Path) -> str:
+    """The one replay in the store."""
+    (path,) = (folder / "tape" / "results" / "replays").iterdir()
+    return path.stem
+
+
+# ---------------------------------------------------------------------------------------------------- machines and models
+
+
+def test_list_names_every_shipped_machine_and_model(ok: Run) -> None:
+    machines, geometries = ok("hardware", "list").out.split(), ok("models", "list").out.split()
+    assert set(spec.shipped()) <= set(machines)
+    assert set(models.names()) <= set(geometries)
+
+
+def test_show_prints_every_number_with_its_source(ok: Run) -> None:
+    shown = ok("hardware", "show", "h100").out
+    assert all(key in shown for key, _ in spec.load("h100").numbers())
+    assert re.search(r"tiers\.hbm\.peak_bytes_per_s +3\.35 TB/s +NVIDIA H100 Tensor Core GPU datasheet", shown)
+    assert "0.396 to 0.8" in shown  # the band of an assumed share
+
+
+def test_diff_shows_what_differs_and_only_that(ok: Run) -> None:
+    shown = ok("hardware", "diff", "a100", "h100").out
+    assert re.search(r"tiers\.hbm\.peak_bytes_per_s +2\.039 TB/s +3\.35 TB/s", shown)
+    assert "engines.sm.efficiency_frac" not in shown  # 0.6 in both
+    assert "0 numbers differ" in ok("hardware", "diff", "a100", "a100").out
+
+
+def test_new_is_a_copy_that_loads_and_runs(ok: Run, folder: Path) -> None:
+    assert ok("hardware", "new", "phone-lpddr5x-ufs4", "mine").out == ""
+    assert "0 numbers differ" in ok("hardware", "diff", "phone-lpddr5x-ufs4", "mine.toml").out
+    assert ok("hardware", "show", "mine.toml").out.startswith("mine:")
+    assert "on mine" in ok(*REPLAY, "mine.toml").out
+    ok("hardware", "new", "h100x2", "two.toml")  # a file with a base of its own
+    assert spec.load(str(folder / "two.toml")).n_devices == 2
+
+
+def test_a_config_counts_as_the_shipped_model(ok: Run, folder: Path) -> None:
+    config = json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text())["config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    own, shipped = ok("models", "show", "config.json").out, ok("models", "show", "qwen3-30b-a3b").out
+    for line in ("parameters: total", "one expert, int8-g32", "KV of 1,024 tokens, bf16"):
+        (mine,), (theirs,) = (re.findall(rf"{line} +(\S+)", shown) for shown in (own, shipped))
+        assert mine == theirs
+    assert "30,532,122,624" in shipped
+
+
+# ------------------------------------------------------------------------------------------------ calibrate and validate
+
+
+def test_calibrate_finds_the_constants_and_validate_says_so(ok: Run, folder: Path) -> None:
+    pytest.importorskip("scipy")
+    calibrated = ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml")
+    assert "30 rows of My GPU, VLLM 0.14.0, bfloat16" in calibrated.err
+    (path,) = (folder / "fits").iterdir()
+    first = path.read_bytes()
+    ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml")
+    assert path.read_bytes() == first
+    done = ok("validate", "hardware", "gemm.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--format", "json")
+    rows = json.loads(done.out)  # nothing but JSON on stdout
+    assert all(list(row) == KEYS for row in rows)
+    by_split = {row["split"]: row for row in rows if row["operator"] == "gemm" and row["check"] == "gpu_operator"}
+    assert by_split["fitted"]["n"] == 30
+    assert by_split["held_out"]["n"] == 6  # every fifth of 30 distinct shapes
+    assert by_split["fitted"]["median_frac"] < 0.01
+    assert by_split["other_device"]["median_frac"] > 0.05  # constants of a faster GPU lose
+
+
+def test_validate_without_tables_is_the_dram_anchors(ok: Run) -> None:
+    done = ok("validate", "hardware", "--format", "json")
+    assert {row["check"] for row in json.loads(done.out)} == {"dram"}
+    assert "GPU operators are not compared" in done.err
+    assert "closed form" in ok("validate", "hardware").out
+
+
+# -------------------------------------------------------------------------------------------------------------- one step
+
+
+def seconds_of(done: Done) -> float:
+    """The step's seconds as the title prints them."""
+    value, unit = re.findall(r": ([\d,.]+) (s|ms|us)$", done.out.splitlines()[0])[0]
+    return float(value.replace(",", "")) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
+
+
+@pytest.mark.parametrize(
+    ("options", "touched"),
+    [
+        (("--batch", "1"), "2.0 of 8 (recorded, tape tiny-0001)"),  # a token touches its top-k
+        (("--batch", "3", "--coverage", "pigeonhole"), "6.0 of 8"),
+        (("--batch", "3", "--coverage", "uniform"), "4.6 of 8"),  # 8 (1 - (1 - 2/8)^3)
+        (("--batch", "0", "--prompt", "1"), "2.0 of 8 (recorded"),
+        (("--batch", "1", "--prompt", "1"), "3.5 of 8 (recorded"),  # 8 (1 - (1 - 2/8)^2), the two taken as independent
+    ],
+)
+def test_experts_a_step_touches(ok: Run, options: tuple[str, ...], touched: str) -> None:
+    done = ok(*STEP, *options)
+    assert f"experts touched per layer: {touched}" in done.out
+    errors = [line for line in done.out.splitlines() if "closed forms against the tape" in line]
+    assert len(errors) == (options[1] != "0") + ("--prompt" in options)
+    assert all(re.search(rf"{form} \d+\.\d %", line) for line in errors for form in FORMS)
+
+
+def test_a_closed_form_by_its_parameter_needs_no_tape(ok: Run) -> None:
+    done = ok("step", "qwen3-30b-a3b", "--coverage", "power-law=0.8")
+    assert "(power-law=0.8; no tape to check it against)" in done.out
+    uniform = ok("step", "qwen3-30b-a3b")
+    assert "(uniform; no tape" in uniform.out
+    assert seconds_of(done) < seconds_of(uniform)  # unequal experts: fewer of them
+    assert "experts touched" not in ok("step", "llama-2-7b").out
+
+
+def test_fitted_operators_where_there_are_some_else_the_roofline(ok: Run) -> None:
+    step = ("step", "llama-3-8b", "--hardware", "h100")
+    fitted, roofline = ok(*step), ok(*step, "--roofline")
+    assert "fitted operators: " in fitted.out
+    assert "roofline: " in roofline.out
+    assert seconds_of(fitted) > seconds_of(roofline)  # launches, and shares of the peak below the machine's own
+    assert "int4, roofline: " in ok(*step, "--weights", "int4").out
+    assert "roofline: " in ok("step", "llama-3-8b", "--hardware", "mac-unified").out
+
+
+def test_record_writes_the_operations_it_printed_once(ok: Run, folder: Path) -> None:
+    before = files(folder)
+    plain = ok(*STEP, "--batch", "2")
+    assert files(folder) == before
+    recorded = ok(*STEP, "--batch", "2", "--record")
+    assert recorded.out == plain.out
+    (path,) = (folder / "tape" / "operations").iterdir()
+    rows, content = pl.read_parquet(path), path.read_bytes()
+    assert rows["seconds"].sum() == pytest.approx(seconds_of(plain), rel=1e-3)
+    assert (rows["start_s"] + rows["seconds"]).max() == pytest.approx(rows["seconds"].sum())  # one after the other
+    ok(*STEP, "--batch", "2", "--record")
+    assert files(path.parent) == {path.name: content}
+
+
+# -------------------------------------------------------------------------------------------------------------- timeline
+
+
+def test_timeline_of_the_slowest_the_median_and_a_numbered_pass(ok: Run, folder: Path) -> None:
+    ok(*REPLAY, "phone-lpddr5x-ufs4")
+    key = result_id(folder)
+    passes = pl.read_parquet(folder / "tape" / "results" / "timeline" / f"{key}.parquet")
+    decode = passes.filter(pl.col("kind") == "decode")["step_s"]
+    for which in ("slowest", "median", "0"):
+        done = ok("timeline", key[:6], "--pass", which)
+        pass_id = int(re.findall(r"pass (\d+)", done.out)[0])
+        cost_s = passes.filter(pl.col("pass_id") == pass_id)["step_s"].item()
+        expected_s = {"slowest": decode.max(), "median": decode.sort()[len(decode) // 2], "0": cost_s}[which]
+        assert cost_s == expected_s
+        assert seconds_of(done) >= 0.999 * cost_s  # layer by layer: that or later, as printed
+        assert f"step {key}/{pass_id} recorded" in done.err
+    assert "flash" in done.out
+
+
+def test_timeline_of_a_machine_of_ones_own_needs_its_file(ok: Run, tokentape: Cli, folder: Path) -> None:
+    ok("hardware", "new", "phone-lpddr5x-ufs4", "mine")
+    ok(*REPLAY, "mine.toml")
+    key = result_id(folder)
+    assert ok("timeline", key, "--hardware", "mine.toml").out.startswith("lru at 50 % global, pass ")
+    shutil.copy("mine.toml", "changed.toml")
+    with Path("changed.toml").open("a") as file:
+        file.write("# another version\n")
+    before = files(folder)
+    refused = tokentape("timeline", key, "--hardware", "changed.toml")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "ran on another version of mine; replay it again, or give --hardware its file" in refused.err
+    assert files(folder) == before
+
+
+# ------------------------------------------------------------------------------------------------------------- warehouse
+
+
+def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
+    ok("hardware", "new", "phone-lpddr5x-ufs4", "mine")
+    ok(*REPLAY, "mine.toml")
+    ok(*STEP, "--record")
+    validated = ok("validate", "hardware", "gemm.parquet", "--hardware", "my-gpu.toml", "--record")
+    ok("load")
+    counted = ask(ok, "select hardware, count(*) as n, count(distinct source) as m from hardware_numbers group by hardware")
+    numbers = {str(row["hardware"]): row["n"] for row in counted}
+    assert numbers == {**{name: len(spec.load(name).numbers()) for name in spec.shipped()}, "mine": numbers["phone-lpddr5x-ufs4"]}
+    assert all(row["m"] for row in counted)
+    assert ask(ok, "select count(*) as n from machines") == [{"n": len(spec.shipped()) + 1}]
+    (step,) = ask(ok, "select step_id, hardware, count(*) as n, sum(seconds) as s from operations group by all")
+    assert step["hardware"] == "h100"
+    assert step["n"] == 3 * 5 + 1  # per layer projections, attention, output, router, experts; and the head
+    assert ask(ok, "select count(*) as n from validation") == [{"n": int(validated.err.split()[0])}]  # all that were recorded
+    checks = ask(ok, 'select distinct "check" as kind from validation order by kind')
+    assert [row["kind"] for row in checks] == ["dram", "gpu_operator", "gpu_operator_regime"]
+    points = ask(ok, "select count(distinct shape) as n from validation_points where operator = 'gemm' and predicted > 0")
+    assert points == [{"n": 30}]
+
+
+# ------------------------------------------------------------------------------------------------------------- bad input
+
+PEAK = '[tiers.hbm]\npeak_bytes_per_s = { value = 9e12, source = "assumed" }\n'
+MACHINES = {
+    "typo.toml": 'base = "h100"\n[engines.sm]\nclok_hz = { value = 1e9, source = "assumed" }\n',
+    "no-source.toml": 'base = "h100"\nname = "no-source"\nmax_w = 500\n',
+    "too-fast.toml": f'base = "h100"\nname = "too-fast"\n{PEAK}',
+    "round.toml": 'base = "about.toml"\n',
+    "about.toml": 'base = "round.toml"\n',
+    "not.toml": "[[[",
+}
+CONFIG_CHANGES = {
+    "no-hidden.json": {"hidden_size": None},
+    "vision.json": {"vocab_size": None, "model_type": "vit", "image_size": 224},
+    "no-top-k.json": {"num_experts_per_tok": None},
+}
+OTHER_KIND = "a measured table has framework, version, device, op_name, latency"
+
+
+@pytest.fixture
+def bad(folder: Path) -> Path:
+    """The folder, with bad machines, configs and tables."""
+    for name, text in MACHINES.items():
+        (folder / name).write_text(text)
+    for name, changes in CONFIG_CHANGES.items():
+        write_config(folder / name, **changes)
+    (folder / "not.json").write_text("hello")
+    whole = (folder / "gemm.parquet").read_bytes()
+    (folder / "truncated.parquet").write_bytes(whole[:-40])
+    (folder / "zero.parquet").touch()
+    gemm_rows().clear().write_parquet(folder / "no-rows.parquet")
+    pl.DataFrame({"a": [1]}).write_parquet(folder / "other.parquet")
+    gemm_rows().drop("m").write_parquet(folder / "no-m.parquet")
+    gemm_rows(3).write_parquet(folder / "three.parquet")
+    gemm_rows(2, latency=[1.0, -1.0]).write_parquet(folder / "negative.parquet")
+    return folder
+
+
+GPU = ("--hardware", "my-gpu.toml")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("hardware", "show", "h10"), "unknown hardware 'h10'; did you mean h100?"),
+        (("hardware", "show", "nowhere.toml"), "nowhere.toml: no such hardware file; shipped machines: a100"),
+        (("hardware", "show", "typo.toml"), "typo.toml: engines.sm: unknown key 'clok_hz'; known: "),
+        (("hardware", "show", "no-source.toml"), "no-source.toml: max_w has no source; give a URL"),
+        (("hardware", "show", "too-fast.toml"), "too-fast.toml: tiers.hbm: peak_bytes_per_s = 9e+12 is above channels x pins"),
+        (("hardware", "show", "round.toml"), "round.toml: base runs in a circle (round.toml -> about.toml -> round.toml)"),
+        (("hardware", "show", "not.toml"), "not.toml: not TOML: "),
+        (("hardware", "diff", "h100", "a10"), "did you mean a100?"),
+        (("hardware", "new", "h100", "my-gpu"), "my-gpu.toml exists; choose another name, or remove it first"),
+        (("hardware", "new", "h100", "../mine"), "'../mine' is not a machine's name; use letters"),
+        (("hardware", "new", "typo.toml", "mine"), "typo.toml: engines.sm: unknown key"),
+        (("models", "show", "qwen3-30b"), "give qwen3-30b-a3b, or the path of a config.json"),
+        (("models", "show", "not.json"), "not.json: cannot be read as JSON"),
+        (("models", "show", "vision.json"), "vocab_size is missing; give the config of a decoder-only language model"),
+        (("step", "no-hidden.json"), "no-hidden.json: config.json: hidden_size is missing; give"),
+        (("models", "show", "no-top-k.json"), "no-top-k.json: "),
+        (("models", "show", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("step", "llama-3-8b", "--batch", "0", "--prompt", "0"), "a step needs decodes or prompt tokens, got batch 0"),
+        (("step", "llama-3-8b", "--batch", "-1"), "a step needs decodes or prompt tokens, got batch -1"),
+        (("step", "llama-3-8b", "--context", "-1"), "context_tokens must count the token itself, got -1"),
+        (("step", "llama-3-8b", "--weights", "int3"), "unknown number format 'int3'; known: int8-g32"),
+        (("step", "llama-3-8b", "--hardware", "h10", "--record"), "did you mean h100?"),
+        (("step", "qwen3-30b-a3b", "--coverage", "recorded", "--record"), "--coverage recorded needs --trace"),
+        (("step", "qwen3-30b-a3b", "--coverage", "unifrm"), "did you mean 'uniform'?"),
+        (("step", "qwen3-30b-a3b", "--coverage", "power-law"), "power-law needs exponent, as in power-law=0.8, or --trace"),
+        (("step", "qwen3-30b-a3b", "--trace", "tiny", "--record"), "tiny-0001 routes over 8 experts, top-2; the model has 128"),
+        ((*STEP, "--batch", "1000", "--record"), "not of 1000; record more requests or longer prompts, or choose a closed form"),
+        (("step", "tiny.json", "--trace", "nothing"), "no tape 'nothing'"),
+        (("timeline", "zz"), "unknown result 'zz'"),
+        (("calibrate", "gpu", "truncated.parquet", *GPU), "truncated.parquet: not a readable Parquet file"),
+        (("calibrate", "gpu", "zero.parquet", *GPU), "zero.parquet: not a readable Parquet file"),
+        (("calibrate", "gpu", "no-rows.parquet", *GPU), "no rows of dtype bfloat16 in no-rows.parquet; found none"),
+        (("calibrate", "gpu", "other.parquet", *GPU), f"other.parquet: column framework is missing; {OTHER_KIND}"),
+        (("calibrate", "gpu", "no-m.parquet", *GPU), "no-m.parquet: column m is missing; gemm rows need m, n, k"),
+        (("calibrate", "gpu", "negative.parquet", *GPU), "negative.parquet: row 1: latency -1.0 is not a time in ms; remove"),
+        (("calibrate", "gpu", "three.parquet", *GPU), "gemm: 3 rows cannot fix 5 constants; measure more"),
+        (("calibrate", "gpu", "gemm.parquet"), 'no machine has measured_as = "My GPU"; give --hardware my.toml with that key'),
+        (("calibrate", "gpu", "gemm.parquet", "--hardware", "mac-unified"), 'no machine has measured_as = "My GPU"'),
+        (("calibrate", "gpu", "gemm.parquet", *GPU, "--dtype", "fp8"), "no rows of dtype fp8 in gemm.parquet; found bfloat16"),
+        (("calibrate", "gpu"), "no measured tables: give Parquet files, or a folder that holds some"),
+        (("calibrate", "gpu", "nowhere"), "nowhere: no such file or folder of measured tables"),
+        (("validate", "hardware", "--format", "jsn"), "unknown format 'jsn'; known: table, json"),
+        (("validate", "hardware", "truncated.parquet", "--record"), "truncated.parquet: not a readable Parquet file"),
+        (("validate", "hardware", "gemm.parquet", "--format", "json"), 'no machine has measured_as = "My GPU"; give'),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(bad: Path, tokentape: Cli, command: tuple[str, ...], says: str) -> None:
+    before = files(bad)
+    done = tokentape(*command)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert done.err.startswith("tokentape: ")
+    assert len(done.err.splitlines()) == 1
+    assert says in done.err
+    assert files(bad) == before
+
+
+def test_tables_that_the_environment_names_must_exist(ok: Run, tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(commands_hardware.TABLES_VARIABLE, "nowhere")
+    refused = tokentape("validate", "hardware")
+    assert (refused.code, refused.err) == (2, "tokentape: TOKENTAPE_GPU_TABLES=nowhere: no such folder of measured tables\n")
+
+
+@pytest.mark.parametrize("which", ["-1", "slow", "93"])
+def test_a_pass_that_is_not_there(ok: Run, tokentape: Cli, folder: Path, which: str) -> None:
+    ok(*REPLAY, "phone-lpddr5x-ufs4")
+    before = files(folder)
+    refused = tokentape("timeline", result_id(folder), "--pass", which)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert which in refused.err
+    assert files(folder) == before
