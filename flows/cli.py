@@ -17,6 +17,7 @@ from flows import (
     commands_flows,
     commands_hardware,
     commands_models,
+    commands_quantise,
     commands_replay,
     commands_store,
     commands_synthesize,
@@ -104,6 +105,7 @@ app.command("query")(commands_warehouse.query)
 app.command("site")(commands_warehouse.site)
 app.command("serve")(commands_flows.serve)
 app.command("evaluate")(commands_capture.evaluate)
+app.command("quantise-report")(commands_quantise.quantise_report)
 app.command("train-embedded")(commands_capture.train_embedded)
 
 
