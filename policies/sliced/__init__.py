@@ -1,0 +1,62 @@
+"""SliceMoE as a composition: a router, a sliced cache, a precision rule, a miss budget and a warm-up (SliceMoE section 4).
+
+One file and one line in a dict add a part. The dicts map the name a person types to the class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.sliced.buddy import Buddy
+from policies.sliced.budget import Hard, NoBudget, Soft
+from policies.sliced.cache import SlicedCache
+from policies.sliced.cache_prior import CachePrior
+from policies.sliced.controller import Controller, Events
+from policies.sliced.cumsum import Cumsum
+from policies.sliced.lru import Stock
+from policies.sliced.max_rank import MaxRank
+from policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
+
+__all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
+
+ROUTERS: dict[str, type] = {
+    "lru": Stock,
+    "cache_prior": CachePrior,
+    "cumsum": Cumsum,
+    "max_rank": MaxRank,
+    "buddy": Buddy,
+}
+# The four configurations of SliceMoE Fig. 8.
+PRECISIONS: dict[str, type] = {"high-bit": HighBit, "low-bit": LowBit, "amat": Amat, "dbsc": Critical}
+BUDGETS: dict[str, type] = {"none": NoBudget, "hard": Hard, "soft": Soft}
+WARMUPS: dict[str, type] = {"empty": Empty, "last_layer": LastLayer, "random": RandomFill, "pcw": PCW}
+
+
+@dataclass(frozen=True)
+class SliceMoE:
+    """The whole policy. free_steps: decode steps of a generation before the budget acts and misses are counted.
+
+    Raises ValueError for a combination that cannot work.
+    """
+
+    router: Any = field(default_factory=Stock)
+    cache: SlicedCache = field(default_factory=SlicedCache)
+    precision: Any = field(default_factory=Critical)
+    budget: Any = field(default_factory=NoBudget)
+    warmup: Any = field(default_factory=PCW)
+    free_steps: int = 10
+
+    def __post_init__(self) -> None:
+        if self.free_steps < 0:
+            raise ValueError(f"free_steps {self.free_steps} must be 0 or more")
+        if isinstance(self.budget, Soft) and not isinstance(self.router, CachePrior):
+            raise ValueError(f"a soft budget moves Cache-Prior's strength; {type(self.router).__name__} has none to move")
+        if self.cache.skip_lsb_when_over_budget and isinstance(self.budget, NoBudget):
+            raise ValueError("skip_lsb_when_over_budget needs a budget with a target: hard or soft")
+
+    @property
+    def needs_scores(self) -> bool:
+        """True if a tape of top-k choices alone cannot drive it: it may route to any expert."""
+        return bool(self.router.needs_scores) or not isinstance(self.budget, NoBudget)

@@ -1,0 +1,65 @@
+"""How a target miss rate is held. The paper names no controller: both are assumptions (SliceMoE section 4.4).
+
+The miss rate is the high-bit-normalised one: Flash bytes / (accesses x high-bit expert bytes). A budget acts after the free steps
+of a generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+def _refuse_no_share(name: str, target_frac: float) -> None:
+    if not 0.0 <= target_frac <= 1.0:
+        raise ValueError(f"{name}: target_frac {target_frac} must lie in 0..1 (a miss rate)")
+
+
+@dataclass(frozen=True)
+class NoBudget:
+    """Misses cost what they cost."""
+
+    kind: ClassVar[int] = 0
+    target_frac: ClassVar[float] = 1.0
+    cap_steps: ClassVar[float] = 0.0
+    gain: ClassVar[float] = 0.0
+    decay: ClassVar[float] = 0.0
+
+
+@dataclass(frozen=True)
+class Hard:
+    """A token bucket: every step adds target_frac - its miss rate, up to cap_steps x target_frac.
+
+    In debt, only resident experts are routed to (where a layer holds k of them) and LSB misses degrade. Steps are charged layer
+    by layer, each layer its share of both terms: charged at its end, one free step that misses 40 % would spend 40 steps of a 1 %
+    target.
+    """
+
+    target_frac: float = 0.05
+    cap_steps: float = 20.0
+    kind: ClassVar[int] = 1
+    gain: ClassVar[float] = 0.0
+    decay: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("hard", self.target_frac)
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Moves Cache-Prior's strength by gain x (mean miss rate - target_frac) after every step, within 0..1.
+
+    decay: weight of the past in the exponential mean of the steps' miss rates (assumed). Strength 1 still leaves some 10 %
+    misses: a lower target is not reached.
+    """
+
+    target_frac: float = 0.1
+    gain: float = 0.5
+    decay: float = 0.9
+    kind: ClassVar[int] = 2
+    cap_steps: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("soft", self.target_frac)
+        if not 0.0 <= self.decay < 1.0:
+            raise ValueError(f"soft: decay {self.decay} must lie in [0, 1)")

@@ -1,0 +1,108 @@
+"""The sliced cache: MSB and LSB slices of all layers' experts under one byte budget (SliceMoE section 4.2).
+
+Two lists in order of use, one of MSB slices and one of LSB slices; node K is a list's end. While room is needed the least
+recently used LSB slice leaves, and where none may leave, the least recently used MSB slice: its LSB slice has left before it.
+Slices that the layer in flight uses (`pin` carries the current event) are exempt. An LSB slice is never kept without its MSB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba import boolean, int64, njit, types, uint8, uint32, uint64, void
+
+LSB_POLICIES = ("on_pressure", "after_use")
+_I64, _U8, _U32 = (types.Array(t, 1, "C") for t in (int64, uint8, uint32))
+
+
+@dataclass(frozen=True)
+class SlicedCache:
+    """bits_high, bits_low: widths of the whole expert and of its MSB slice (8 and 4: MAT84); equal widths leave no LSB slice.
+
+    lsb_policy: on_pressure, an LSB slice stays until its bytes are needed (assumed to be meant); after_use, it is dropped when
+    its token is done (the paper's words taken literally). skip_lsb_when_over_budget: while misses are over the budget's target,
+    a missing LSB slice is not read but degrades; a hard budget in debt does so in any case.
+    """
+
+    bits_high: int = 8
+    bits_low: int = 4
+    lsb_policy: str = "on_pressure"
+    skip_lsb_when_over_budget: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bits_low <= self.bits_high:
+            raise ValueError(
+                f"slices need 0 < bits_low <= bits_high, got bits_low {self.bits_low} and bits_high {self.bits_high}"
+            )
+        if self.lsb_policy not in LSB_POLICIES:
+            raise ValueError(f"lsb_policy {self.lsb_policy!r} is unknown; choose {' or '.join(LSB_POLICIES)}")
+
+    @property
+    def name(self) -> str:
+        """MAT84 and its like."""
+        return f"MAT{self.bits_high}{self.bits_low}"
+
+
+@njit(void(uint64, _U32), cache=True, nogil=True)
+def unlink(node, link):  # type: ignore[no-untyped-def]
+    """Takes `node` out of the list. link (2 (K + 1),) u32: the node before and the node after each node."""
+    before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
+    link[2 * before + 1] = after
+    link[2 * after] = before
+
+
+@njit(void(uint64, uint64, _U32), cache=True, nogil=True)
+def push_back(node, end, link):  # type: ignore[no-untyped-def]
+    """Appends `node`: used most recently."""
+    last = uint64(link[2 * end])
+    link[2 * node] = last
+    link[2 * node + 1] = end
+    link[2 * last + 1] = node
+    link[2 * end] = node
+
+
+@njit(void(uint64, uint64, _U32), cache=True, nogil=True)
+def refresh(node, end, link):  # type: ignore[no-untyped-def]
+    """Moves a member to the end."""
+    unlink(node, link)
+    push_back(node, end, link)
+
+
+@njit(uint64(uint64, int64, _U32, _I64), cache=True, nogil=True)
+def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
+    """The least recently used member that is not pinned, `end` if there is none."""
+    node = uint64(link[2 * end + 1])
+    while node != end and pin[node] == now:
+        node = uint64(link[2 * node + 1])
+    return node
+
+
+@njit(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64), cache=True, nogil=True)
+def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
+    """Evicts until at most `allowed` bytes are used; returns the bytes used. Pinned slices must fit `allowed`."""
+    while used > allowed:
+        victim = first_free(end, now, lsb_link, pin)
+        if victim != end:
+            unlink(victim, lsb_link)
+            lsb_in[victim] = 0
+            used -= lsb_bytes
+        else:
+            victim = first_free(end, now, msb_link, pin)
+            unlink(victim, msb_link)
+            msb_in[victim] = 0
+            used -= msb_bytes
+    return used
+
+
+@njit(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32), cache=True, nogil=True)
+def drop(used, key, end, whole, msb_bytes, lsb_bytes, msb_in, lsb_in, msb_link, lsb_link):  # type: ignore[no-untyped-def]
+    """Removes a resident expert's LSB slice if it has one, and with `whole` its MSB slice too; returns the bytes used."""
+    if lsb_in[key]:
+        unlink(key, lsb_link)
+        lsb_in[key] = 0
+        used -= lsb_bytes
+    if whole:
+        unlink(key, msb_link)
+        msb_in[key] = 0
+        used -= msb_bytes
+    return used

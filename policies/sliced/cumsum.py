@@ -1,0 +1,77 @@
+"""Cumsum: resident experts go first among the smallest prefix of experts that holds a given share of the gate mass.
+
+Source: arXiv 2412.00099, as SliceMoE section 4.4 states it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numba import njit, uint64
+from numpy.typing import NDArray
+
+from policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
+
+
+@njit(inline="always")
+def _prefix(values, gates, share, k, keys, order):  # type: ignore[no-untyped-def]
+    """Length of the prefix, at least k; `order` holds the ranking up to there and somewhat beyond."""
+    total = 0.0
+    for e in range(uint64(gates.shape[0])):
+        total += gates[e]
+    ranked, n = k, values.shape[0]
+    while True:
+        top_k(values, ranked, keys, order)
+        mass = 0.0
+        for j in range(uint64(ranked)):
+            if order[j] < 0:
+                return max(int(j), k)
+            mass += gates[uint64(order[j])]
+            if mass >= share * total:
+                return max(int(j) + 1, k)
+        if ranked == n:
+            return n
+        ranked = min(2 * ranked, n)
+
+
+@njit(SELECT_SIGNATURE, cache=True, nogil=True)
+def _resident_of_prefix(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
+    k, protect = uint64(chosen.shape[0]), uint64(int(params[1]))
+    length = uint64(_prefix(values, gates, params[0], chosen.shape[0], keys, order))
+    n = uint64(0)
+    for first in (True, False):  # protected and resident ones, then the others, each by rank
+        for j in range(length):
+            e = order[j]
+            goes_first = j < protect or (e >= 0 and resident[uint64(e)] == 1)
+            if n < k and e >= 0 and goes_first == first:
+                chosen[n] = e
+                n += uint64(1)
+    while n < k:
+        chosen[n] = -1
+        n += uint64(1)
+
+
+@dataclass(frozen=True)
+class Cumsum:
+    """k experts from the smallest prefix by rank whose gates sum to `share_frac` of all gates (at least k experts).
+
+    The model's own top `protect` are always chosen, then resident experts by rank, then the rest by rank. share_frac 0 is stock.
+    """
+
+    share_frac: float = 0.7
+    protect: int = 2
+    needs_scores: ClassVar[bool] = True
+    strength: ClassVar[float] = 0.0
+    select = staticmethod(_resident_of_prefix)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:
+            raise ValueError(f"cumsum: share_frac {self.share_frac} must lie in 0..1 and protect {self.protect} be 0 or more")
+
+    def params(self) -> NDArray[np.float64]:
+        return np.array([self.share_frac, self.protect], np.float64)
+
+    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
+        return no_table()

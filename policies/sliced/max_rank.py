@@ -1,0 +1,49 @@
+"""Max-Rank: resident experts among the model's top M go first. Source: arXiv 2412.00099, as SliceMoE section 4.4 names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numba import njit, uint64
+from numpy.typing import NDArray
+
+from policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
+
+
+@njit(SELECT_SIGNATURE, cache=True, nogil=True)
+def _resident_of_top(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
+    k = uint64(chosen.shape[0])
+    m = min(max(int(params[0]), chosen.shape[0]), values.shape[0])
+    top_k(values, m, keys, order)
+    n = uint64(0)
+    for wanted in (uint64(1), uint64(0)):  # the resident ones, then the others, each by rank
+        for j in range(uint64(m)):
+            e = order[j]
+            if n < k and e >= 0 and uint64(resident[uint64(e)]) == wanted:
+                chosen[n] = e
+                n += uint64(1)
+    while n < k:
+        chosen[n] = -1
+        n += uint64(1)
+
+
+@dataclass(frozen=True)
+class MaxRank:
+    """k experts from the model's top `max_rank`: resident ones by rank, then the rest by rank. max_rank <= k is stock."""
+
+    max_rank: int = 12
+    needs_scores: ClassVar[bool] = True
+    strength: ClassVar[float] = 0.0
+    select = staticmethod(_resident_of_top)
+
+    def __post_init__(self) -> None:
+        if self.max_rank < 1:
+            raise ValueError(f"max_rank: max_rank {self.max_rank} must be at least 1")
+
+    def params(self) -> NDArray[np.float64]:
+        return np.array([self.max_rank], np.float64)
+
+    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
+        return no_table()

@@ -1,0 +1,116 @@
+"""What a router is to the sliced cache, and the two orderings that all of them share.
+
+A router chooses the k experts of one (token, layer) from what the model's own router ranks by and from what is resident. Its
+kernel has one fixed signature, so that the compiled stream kernel is cached on disk and serves every router, also a user's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numba import float32, float64, int32, int64, njit, types, uint8, uint64, void
+from numpy.typing import NDArray
+
+_F32, _F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float32, float64, int64, uint8))
+_F32_2D = types.Array(float32, 2, "C")
+INFINITE, RULED_OUT = 0x7F800000, -0x7F800001  # inf and -inf as whole numbers of the same order; NaNs lie outside
+LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
+
+# select(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen)
+#   values    (E,) f32 what the family ranks by; -inf: the family rules the expert out      gates (E,) f32 weight before the top-k
+#   resident  (E,) u8 whose MSB slice is in the cache      strength  the pull towards it, f64, moved by a soft budget
+#   params    (p,) f64 of the router                       table     (E, E) f32 of this layer, or (1, 1)
+#   memory    (2,) f64 of this layer, zero at the start    scratch (E,) f32, keys, order (E,) i64: free to use
+#   chosen    (k,) i64 out: distinct experts in any order; -1 where too few experts can be chosen. A kernel must not raise.
+SELECT_SIGNATURE = void(_F32, _F32, _U8, float64, _F64, _F32_2D, _F64, _F32, _I64, _I64, _I64)
+
+
+class Router(Protocol):
+    """Chooses experts. `needs_scores`: it looks beyond the top k, so a tape that recorded no more cannot drive it."""
+
+    needs_scores: ClassVar[bool]
+    strength: float
+
+    def params(self) -> NDArray[np.float64]:
+        """Parameters handed to `select`, f64 (p,)."""
+        ...
+
+    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
+        """(L, E, E) f32 handed to `select` layer by layer, or (1, 1, 1). Raises ValueError if it does not fit the model."""
+        ...
+
+    @staticmethod
+    def select(*args: Any) -> None:
+        """See SELECT_SIGNATURE."""
+        ...
+
+
+def compiled(select: Any) -> Any:
+    """The kernel as an address to hand over; a plain Python function (a user's router) is compiled here.
+
+    Handed over as it is, a compiled function has its address looked up at every call: 130 us, where the rest of a call with one
+    event takes 50. Raises ValueError if it does not compile.
+    """
+    try:
+        kernel = select if hasattr(select, "signatures") else njit(SELECT_SIGNATURE, nogil=True)(select)
+        return types.CompileResultWAP(kernel.get_compile_result(SELECT_SIGNATURE))
+    except Exception as error:  # numba raises many kinds; the person needs the first line and the name
+        raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
+
+
+def no_table() -> NDArray[np.float32]:
+    """The table of a router without one."""
+    return np.zeros((1, 1, 1), np.float32)
+
+
+@njit(inline="always")
+def to_ordered(value):  # type: ignore[no-untyped-def]
+    """A float32 as the int32 of the same order; -0 as 0. Maxima of whole numbers take several lanes at a time, of floats one."""
+    pattern = np.float32(value).view(np.int32)
+    pattern = pattern if pattern != int32(-(2**31)) else int32(0)
+    return pattern ^ ((pattern >> int32(31)) & int32(2**31 - 1))
+
+
+@njit(inline="always")
+def from_ordered(number):  # type: ignore[no-untyped-def]
+    """The float32 of an int32 made by `to_ordered`."""
+    return np.int32(number ^ ((number >> int32(31)) & int32(2**31 - 1))).view(np.float32)
+
+
+@njit(void(_F32, int64, _I64, _I64), cache=True, nogil=True)
+def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
+    """order[:k]: the experts of the k largest values, falling, ties by lowest index; -1 past the last above -inf, or on NaN.
+
+    keys (E,) i64: scratch. A key is an expert's value and, below it, how low its index is; the largest key is taken k times.
+    Of 64 values this costs half of inserting them one by one into the best 6, and nothing is sorted.
+    """
+    n = uint64(values.shape[0])
+    for e in range(n):
+        keys[e] = (int64(to_ordered(values[e])) << 32) | (LOW_HALF - int64(e))
+    for j in range(uint64(k)):
+        largest = keys[uint64(0)]
+        for e in range(n):
+            largest = max(largest, keys[e])
+        if RULED_OUT < largest >> 32 <= INFINITE:
+            order[j] = LOW_HALF - (largest & LOW_HALF)
+            keys[uint64(order[j])] = NOTHING
+        else:
+            order[j] = -1
+
+
+@njit(void(_F32, _F32, _I64), cache=True, nogil=True)
+def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
+    """Sorts `chosen` by falling gate, equal gates by falling value, then by rising index: the order of a tape's rows."""
+    for i in range(uint64(1), uint64(chosen.shape[0])):
+        moving = chosen[i]
+        gate, value = gates[uint64(moving)], values[uint64(moving)]
+        j = uint64(i)
+        while j > uint64(0):
+            other = chosen[j - uint64(1)]
+            above, beside = gates[uint64(other)], values[uint64(other)]
+            if above > gate or (above == gate and (beside > value or (beside == value and other < moving))):
+                break
+            chosen[j] = other
+            j -= uint64(1)
+        chosen[j] = moving

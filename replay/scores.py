@@ -1,0 +1,100 @@
+"""A tape's scores as the two matrices that sliced serving reads: what the router ranks by and what every expert would weigh.
+
+Row by row the scores table of the tape, in the order of its routing. The rules are those of the manifest's score_rule, as far as
+rerouting can use them: a rule must give every expert a weight of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from replay.trace import Trace
+
+Floats = NDArray[np.float32]
+RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups")
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """values (n, E) f32: the top k are the largest, -inf is ruled out. gates (n, E) f32: weights before the top k.
+
+    is_full: False where a tape holds the chosen experts only; then all others are ruled out.
+    """
+
+    values: Floats
+    gates: Floats
+    is_full: bool = True
+
+
+def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, params: Mapping[str, Any]) -> Scores:
+    """Scores of a tape from its `scores` table and the manifest's score_rule and score_params.
+
+    Memory: 8 B per row and expert. Raises ValueError for a rule whose weights are not a function of one expert's score and a
+    normaliser, NaN, rows of the wrong width, and a table that does not follow the routing rows.
+    """
+    if rule not in RULES:
+        raise ValueError(f"tape {trace.trace_id}: score rule {rule!r} cannot be rerouted; known: {', '.join(RULES)}")
+    n_experts = trace.geometry.n_experts
+    widths = scores["scores"].list.len()
+    if scores.height != trace.row_pass.size or (widths != n_experts).any():
+        raise ValueError(
+            f"tape {trace.trace_id}: {scores.height} score rows for {trace.row_pass.size} routing rows of {n_experts} experts; "
+            "every routing row needs one score per expert: record it again with scores"
+        )
+    layers = np.array(trace.geometry.moe_layers)
+    for column, wanted in (
+        ("request_id", trace.row_request), ("position", trace.row_position), ("layer", layers[trace.row_layer]),
+    ):  # fmt: skip
+        if not np.array_equal(scores[column].to_numpy(), wanted):
+            raise ValueError(
+                f"tape {trace.trace_id}: score rows do not follow the routing rows ({column} differs); record it again"
+            )
+    raw = scores["scores"].explode().to_numpy().astype(np.float32).reshape(-1, n_experts)
+    if np.isnan(raw).any():
+        row = int(np.isnan(raw).any(axis=1).argmax())
+        raise ValueError(f"tape {trace.trace_id}: score row {row} holds NaN; record it again")
+    if rule == "sigmoid_bias_groups":
+        gates = (1.0 / (1.0 + np.exp(-raw.astype(np.float64)))).astype(np.float32)
+        bias = np.zeros((layers.size, n_experts), np.float32)
+        for layer, values in params["bias"].items():
+            if int(layer) in trace.geometry.moe_layers:
+                bias[trace.geometry.moe_layers.index(int(layer))] = values
+        return Scores(_best_groups(gates + bias[trace.row_layer], params, best=2), gates)
+    values = _best_groups(raw, params, best=1) if params.get("topk_method") == "group_limited_greedy" else raw
+    return Scores(values, _softmax(raw))
+
+
+def scores_from_choices(trace: Trace, gate_weights: NDArray[np.float32]) -> Scores:
+    """Scores of a tape that recorded no more than the chosen experts: enough for the stock router, and for nothing else.
+
+    gate_weights: (sum of k,) as the tape's routing lists them, beside trace.ids.
+    """
+    gates = np.zeros((trace.row_pass.size, trace.geometry.n_experts), np.float32)
+    row = np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets))
+    gates[row, trace.ids] = gate_weights
+    values = np.full_like(gates, -np.inf)
+    values[row, trace.ids] = gate_weights
+    return Scores(values, gates, is_full=False)
+
+
+def _best_groups(values: Floats, params: Mapping[str, Any], best: int) -> Floats:
+    """`values` with -inf outside the topk_group groups whose `best` largest values sum highest."""
+    n_groups, n_kept = int(params.get("n_group") or 1), int(params.get("topk_group") or 1)
+    if n_groups == 1:
+        return values
+    groups = values.reshape(values.shape[0], n_groups, -1)
+    sums = np.sort(groups, axis=-1)[..., -best:].sum(axis=-1)
+    kept = np.zeros(sums.shape, np.bool_)
+    np.put_along_axis(kept, np.argsort(-sums, axis=-1, kind="stable")[:, :n_kept], True, axis=-1)
+    return np.where(kept[..., None], groups, np.float32(-np.inf)).reshape(values.shape)
+
+
+def _softmax(values: Floats) -> Floats:
+    e = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True), np.float32)
