@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from capture import models
 from capture.datasets import ANSWER_MARK, items
-from capture.decode import Request, Sampling, decode
+from capture.decode import Outcome, Request, Sampling, decode
 from capture.embedded.texts import Item
+from warehouse.tables import TABLES
 
 MAX_WINDOW = 2048
 MAX_NEW_TOKENS, SHORT_ANSWER_TOKENS = 96, 8
@@ -27,6 +28,9 @@ LOGIT_ELEMENTS = 1 << 23  # per batch of windows: 32 MiB of float32
 DEFAULT_ITEMS = 500
 _FINAL = re.compile(rf"{ANSWER_MARK}\s*(-?[\d,]+)")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+
+# Columns of table `quality` that a measurement may leave open.
+NOT_MEASURED: dict[str, Any] = dict.fromkeys(TABLES["quality"].nullable)
 
 Report = Callable[[float, float, str], None]  # done, in all, data set
 
@@ -52,11 +56,9 @@ def evaluate(
             if answered and len(answered) < len(found):
                 missing = len(found) - len(answered)
                 raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
-            scores = _exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
+            scores = exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
             row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
-            rows.append(
-                row | {"perplexity": None, "bits_per_byte": None, "accuracy": None, "acceptance": None, "kl": None} | scores
-            )
+            rows.append(row | NOT_MEASURED | scores)
     return rows
 
 
@@ -105,7 +107,10 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
 # ------------------------------------------------------------------------------------------------------------ exact match
 
 
-def _exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: Report) -> dict[str, Any]:
+def exact_match(
+    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Callable[..., list[Outcome]] = decode
+) -> dict[str, Any]:
+    """Share of the items that are answered right, greedily. decoder: capture.decode.decode, or the same with a policy in it."""
     tokenizer = loaded.tokenizer
     is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
     room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
@@ -119,7 +124,7 @@ def _exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: 
     for start in range(0, len(order), BATCH_ITEMS):
         batch = order[start : start + BATCH_ITEMS]
         requests = [Request(i, prompts[i], room) for i in batch]
-        outcomes = decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
+        outcomes = decoder(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
             n_right += is_right(said, found[i].answer or "", is_worked)

@@ -37,8 +37,8 @@ def topk_from_scores(
     Raises ValueError for an unknown rule, NaN scores or a layer without bias.
     """
     wide, k = _checked(scores, rule, params), int(params["top_k"])
-    ids = np.argsort(-_ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
-    weights = _weights(wide, ids, rule, params).astype(np.float32)
+    ids = np.argsort(-ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
+    weights = weights_of(wide, ids, rule, params).astype(np.float32)
     ids, weights = by_weight(ids, weights)
     return ids.astype(np.uint16), weights
 
@@ -55,11 +55,11 @@ def disagreements(
 
     A row agrees when no expert left out ranks above a chosen one by more than `tolerance` (float32 rounding of the engine).
     """
-    ranking = _ranking(_checked(scores, rule, params), rule, params, layer)
-    chosen = np.zeros(ranking.shape, dtype=bool)
+    values = ranking(_checked(scores, rule, params), rule, params, layer)
+    chosen = np.zeros(values.shape, dtype=bool)
     np.put_along_axis(chosen, ids.astype(np.int64), True, axis=-1)
-    worst_in = np.where(chosen, ranking, np.inf).min(axis=-1)
-    best_out = np.where(chosen, -np.inf, ranking).max(axis=-1)
+    worst_in = np.where(chosen, values, np.inf).min(axis=-1)
+    best_out = np.where(chosen, -np.inf, values).max(axis=-1)
     wrong: np.ndarray = (best_out > worst_in + tolerance) | (chosen.sum(axis=-1) != ids.shape[1])
     return wrong
 
@@ -74,8 +74,8 @@ def _checked(scores: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.nda
     return scores.astype(np.float64)
 
 
-def _ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:
-    """(n, E) values whose largest k are the chosen experts."""
+def ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:
+    """(n, E) values whose largest k are the chosen experts; -inf outside the groups that compete."""
     if rule == "sigmoid_bias_groups":
         bias = params["bias"].get(str(layer))
         if bias is None:
@@ -97,7 +97,13 @@ def _best_groups(ranking: np.ndarray, params: Mapping[str, Any], best: int) -> n
     return masked.reshape(n, n_experts)
 
 
-def _weights(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
+def gates(scores: np.ndarray, rule: str) -> np.ndarray:
+    """(n, E) weight of every expert before a top-k is taken: sigmoid or softmax of the logits."""
+    return _sigmoid(scores) if rule == "sigmoid_bias_groups" else _softmax(scores)
+
+
+def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
+    """(n, k) weights the family gives to chosen experts `ids` (n, k), from unmodified `scores` (n, E) f64."""
     if rule == "sparsemixer":
         return _sparsemixer(scores, ids, params["router_jitter_noise"])
     if rule == "softmax_topk":

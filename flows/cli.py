@@ -1,12 +1,13 @@
 """The command `tokentape`: wiring and error handling. The commands are in commands_*.py and import what they need when they run.
 
-Bad input is one line on stderr and exit code 2, Ctrl-C is exit code 130; TOKENTAPE_DEBUG=1 shows the traceback.
+Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit code 130; TOKENTAPE_DEBUG=1 shows the traceback.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import typer
 
 from flows import (
     commands_capture,
+    commands_claims,
     commands_flows,
     commands_hardware,
     commands_models,
@@ -99,18 +101,22 @@ calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
+app.command("claims")(commands_claims.claims)
 app.command("load")(commands_warehouse.load)
 app.command("sql")(commands_warehouse.sql)
 app.command("query")(commands_warehouse.query)
 app.command("site")(commands_warehouse.site)
 app.command("serve")(commands_flows.serve)
 app.command("evaluate")(commands_capture.evaluate)
+app.command("fidelity")(commands_capture.fidelity)
 app.command("quantise-report")(commands_quantise.quantise_report)
 app.command("train-embedded")(commands_capture.train_embedded)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
+    _drop_what_closed_streams_are_told()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
         code = app(args=arguments, prog_name="tokentape", standalone_mode=False)
         if code == INTERRUPTED:  # typer has turned Ctrl-C into its exit code
@@ -123,6 +129,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_what_closed_streams_are_told() -> None:
+    """For `>&-`: where Python found no stdout or stderr, printing goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _explain(error: BaseException) -> int:

@@ -225,8 +225,10 @@ def _print_rows(rows: list[Row], format: str) -> None:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     shown = [
-        (r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", f"{r.n:,}")
-        + tuple(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac))
+        (
+            *(r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", f"{r.n:,}"),
+            *(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac)),
+        )
         for r in sorted(rows, key=lambda r: (r.check, r.operator, r.split, r.device))
     ]
     columns = ("operator", "split", "device", "measured in", "n", "mean", "median", "p95")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -183,18 +184,28 @@ def study(
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
+    The studies of published systems (slicemoe) make their own tapes and answer the paper's numbers: see `tokentape claims`.
+
     \b
     Examples:
       tokentape study baselines
+      tokentape study slicemoe
       tokentape study my.toml --runner processes
     """
     from flows import grid
     from flows import study as studies
     from flows.console import note, print_table, progress_bar
+    from flows.systems import SYSTEMS
     from warehouse.tape import Store
 
     if name is None:
-        print_table("", ("study", "question"), [(n, studies.load(n).question) for n in studies.shipped()])
+        systems = [(n, importlib.import_module(module).settings().question) for n, module in SYSTEMS.items()]
+        print_table("", ("study", "question"), [*((n, studies.load(n).question) for n in studies.shipped()), *systems])
+        return
+    if name in SYSTEMS:
+        with progress_bar(f"study {name}") as show:
+            answers = importlib.import_module(SYSTEMS[name]).run(Store(store), show)
+        note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
         return
     chosen = studies.load(name)
     with progress_bar(f"study {chosen.name}") as show:

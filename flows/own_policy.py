@@ -53,7 +53,7 @@ def make_policy(name: str, params: Mapping[str, Value]) -> CachePolicy:
     for key, value in params.items():
         if key not in fields:
             raise unknown(f"parameter of {name}:", key, fields)
-        values[key] = _convert(f"{name}: {key}", value, fields[key])
+        values[key] = convert(f"{name}: {key}", value, fields[key])
     try:
         policy = found(**values)
     except TypeError as error:  # a field without a default was left out
@@ -77,7 +77,8 @@ def parse_params(texts: list[str]) -> dict[str, Value]:
     return {name: value for name, _, value in pairs}
 
 
-def _convert(where: str, value: Value, wanted: Any) -> Any:
+def convert(where: str, value: Value, wanted: Any) -> Any:
+    """`value` as the field's type. Raises ValueError naming `where` it does not fit."""
     if wanted is bool:
         if str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"

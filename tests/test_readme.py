@@ -117,6 +117,6 @@ def test_commands_and_options_named_in_the_documents_exist() -> None:
                 names = words[0].split("|")
                 assert set(names) <= set(command.commands), f"{page.name}: {line}"
                 command, words = command.commands[names[0]], words[1:]
-            options = {name for parameter in command.params for name in parameter.opts}
+            options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
             for word in words:
                 assert not word.startswith("--") or word.rstrip(",.") in options, f"{page.name}: {line}: {word}"

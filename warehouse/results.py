@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from warehouse.tables import RESULT_TABLES, BadTable, conform, schema
+from warehouse.tables import RESULT_TABLES, TABLES, BadTable, conform, schema
 from warehouse.tape import Store
 
 ID_DIGITS = 20  # of the hash: 80 bits
@@ -87,11 +88,25 @@ def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: s
         table = conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise BadTable(f"table {name}: {str(error).splitlines()[0]}") from error
-    named_by = of or json.dumps(table.to_pylist(), sort_keys=True)
-    digest = hashlib.sha256(named_by.encode()).hexdigest()[:ID_DIGITS]
-    path = store.path(name, f"{digest}.parquet")
+    path = side_path(store, name, of or json.dumps(table.to_pylist(), sort_keys=True))
     store.write_parquet(path, table)
     return path
+
+
+def side_path(store: Store, name: str, of: str) -> str:
+    """File of the rows of one of SIDE_TABLES that are `of` something."""
+    return store.path(name, f"{hashlib.sha256(of.encode()).hexdigest()[:ID_DIGITS]}.parquet")
+
+
+def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
+    """Rows of one of SIDE_TABLES, the newest of each key. Files of an older version, which lack a column, are left out."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in side_paths(store, name):
+        with store.fs.open(path, "rb") as handle:
+            table = pq.read_table(handle)
+        if set(schema(name).names) <= set(table.column_names):
+            found |= {tuple(row[column] for column in TABLES[name].key): row for row in table.to_pylist()}
+    return list(found.values())
 
 
 def side_paths(store: Store, name: str) -> list[str]:

@@ -84,6 +84,7 @@ where not exists (
 -- The papers' numbers beside ours: a study answers a claim by writing a metric whose name is the claim's id. A claim whose value
 -- is withheld has a replay and no error.
 create view paper_vs_replay as
-select c.claim_id, c.location, c.metric, c.setting, c.role, c.unit, c.value as paper, m.value as replay,
-    (m.value - c.value) / abs(nullif(c.value, 0)) as rel_err, c.comparator, r.study, r.replay_id
-from claims c join metrics m on m.metric = c.claim_id join replays r using (replay_id);
+select c.claim_id, c.location, c.metric, c.setting, c.role, c.unit, c.value as paper, a.value as replay,
+    a.low as band_low, a.high as band_high, (a.value - c.value) / abs(nullif(c.value, 0)) as rel_err, a.mode,
+    c.comparator, a.study, a.how
+from claims c join answers a using (claim_id);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from warehouse import sql
 from warehouse.load import database_path, load
-from warehouse.results import write_result
+from warehouse.results import write_result, write_rows
 from warehouse.sql import BadQuery, BadWarehouse, named, query, render
 from warehouse.tape import Store
 
@@ -96,18 +98,33 @@ def test_answers_do_not_mix_experiments(
     assert "lru-all-capacities" not in after["policy"]
 
 
-def test_paper_vs_replay(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+def test_paper_vs_replay(small: Store) -> None:
     database = load(small, database_path(small)).database
     assert query(database, "from paper_vs_replay").is_empty()
     claims = query(database, "select claim_id, value from claims where value > 1 limit 1").row(0)
     withheld = query(database, "select claim_id from claims where value is null limit 1").item()
-    tables = make_result("r9", "lru", 2, 0.3, 1.0, 1.0)
-    names = pa.array([claims[0], withheld, "decode_energy_j_per_token", "n_lookups"])
-    values = pa.array([claims[1] * 1.1, 7.0, 1.0, 10.0])
-    tables["metrics"] = tables["metrics"].set_column(1, "metric", names).set_column(3, "value", values)
-    write_result(small, "r9", tables)
+    answer = {"study": "made-up", "mode": "paper", "low": 6.0, "high": None, "how": "made up"}
+    write_rows(
+        small,
+        "answers",
+        [{"claim_id": claims[0], "value": claims[1] * 1.1, **answer}, {"claim_id": withheld, "value": 7.0, **answer}],
+    )
     answers = query(load(small, database).database, "from paper_vs_replay order by paper nulls last")
-    assert answers.columns[:9] == ["claim_id", "location", "metric", "setting", "role", "unit", "paper", "replay", "rel_err"]
+    head = [
+        "claim_id",
+        "location",
+        "metric",
+        "setting",
+        "role",
+        "unit",
+        "paper",
+        "replay",
+        "band_low",
+        "band_high",
+        "rel_err",
+        "mode",
+    ]
+    assert answers.columns[: len(head)] == head
     assert answers["claim_id"].to_list() == [claims[0], withheld]
     assert answers["rel_err"][0] == pytest.approx(0.1)
     assert answers.row(1, named=True)["replay"] == 7.0
@@ -265,6 +282,36 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         render(FRAME, "parquet")
     with pytest.raises(ValueError, match="unknown format 'xls'; known: table, csv, json, parquet"):
         render(FRAME, "xls")
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
+def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere/x"):
+        render(FRAME, format, tmp_path / "nowhere" / "x")
+    out = tmp_path / "x"
+    out.write_text("old")
+    with pytest.raises(NotADirectoryError, match=r"x/y"):
+        render(FRAME, format, out / "y")
+
+    def full(path: Path, content: bytes) -> None:
+        path.open("wb").write(content[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/x'"):
+        render(FRAME, format, out)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "old")]
+
+
+def test_a_device_is_written_as_it_is(tmp_path: Path) -> None:
+    render(FRAME, "csv", Path(os.devnull))
+    assert Path(os.devnull).is_char_device()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    render(FRAME, "csv", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text().startswith("name,")
 
 
 def test_integer_sums_are_integers(database: Path) -> None:

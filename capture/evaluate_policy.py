@@ -1,0 +1,149 @@
+"""What a sliced-serving policy does to a live model's quality: perplexity, KL and acceptance on text, exact match on items.
+
+Text is cut into windows; the first tokens of each are its prompt (high precision, the model's own routing), the rest are decoded
+with the policy in the loop, teacher-forced, one by one, each window with a cache of its own. Every decoded token but the first,
+whose logits still come from the prompt, is compared with the unmodified model on the same window.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from capture import models
+from capture.closed_loop import ClosedLoop, capacity_of
+from capture.datasets import items
+from capture.decode import Outcome, Request, Sampling, decode
+from capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
+from policies.sliced import SliceMoE
+
+DEFAULT_WINDOWS = 16
+ALL_DOCUMENTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """A policy and how it is tried. name, parameters: as table `quality` holds them; cache_frac: share of all experts' bytes at
+    the high width; scheme: of the low-bit weights, None: weights as loaded. n_items: windows of text, or items with an answer."""
+
+    system: SliceMoE
+    name: str
+    parameters: dict[str, Any]
+    cache_frac: float
+    scheme: str | None = "amat"
+    prompt_tokens: int = 64
+    decode_tokens: int = 192
+    n_items: int = DEFAULT_WINDOWS
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.cache_frac <= 1.0:
+            raise ValueError(f"cache {self.cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
+        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
+            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
+
+
+def evaluate_policy(
+    loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int = 0, progress: Report = lambda done, total, name: None
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """A row of table `quality`, and what the loop counted (capture/closed_loop.py). seed: of draws, and which windows.
+
+    Raises ValueError for a data set too short for a window, or of which only some items have an answer.
+    """
+    model = loaded.model
+    loop = ClosedLoop(model, run.system, capacity_of(model, run.system.cache, run.cache_frac), run.scheme, seed)
+    found = items(dataset, run.n_items * (seed + 1))
+    with models.suitable_threads(model):
+        if all(item.answer is not None for item in found):
+            with loop:
+                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
+        else:
+            scores = _on_text(loaded, dataset, run, seed, loop, progress)
+    totals = loop.totals
+    counted = {
+        "miss_frac": loop.miss_frac,
+        "flash_bytes_per_token": totals["flash_bytes"] / max(1, totals["tokens"]),
+        "dram_bytes_per_token": totals["dram_bytes"] / max(1, totals["tokens"]),
+    }
+    parameters = json.dumps(run.parameters, sort_keys=True)
+    row = {"model_id": loaded.source.model_id, "policy": run.name, "parameters": parameters, "dataset": dataset, "seed": seed}
+    return row | NOT_MEASURED | counted | scores, totals
+
+
+def in_loop(loop: ClosedLoop) -> Any:
+    """capture.decode.decode with the policy in it."""
+
+    def run(model: Any, requests: list[Request], *rest: Any, **more: Any) -> list[Outcome]:
+        begin = lambda mask: loop.begin(mask, len(requests))  # noqa: E731
+        return decode(model, requests, *rest, on_pass=loop.record, before_prefill=begin, **more)
+
+    return run
+
+
+def windows(loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> list[list[int]]:
+    """The seed's own windows of prompt_tokens + decode_tokens, cut from the documents one after the other.
+
+    Raises ValueError if the data set has none left for this seed.
+    """
+    size, wanted = run.prompt_tokens + run.decode_tokens, run.n_items * (seed + 1)
+    cut: list[list[int]] = []
+    for item in items(dataset, ALL_DOCUMENTS):
+        ids = list(loaded.tokenizer(item.prompt)["input_ids"])
+        cut += [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+        if len(cut) >= wanted:
+            break
+    mine = cut[run.n_items * seed : wanted]
+    if not mine:
+        raise ValueError(
+            f"data set {dataset} has {len(cut)} windows of {size} tokens, none for seed {seed}; ask for fewer or shorter ones"
+        )
+    return mine
+
+
+def requests_of(batch: list[list[int]], run: PolicyRun) -> list[Request]:
+    """Windows as teacher-forced requests."""
+    n = run.prompt_tokens
+    return [Request(i, tuple(ids[:n]), run.decode_tokens, forced=tuple(ids[n:])) for i, ids in enumerate(batch)]
+
+
+@torch.inference_mode()
+def _on_text(
+    loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int, loop: ClosedLoop, progress: Report
+) -> dict[str, Any]:
+    chosen = windows(loaded, dataset, run, seed)
+    vocabulary = loaded.model.config.get_text_config().vocab_size
+    per_batch = max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
+    nll, kl, acceptance, n_tokens = 0.0, 0.0, 0.0, 0
+    for start in range(0, len(chosen), per_batch):
+        batch = chosen[start : start + per_batch]
+        plain, applied = _logits(loaded, batch, run, loop)
+        targets = torch.tensor([ids[run.prompt_tokens + 1 :] for ids in batch], device=plain.device)
+        ours, theirs = applied.log_softmax(-1), plain.log_softmax(-1)
+        nll += F.nll_loss(ours.flatten(0, 1), targets.flatten(), reduction="sum").item()
+        kl += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
+        acceptance += torch.minimum(ours.exp(), theirs.exp()).sum().item()
+        n_tokens += targets.numel()
+        progress(start + len(batch), len(chosen), dataset)
+    shares = {"perplexity": math.exp(nll / n_tokens), "kl": kl / n_tokens, "acceptance": acceptance / n_tokens}
+    return {**shares, "n_items": len(chosen), "n_tokens": n_tokens}
+
+
+def _logits(loaded: models.Loaded, batch: list[list[int]], run: PolicyRun, loop: ClosedLoop) -> tuple[torch.Tensor, torch.Tensor]:
+    """(batch, decode_tokens - 1, V) f32 each: of the unmodified model, and with the policy, for the same decoded tokens."""
+    model = loaded.model
+    device = model.get_input_embeddings().weight.device
+    n_prompt = run.prompt_tokens
+    plain = model(input_ids=torch.tensor(batch, device=device), use_cache=False).logits[:, n_prompt:-1].float()
+    requests = requests_of(batch, run)
+    applied: list[torch.Tensor] = []
+    handle = model.register_forward_hook(lambda module, args, output: applied.append(output.logits[:, -1].float()))
+    try:
+        with loop:
+            in_loop(loop)(model, requests, Sampling(), frozenset(), loaded.pad_id)
+    finally:
+        handle.remove()
+    return plain, torch.stack(applied[1:], dim=1)

@@ -1,0 +1,5 @@
+"""Studies of published systems: one settings file each, and the module that runs it."""
+
+from __future__ import annotations
+
+SYSTEMS = {"slicemoe": "flows.slicemoe"}

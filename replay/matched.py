@@ -1,0 +1,84 @@
+"""Systems compared at equal quality: each is swept over its router's strength, and read off where it keeps the same quality.
+
+Stronger routing to resident experts misses less and strays further from what the router chose. What a replay can see of quality
+is a proxy: the share of the natural route's gate mass that the applied experts keep, low-precision mass charged at a fixed cost.
+It is no accuracy, and is never shown as one (SliceMoE section 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from hw.spec import HardwareSpec
+from policies.sliced import ROUTERS, SliceMoE
+from replay.scores import Scores
+from replay.sliced import replay_sliced
+from replay.trace import Trace
+
+
+@dataclass(frozen=True)
+class Point:
+    """One replay of a sweep. quality_frac: kept gate mass less the cost of low-precision mass; early: the first ten steps."""
+
+    strength: float
+    quality_frac: float
+    high_bit_miss_frac: float
+    critical_per_layer: float
+    decode_step_s: float
+    decode_energy_j_per_token: float
+    early_step_s: float
+    early_energy_j_per_token: float
+
+
+METRICS = tuple(field.name for field in fields(Point))[2:]
+
+
+def sweep(
+    trace: Trace,
+    scores: Scores,
+    system: SliceMoE,
+    strengths: tuple[float, ...],
+    low_bit_cost: float,
+    hardware: HardwareSpec,
+    capacity_bytes: int,
+    seed: int = 0,
+) -> list[Point]:
+    """`system` with Cache-Prior at each strength, rising; every request starts cold. Paper mode: decode alone, misses block."""
+    points = []
+    for strength in strengths:
+        routed = replace(system, router=ROUTERS["cache_prior"](strength=strength))
+        metrics = replay_sliced(trace, scores, routed, hardware, capacity_bytes, start="cold", seed=seed).metrics
+        quality = metrics["kept_gate_mass_frac"].value - low_bit_cost * metrics["low_bit_mass_frac"].value
+        points.append(Point(strength, quality, *(metrics[name].value for name in METRICS)))
+    return points
+
+
+def at_quality(points: list[Point], quality_frac: float) -> Point:
+    """Where a sweep first falls to the quality, linear between two replays.
+
+    A sweep that starts below it is read at its first point, one that stays above at its last: `quality_frac` of what is returned
+    says so.
+    """
+    below = next((i for i, point in enumerate(points) if point.quality_frac < quality_frac), None)
+    if below is None:
+        return points[-1]
+    if below == 0:
+        return points[0]
+    before, after = points[below - 1], points[below]
+    share = (before.quality_frac - quality_frac) / (before.quality_frac - after.quality_frac)
+    mixed = np.array(astuple(before)) * (1.0 - share) + np.array(astuple(after)) * share
+    return Point(*map(float, mixed))
+
+
+def gains(baseline: Point, ours: Point) -> dict[str, float]:
+    """How many times less energy and time a decoded token takes; `early_*` over the first ten."""
+    pairs: dict[str, Any] = {
+        "energy": "decode_energy_j_per_token",
+        "speed": "decode_step_s",
+        "early_energy": "early_energy_j_per_token",
+        "early_speed": "early_step_s",
+    }
+    return {name: getattr(baseline, metric) / getattr(ours, metric) for name, metric in pairs.items()}

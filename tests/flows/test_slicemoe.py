@@ -1,0 +1,124 @@
+"""The SliceMoE study on small settings: points and answers, resumed and repeated, and the claims beside them."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from command import Cli
+
+from flows import slicemoe, slicemoe_answers
+from flows.commands_claims import COLUMNS
+from replay.matched import Point, at_quality, gains
+from warehouse.load import claims
+from warehouse.results import read_rows
+from warehouse.tape import Store
+
+SMALL = slicemoe.settings().model_copy(
+    update={
+        "capacities_gb": (3.6,), "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "strengths": (0.0, 0.15, 0.5),
+        "taus": (0.35, 0.7), "warmup_capacity_gb": 2.4,
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Store(str(tmp_path_factory.mktemp("slicemoe") / "tape"))
+
+
+@pytest.fixture(scope="module")
+def answers(place):
+    return {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL)}
+
+
+def test_settings_ship_and_name_what_is_assumed():
+    shipped = slicemoe.settings()
+    assert shipped.capacities_gb == (1.8, 2.4, 3.6)
+    assert len(shipped.seeds) >= 3
+    assert [model.calibrates for model in shipped.models] == [True, False]
+    assert slicemoe.FILE.read_text().count("assumed") >= 4
+
+
+def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
+    roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
+    assert set(answers) <= set(roles)
+    assert {roles[claim_id] for claim_id in answers} == {"calibrate", "predict", "report"}
+    qwen = [row for claim_id, row in answers.items() if "qwen" in claim_id and "fig-9" in claim_id]
+    assert len(qwen) == 2
+    assert all("predicted with the other model's tau" in row["how"] for row in qwen)
+
+
+def test_gains_point_the_right_way_with_bands_over_seeds(answers):
+    for claim_id, row in answers.items():
+        if "fig-9" in claim_id or "fig-10" in claim_id:
+            assert 1.0 < row["low"] <= row["value"] <= row["high"], claim_id
+    anchors = {claim_id: row["value"] for claim_id, row in answers.items() if "secondary" in claim_id}
+    assert len(anchors) == 4
+    for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"):
+        lru, prior = (next(v for k, v in anchors.items() if model in k and policy in k) for policy in ("lru", "cache-prior"))
+        assert prior < 0.7 * lru
+    assert answers[slicemoe_answers.FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
+    assert answers[slicemoe_answers.PER_LAYER]["value"] > 1
+
+
+def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
+    points = read_rows(place, "sliced_points")
+    assert {row["configuration"] for row in points} == {"high-bit", "low-bit", "amat", "dbsc"}
+    monkeypatch.setattr(slicemoe, "sweep", lambda *told: pytest.fail("swept again"))
+    assert {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL)} == answers
+
+
+def test_points_are_ordered_as_precision_says(place, answers):
+    """Without rerouting: whole experts keep all of the gate mass and miss most, MSB slices alone the other way round."""
+    points = pl.DataFrame(read_rows(place, "sliced_points"), infer_schema_length=None)
+    plain = points.filter(
+        (pl.col("strength") == 0.0) & (pl.col("budget") == "none") & (pl.col("capacity_bytes") == 3_600_000_000)
+    )
+    by = {
+        name: plain.filter((pl.col("configuration") == name) & (pl.col("warmup") == "last_layer"))
+        for name in ("high-bit", "dbsc", "low-bit")
+    }
+    quality, missed = ([by[name][column].mean() for name in by] for column in ("quality_frac", "high_bit_miss_frac"))
+    assert quality[0] == pytest.approx(1.0)
+    assert quality == sorted(quality, reverse=True)
+    assert missed == sorted(missed, reverse=True)
+
+
+def test_sweeps_are_read_at_equal_quality():
+    def point(strength, quality, energy):
+        return Point(strength, quality, 0.1, 0.5, energy, energy, energy, energy)
+
+    points = [point(0.0, 1.0, 4.0), point(0.2, 0.96, 3.0), point(0.4, 0.92, 1.0)]
+    assert at_quality(points, 0.94).strength == pytest.approx(0.3)
+    assert at_quality(points, 0.94).decode_step_s == pytest.approx(2.0)
+    assert at_quality(points, 0.5) == points[-1]  # never falls so low
+    assert at_quality(points, 1.1) == points[0]  # starts below
+    assert gains(points[0], points[2]) == {"energy": 4.0, "speed": 4.0, "early_energy": 4.0, "early_speed": 4.0}
+
+
+def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):
+    done = tokentape("claims", "slicemoe", "--format", "json", "--store", place.root)
+    rows = json.loads(done.out)
+    assert all(tuple(row) == COLUMNS for row in rows)
+    assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
+    energy = next(row for row in rows if row["claim_id"] == slicemoe_answers.FIG_9.format("energy_gain", "deepseek-v2-lite"))
+    assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
+    assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
+    assert "<= holds" in tokentape("claims", "slicemoe", "--store", place.root).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("claims", "slicemo"), "did you mean 'slicemoe'"),
+        (("claims", "slicemoe"), "run `tokentape study slicemoe` first"),
+        (("claims", "slicemoe", "--format", "xml"), "unknown format"),
+    ],
+)
+def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
+    done = tokentape(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
