@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from capture.decode import Pass, Request, decode
 from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from capture.routing import RoutingCapture, find_routers
 from capture.shard import ShardRecorder
-from warehouse.tape import Manifest, Store, TapeWriter
+from warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
 
@@ -40,6 +40,17 @@ class Progress:
     eta_s: float | None  # None until a token has run
 
 
+@contextmanager
+def _a_full_disk_says_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise OSError(error.errno, f"{error.strerror}; then run the same command again with --resume") from error
+        raise
+
+
+@_a_full_disk_says_how_to_go_on()
 def capture(
     settings: CaptureSettings,
     store: Store,
@@ -58,6 +69,7 @@ def capture(
     if writer.is_started and not resume:
         name = planned.trace_id
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
+    writer.remove_stale()
     _refuse_without_room(estimate(settings, store, planned), store)
     loaded = models.load(planned.source, settings.device, settings.dtype, settings.device_map)
     todo = requests(planned, loaded.tokenizer)
@@ -116,9 +128,13 @@ def _refuse_without_room(found: Estimate, store: Store) -> None:
     if not found.fits:
         assert found.free_bytes is not None
         raise OSError(
-            f"the tape may take {found.total_bytes / 1e9:.2f} GB and {store.uri} has {found.free_bytes / 1e9:.2f} GB free; lower "
+            f"the tape may take {_size(found.total_bytes)} and {store.uri} has {_size(found.free_bytes)} free; lower "
             "--max-requests or --max-new-tokens, leave out --tables scores or attention, or give --store on another disk"
         )
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
 
 
 def _manifest(

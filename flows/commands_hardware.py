@@ -62,7 +62,7 @@ def hardware_diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A shipped machine or my.toml.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
 ) -> None:
-    """Show the numbers in which two machines differ.
+    """Show in what two machines differ: numbers, bands, sources, names of parts.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def hardware_diff(
 
     first, second = spec.load(a), spec.load(b)
     rows = catalogue.differences(first, second)
-    print_table(f"{first.name} and {second.name}: {len(rows)} numbers differ", ("key", first.name, second.name), rows)
+    print_table(f"{first.name} and {second.name}: {len(rows)} differences", ("key", first.name, second.name), rows)
 
 
 def hardware_new(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,25 +12,56 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from capture.run import Progress
 
-SHORT = 36  # characters of a first column that is never folded
+SHORT = 36  # characters of a first column or a number that is never folded
+FOLDED = 12  # of a word in a text that may be folded
+BETWEEN, EDGE = 3, 1  # characters that a table needs beside what is in it: per column, and once
 PIPED_WIDTH = 160  # columns of a table that goes to a file or another program
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
-    """A table on stdout under its title; the columns in `numbers` are right-aligned."""
+    """A table on stdout under its title; the columns in `numbers` are right-aligned.
+
+    Columns come by importance: a terminal too narrow for the words of all headings shows the first, and a note names the rest.
+    """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
+    cells = [[str(value) for value in row] for row in rows]
+    least = [_least(name, [row[i] for row in cells], i == 0 or name in numbers) for i, name in enumerate(columns)]
+    needed = list(itertools.accumulate(width + BETWEEN for width in least))
+    width = None if sys.stdout.isatty() else max(PIPED_WIDTH, *(n + EDGE for n in needed))
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    n_shown = max(1, bisect.bisect(needed, console.width - EDGE))
+    natural = [max(map(cell_len, (name, *(row[i] for row in cells)))) for i, name in enumerate(columns[:n_shown])]
     table = Table(box=box.SIMPLE_HEAD)
-    for i, name in enumerate(columns):
-        is_short = i == 0 and max((len(str(row[0])) for row in rows), default=0) <= SHORT
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold", no_wrap=is_short)
-    for row in rows:
-        table.add_row(*(str(value) for value in row))
+    for name, width in zip(columns, _narrowed(natural, least, console.width - EDGE - n_shown * BETWEEN), strict=False):
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*row[:n_shown])
     if title:
         print(title)
-    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, markup=False, emoji=False).print(table)
+    console.print(table)
+    if n_shown < len(columns):
+        note(f"no room for {', '.join(map(repr, columns[n_shown:]))}; widen the terminal, or pipe the output into a file")
+
+
+def _least(heading: str, cells: Sequence[str], is_whole: bool) -> int:
+    """The width below which a column cannot be read: words of its heading, and cells in one piece or else longer words folded."""
+    words = [len(word) for word in heading.split()]
+    if is_whole:
+        return max([*words, *(len(cell) for cell in cells if len(cell) <= SHORT)], default=1)
+    return max([*words, *(min(len(word), FOLDED) for cell in cells for word in cell.split())], default=1)
+
+
+def _narrowed(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths of columns that share `room`: as wide as they are, or one by one less of what has most to give."""
+    widths = list(natural)
+    for _ in range(sum(widths) - room):
+        widest = max(range(len(widths)), key=lambda i: (widths[i] - least[i], widths[i]))
+        widths[widest] -= 1
+    return widths
 
 
 def note(text: str) -> None:

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import lru_cache, partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from threading import Thread
 
 import hw
 import policies
@@ -32,9 +34,22 @@ from replay.trace import Trace, trace_from_tables
 from warehouse import counts, formats, geometry, results
 from warehouse.tape import Manifest, Store
 
+
+def _end_with_parent() -> None:
+    """In a worker: it ends when the process that started it is gone, even killed in a way that no one can answer."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
+
+
 RUNNERS: dict[str, Callable[[int], Executor]] = {
     "threads": ThreadPoolExecutor,  # kernels release the interpreter's lock
-    "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn")),
+    "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_end_with_parent),
 }
 
 

@@ -6,12 +6,12 @@ python -m hw.catalogue docs/machines.md
 from __future__ import annotations
 
 import math
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hw.sourced import Sourced
+from hw.files import write_text
+from hw.sourced import Sourced, leaves
 from hw.spec import HardwareSpec, find, load, shipped
 
 # What the end of a key says about its unit, longest first; the flag: whether the unit takes an SI prefix.
@@ -31,6 +31,7 @@ _UNITS = (
     ("_s", "s", True),
 )
 _PREFIXES = {-12: "p", -9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+_NAMING = ("name", "title", "sha256")  # what tells machines apart without being a difference
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 _HEAD = """# Machines: every number with its band and its source
@@ -83,15 +84,38 @@ def summary(names: list[str]) -> list[tuple[str, str, str, str, str]]:
 
 
 def differences(a: HardwareSpec, b: HardwareSpec) -> list[tuple[str, str, str]]:
-    """(key, in a, in b) of every number that differs or that only one of them has."""
-    of_a, of_b = dict(a.numbers()), dict(b.numbers())
-    found = []
-    for key in of_a | of_b:
-        values = [of[key].value if key in of else None for of in (of_a, of_b)]
-        if values[0] != values[1]:
-            in_a, in_b = ("" if value is None else readable(key, value) for value in values)
-            found.append((key, in_a, in_b))
-    return found
+    """(key, in a, in b) of every number, text and count that differs or that only one of them has; name and title aside.
+
+    A number differs in value, band or source; what is equal up to there is shown with it.
+    """
+    of_a, of_b = ({key: leaf for key, leaf in leaves(machine) if key not in _NAMING} for machine in (a, b))
+    return [(key, *_apart(key, of_a.get(key), of_b.get(key))) for key in of_a | of_b if of_a.get(key) != of_b.get(key)]
+
+
+def _apart(key: str, *pair: Sourced | str | int | None) -> tuple[str, str]:
+    """Both of a pair in the shortest form that tells them apart."""
+    for form in (_plain, _with_band, _with_source, _exact):
+        a, b = ("" if one is None else form(key, one) if isinstance(one, Sourced) else str(one) for one in pair)
+        if a != b:
+            break
+    return a, b
+
+
+def _plain(key: str, number: Sourced) -> str:
+    return readable(key, number.value)
+
+
+def _with_band(key: str, number: Sourced) -> str:
+    return f"{_plain(key, number)} ({_band(key, number) or 'no band'})"
+
+
+def _with_source(key: str, number: Sourced) -> str:
+    return f"{_with_band(key, number)}: {number.source}"
+
+
+def _exact(key: str, number: Sourced) -> str:
+    """For what rounding to four digits makes equal."""
+    return f"{number.value!r} ({number.low!r} to {number.high!r})"
 
 
 def markdown(names: list[str]) -> str:
@@ -164,9 +188,7 @@ def _scaled(value: float, unit: str) -> str:
 
 def write(path: Path) -> None:
     """Writes the page of all shipped machines, aside first."""
-    aside = path.with_name(f"{path.name}.part")
-    aside.write_text(markdown(shipped()), encoding="utf-8")
-    os.replace(aside, path)
+    write_text(path, markdown(shipped()))
 
 
 if __name__ == "__main__":

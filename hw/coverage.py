@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 HALVINGS = 60  # of a bisection: more than a double has bits
+STEEPEST = 16.0  # exponent of a power law: all tokens agree on the first experts, and nothing overflows
 
 
 class Form(Protocol):
@@ -54,13 +55,13 @@ class Pigeonhole:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """Independent tokens, popularity falling with rank. exponent: s, at least 0; 0 is close to uniform."""
+    """Independent tokens, popularity falling with rank. exponent: s, from 0, which is close to uniform, to STEEPEST."""
 
     exponent: float
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.exponent < np.inf:
-            raise ValueError(f"exponent must be finite and at least 0, found {self.exponent}")
+        if not 0.0 <= self.exponent <= STEEPEST:
+            raise ValueError(f"exponent must be between 0 and {STEEPEST:g}, found {self.exponent}")
 
     def popularity(self, n_experts: int, top_k: float) -> Floats:
         """(n_experts,) probability that a token selects the expert of that rank; sums to top_k."""
@@ -93,7 +94,7 @@ class PowerLaw:
         share = seen / n_tokens
         squares = float((share**2 - share * (1.0 - share) / (n_tokens - 1)).sum())
         top_k = float(share.sum())
-        low, high = 0.0, 16.0  # at 16 all tokens agree on the first experts
+        low, high = 0.0, STEEPEST
         for _ in range(HALVINGS):
             middle = (low + high) / 2.0
             is_flatter = float((cls(exponent=middle).popularity(len(seen), top_k) ** 2).sum()) < squares

@@ -18,6 +18,9 @@ from hw.operators import OPERATORS
 
 OPERATOR_OF = {"gemm": "gemm", "moe": "moe", "context_attention": "prefill_attention", "generation_attention": "decode_attention"}
 COMMON = ("framework", "version", "device", "op_name", "latency")
+TEXTS = ("distribution",)  # a shape's columns that hold words
+MAY_BE_ZERO = ("step", "window_size")
+ROW = "row of its file"
 DTYPES = ("gemm_dtype", "moe_dtype", "attn_dtype")
 
 
@@ -78,7 +81,7 @@ def read(paths: Iterable[Path], dtype: str = "bfloat16") -> list[Measurements]:
 def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], pl.DataFrame]]:
     """The file's rows by operator and setup; adds the dtypes it holds to `dtypes`."""
     try:
-        frame = pl.read_parquet(file)
+        frame = pl.read_parquet(file).with_row_index(ROW)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ValueError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]}); fetch it again") from error
     missing = [name for name in COMMON if name not in frame.columns]
@@ -86,9 +89,7 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
         raise ValueError(
             f"{file}: column {missing[0]} is missing; a measured table has {', '.join(COMMON)} and its shape's columns"
         )
-    bad = frame.select((~((pl.col("latency") > 0) & pl.col("latency").is_finite())).fill_null(True).arg_true()).to_series()
-    if bad.len():
-        raise ValueError(f"{file}: row {bad[0]}: latency {frame['latency'][bad[0]]} is not a time in ms; remove the row")
+    _check_numbers(frame, "latency", file, pl.col("latency") > 0, "is not a time in ms")
     for (op_name,), rows in frame.group_by(["op_name"], maintain_order=True):
         operator = OPERATOR_OF.get(str(op_name))
         if operator is None:
@@ -98,11 +99,24 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
         absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].DEFAULTS]
         if absent:
             raise ValueError(f"{file}: column {absent[0]} is missing; {op_name} rows need {', '.join(columns)}")
+        for name in (name for name in columns if name in rows.columns and name not in TEXTS):
+            least = int(name not in MAY_BE_ZERO)
+            _check_numbers(rows, name, file, pl.col(name) >= least, f"is not a size of at least {least}")
         keys = ["device", "framework", "version", "dtype"]
         for values, part in rows.with_columns(dtype.alias("dtype")).group_by(keys, maintain_order=True):
             setup = Setup(*map(str, values))
             dtypes.add(setup.dtype)
             yield (operator, setup), part
+
+
+def _check_numbers(rows: pl.DataFrame, column: str, file: Path, is_good: pl.Expr, fault: str) -> None:
+    """Raises ValueError naming file and column where it holds no numbers, and file and row of the first that is not `is_good`."""
+    kind = rows[column].dtype
+    if not (kind.is_integer() or kind.is_float()):
+        raise ValueError(f"{file}: column {column} holds {kind}, not numbers; write the file again with numbers there")
+    bad = rows.filter(~(is_good & pl.col(column).is_finite()).fill_null(False))
+    if bad.height:
+        raise ValueError(f"{file}: row {bad[ROW][0]}: {column} {bad[column][0]} {fault}; remove the row")
 
 
 def _dtype(rows: pl.DataFrame, operator: str, file: Path) -> pl.Series:

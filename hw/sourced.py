@@ -6,7 +6,7 @@ source is a URL, a DOI, a paper with its table or section, or the visible word "
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
@@ -36,26 +36,33 @@ def exact(value: float, source: str) -> Sourced:
     return Sourced(value=value, low=value, high=value, source=source)
 
 
-def numbers(value: Any, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Sourced | str | int]]:
+    """Every sourced number, count and text but empty ones below `value` (a dataclass, a dict or one of them), by dotted key."""
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Sourced):
+        inner = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    else:
+        inner = []
+        if value not in (None, ""):
+            yield prefix, value
+    for key, part in inner:
+        yield from leaves(part, f"{prefix}.{key}".lstrip("."))
+
+
+def numbers(value: Any) -> Iterator[tuple[str, Sourced]]:
     """Every sourced number below `value` (a dataclass, a dict or a number) with its dotted key."""
-    if isinstance(value, Sourced):
-        yield prefix, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from numbers(inner, f"{prefix}.{key}".lstrip("."))
-    elif hasattr(value, "__dataclass_fields__"):
-        for field in fields(value):
-            yield from numbers(getattr(value, field.name), f"{prefix}.{field.name}".lstrip("."))
+    return ((key, leaf) for key, leaf in leaves(value) if isinstance(leaf, Sourced))
 
 
-def build(kind: Any, data: Any, where: str, inherited: str = "") -> Any:
+def build(kind: Any, data: Any, where: str, inherited: str = "", **computed: object) -> Any:
     """A dataclass of numbers, texts and flags from a TOML table; raises BadSpec naming `where` and the key.
 
-    `inherited`: the source of the file, for numbers that are written without their own.
+    `inherited`: the source of the file, for numbers that are written without their own. `computed`: fields no file may hold.
     """
     if not isinstance(data, dict):
         raise BadSpec(f"{where} must be a table, found {data!r}")
-    declared = {field.name: field for field in fields(kind)}
+    declared = {field.name: field for field in fields(kind) if field.name not in computed}
     for key in data:
         if key not in declared:
             raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(declared)}")
@@ -65,7 +72,7 @@ def build(kind: Any, data: Any, where: str, inherited: str = "") -> Any:
             values[name] = _value(field.type, data[name], f"{where}: {name}", inherited)
         elif field.default is MISSING and field.default_factory is MISSING:
             raise BadSpec(f"{where}: {name} is missing")
-    return kind(**values)
+    return kind(**values, **computed)
 
 
 def _value(kind: Any, value: Any, where: str, inherited: str) -> Any:
@@ -100,7 +107,7 @@ def read_number(value: Any, where: str, inherited: str = "") -> Sourced:
             f'{where} has no source; give a URL, a DOI, a paper with its table, or the word "assumed", here or for the whole file'
         )
     ends: dict[str, Any] = {key: value.get(key, value["value"]) for key in ("value", "low", "high")}
-    if not all(type(n) in (int, float) and math.isfinite(n) and n >= 0 for n in ends.values()):
+    if not all(type(n) in (int, float) and 0 <= n <= sys.float_info.max for n in ends.values()):
         raise BadSpec(f"{where}: value, low and high must be finite numbers of at least 0, found {ends}")
     if not ends["low"] <= ends["value"] <= ends["high"]:
         raise BadSpec(f"{where}: low <= value <= high does not hold ({ends})")

@@ -144,7 +144,10 @@ def load(name_or_path: str) -> HardwareSpec:
     """A shipped machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
     path = find(name_or_path)
     merged, sha256 = _read(path, [])
-    return _spec(merged, str(path), sha256)
+    spec = _spec(merged, str(path), sha256)
+    if spec.name in shipped() and path.resolve().parent != SPECS.resolve():
+        raise BadSpec(f"{path}: name = {spec.name!r} is that of a shipped machine; give it a name of its own")
+    return spec
 
 
 def find(name_or_path: str) -> Path:
@@ -163,8 +166,9 @@ def find(name_or_path: str) -> Path:
 
 def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:
     """The file merged onto its bases, sections built with the source of the file that holds them; and the hash of all of it."""
-    if path in above:
-        raise BadSpec(f"{path}: base runs in a circle ({' -> '.join(p.name for p in [*above, path])})")
+    if any(path.samefile(one) for one in above):
+        circle = " -> ".join(one.name for one in [*above, path])
+        raise BadSpec(f"{path}: base runs in a circle ({circle}); let one of them do without a base, or take a shipped one")
     raw = path.read_bytes()
     try:
         data = tomllib.loads(raw.decode())
@@ -175,9 +179,19 @@ def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:
     sha256 = hashlib.sha256(raw).hexdigest()
     if base is None:
         return data, sha256
-    beside = path.parent / base
-    below, base_sha256 = _read(beside if str(base).endswith(".toml") and beside.is_file() else find(base), [*above, path])
+    below, base_sha256 = _read(_base(path, base), [*above, path])
     return _merged(below, data), hashlib.sha256(f"{base_sha256}{sha256}".encode()).hexdigest()
+
+
+def _base(path: Path, base: Any) -> Path:
+    """The file that `base` of the file at `path` means: one beside it, one by its path, or a shipped machine's."""
+    if not isinstance(base, str):
+        raise BadSpec(f"{path}: base must be a shipped machine's name or the path of a .toml file, found {base!r}")
+    beside = path.parent / base
+    try:
+        return beside if base.endswith(".toml") and beside.is_file() else find(base)
+    except BadSpec as error:
+        raise BadSpec(f"{path}: base: {error}") from error
 
 
 def _with_sources(value: Any, source: str) -> Any:
@@ -202,37 +216,46 @@ def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
     sections = {
         "engines": {k: build(Engine, v, f"{where}: engines.{k}") for k, v in _table(data, "engines", where).items()},
         "tiers": {k: _tier(v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()},
-        "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in data.get("links", {}).items()},
+        "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in _table(data, "links", where, may_be_empty=True).items()},
     }
-    spec: HardwareSpec = build(HardwareSpec, {**data, **sections, "sha256": sha256}, where)
+    spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256)
     _check_names(spec, where)
     _check_values(spec, where)
     return spec
 
 
-def _table(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    if not isinstance(data.get(key), dict) or not data[key]:
+def _table(data: dict[str, Any], key: str, where: str, may_be_empty: bool = False) -> dict[str, Any]:
+    table = data.get(key, {})
+    if not isinstance(table, dict):
+        raise BadSpec(f"{where}: {key} must be tables [{key}.<name>], found {table!r}")
+    if not table and not may_be_empty:
         raise BadSpec(f"{where}: table [{key}.<name>] is missing")
-    return dict(data[key])
+    return table
 
 
 def _tier(data: Any, where: str) -> MemTier:
     """A tier; with a timing preset and no efficiency of its own, the efficiency is that of streaming in closed form."""
     if isinstance(data, dict) and "timing" in data and "efficiency_frac" not in data:
-        timing = dram.timing(data["timing"])
-        by_map = {name: dram.stream_frac(timing, name) for name in dram.ADDRESS_MAPS}
-        chosen = data.get("address_map", MemTier.address_map)
-        if chosen not in by_map:
-            raise BadSpec(f"{where}: address_map = {chosen!r}; known: {', '.join(by_map)}")
-        ends = {"value": by_map[chosen], "low": min(by_map.values()), "high": max(by_map.values())}
-        data = {
-            **data,
-            "efficiency_frac": {**ends, "source": f"closed form of hw/dram.py on {data['timing']}, both address maps"},
-        }
+        data = {**data, "efficiency_frac": _streaming(data, where)}
     tier: MemTier = build(MemTier, data, where)
     if tier.kind not in KINDS:
         raise BadSpec(f"{where}: kind = {tier.kind!r}; known: {', '.join(KINDS)}")
     return tier
+
+
+def _streaming(tier: dict[str, Any], where: str) -> dict[str, Any]:
+    """The share of its peak that a tier with a timing preset streams at; the band spans both address maps."""
+    name, chosen = tier["timing"], tier.get("address_map", MemTier.address_map)
+    if not isinstance(name, str):
+        raise BadSpec(f"{where}: timing must be text, found {name!r}")
+    if chosen not in dram.ADDRESS_MAPS:
+        raise BadSpec(f"{where}: address_map = {chosen!r}; known: {', '.join(dram.ADDRESS_MAPS)}")
+    try:
+        by_map = {address_map: dram.stream_frac(dram.timing(name), address_map) for address_map in dram.ADDRESS_MAPS}
+    except BadSpec as error:
+        raise BadSpec(f"{where}: timing: {error}") from error
+    ends = {"value": by_map[chosen], "low": min(by_map.values()), "high": max(by_map.values())}
+    return {**ends, "source": f"closed form of hw/dram.py on {name}, both address maps"}
 
 
 def _check_names(spec: HardwareSpec, where: str) -> None:

@@ -21,6 +21,8 @@ RUN_BY = {
     "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
     "tokentape capture --model ./my-llama": "tests/capture/test_families_capture.py",
     "tokentape import vllm": "tests/capture/test_importers.py",
+    "tokentape study slicemoe": "tests/flows/test_slicemoe.py",
+    "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
 }
 MY_POLICY = """
 from dataclasses import dataclass
@@ -81,7 +83,8 @@ def test_every_command_of_the_readme_runs_in_its_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
     (tmp_path / "my.py").write_text(MY_POLICY)
-    shutil.copy(ROOT / "hw/specs/phone-lpddr5x-ufs4.toml", "my.toml")
+    phone = (ROOT / "hw/specs/phone-lpddr5x-ufs4.toml").read_text(encoding="utf-8")
+    (tmp_path / "my.toml").write_text(phone.replace('name = "phone-lpddr5x-ufs4"', 'name = "my"'))
     write_table(tmp_path / "my-gpu")
     study = (ROOT / "flows/studies/baselines.toml").read_text(encoding="utf-8")
     (tmp_path / "my-study.toml").write_text(study.replace('traces = ["*"]', 'traces = ["tiny"]'))

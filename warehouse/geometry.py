@@ -139,6 +139,43 @@ class Geometry(BaseModel):
         return (*(self.layer_params(layer) for layer in range(self.n_layers)), self.vocab * self.hidden)
 
 
+_REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_LEAST = {  # of a field that is given
+    **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size", "ffn_dim"), 1),
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "n_shared_experts", "first_k_dense_replace"), 0),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_intermediate_size"), 0),
+    **dict.fromkeys(("shared_expert_intermediate_size", "shared_intermediate_size", "kv_lora_rank", "q_lora_rank"), 0),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "sliding_window", "max_window_layers"), 0),
+}
+_ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
+_WANTED = "give the config of a decoder-only language model"
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config.json that describes a language model: all of it, or `text_config` where a model also sees or hears."""
+    part = config.get("text_config") or config
+    if not isinstance(part, dict):
+        raise ValueError(f"config.json: text_config must be an object, not {part!r}")
+    return {"model_type": config.get("model_type"), **part}
+
+
+def _check(config: dict[str, Any]) -> None:
+    """Raises ValueError naming the first field that is missing, or that no decoder has like this."""
+    model_type, architectures = config["model_type"] or "", config.get("architectures")
+    if config.get("is_encoder_decoder") or any(part in model_type for part in _ENCODERS):
+        raise ValueError(f"config.json: model_type {model_type!r} has an encoder; {_WANTED}")
+    for field in _REQUIRED:
+        if config.get(field) is None:
+            raise ValueError(f"config.json: {field} is missing; {_WANTED}")
+    for field, least in _LEAST.items():
+        value = config.get(field)
+        if value is not None and (type(value) is not int or value < least):
+            raise ValueError(f"config.json: {field} must be a whole number of at least {least}, not {value!r}")
+    is_named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    if architectures is not None and not is_named:
+        raise ValueError(f"config.json: architectures must list the name of a class, not {architectures!r}")
+
+
 def _first(config: dict[str, Any], *names: str, default: Any = 0) -> Any:
     for name in names:
         if config.get(name) is not None:
@@ -180,6 +217,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"norms_per_layer": 4, "is_tied": True},
     "opt": {"attention_bias": "qkvo", "has_ffn_bias": True, "has_norm_bias": True, "is_glu": False, "is_tied": True},
 }
+# Whose experts are not as wide as their dense layers.
+_OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
 _ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, from the first
 _WINDOW_IF_ASKED = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")  # `sliding_window` counts only with `use_sliding_window`
@@ -219,23 +258,19 @@ def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
 def from_config(config: dict[str, Any]) -> Geometry:
     """Geometry from a Hugging Face config.json (as a dict), for the MoE and dense families of docs/capture.md.
 
-    Raises ValueError naming the field that is missing.
+    Raises ValueError naming the field that is missing or impossible.
     """
-    config = config.get("text_config", config)
-    for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-        if field not in config:
-            raise ValueError(f"config.json: {field} is missing; give the config of a decoder-only language model")
-        if not isinstance(config[field], int) or config[field] < 1:
-            raise ValueError(f"config.json: {field} must be a positive whole number, not {config[field]!r}")
+    config = text_config(config)
+    _check(config)
     hidden, n_layers, n_heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     n_experts = _first(config, "num_experts", "n_routed_experts", "num_local_experts")
     moe_layers = _moe_layers(config, n_layers, n_experts)
     intermediate = _first(config, "intermediate_size", "ffn_dim", default=4 * hidden)
-    expert_intermediate = _first(config, "moe_intermediate_size", default=intermediate) if n_experts else 0
+    top_k, expert_intermediate = _experts(config, n_experts) if n_experts else (0, 0)
     n_shared = _first(config, "n_shared_experts") if n_experts else 0
     shared = _first(config, "shared_expert_intermediate_size", "shared_intermediate_size", default=n_shared * expert_intermediate)
     return Geometry(
-        architecture=_first(config, "architectures", default=[config.get("model_type", "unknown")])[0],
+        architecture=_first(config, "architectures", default=[config["model_type"] or "unknown"])[0],
         n_layers=n_layers,
         hidden=hidden,
         n_heads=n_heads,
@@ -244,7 +279,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
         vocab=config["vocab_size"],
         moe_layers=moe_layers,
         n_experts=n_experts,
-        top_k=_first(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0) if n_experts else 0,
+        top_k=top_k,
         n_shared_experts=n_shared or (1 if n_experts and shared else 0),
         expert_intermediate=expert_intermediate,
         shared_intermediate=shared if n_experts else 0,
@@ -256,6 +291,19 @@ def from_config(config: dict[str, Any]) -> Geometry:
         v_head_dim=_first(config, "v_head_dim"),
         **_details(config, n_layers),
     )
+
+
+def _experts(config: dict[str, Any], n_experts: int) -> tuple[int, int]:
+    """(top-k, width of an expert). Raises ValueError naming the field that an MoE model must have."""
+    top_k = _first(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    width_field = "moe_intermediate_size" if config["model_type"] in _OWN_EXPERT_WIDTH else "intermediate_size"
+    width = _first(config, "moe_intermediate_size", width_field)
+    for field, value in (("num_experts_per_tok", top_k), (width_field, width)):
+        if not value:
+            raise ValueError(f"config.json: {field} is missing; a model of {n_experts} experts has it")
+    if top_k > n_experts:
+        raise ValueError(f"config.json: num_experts_per_tok must lie in 1..{n_experts}, the number of experts, not {top_k}")
+    return top_k, width
 
 
 def _head_dim(config: dict[str, Any]) -> int:

@@ -8,9 +8,9 @@ what the pages need of them are the summary tables (summaries.sql). Every column
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 from pyarrow import csv
 
+from warehouse.asides import aside_of, remove_stale
 from warehouse.results import oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from warehouse.tables import (
@@ -40,6 +40,7 @@ from warehouse.tape import Store, Tape
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
+_READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
 _FILES_PER_READ = 1000  # result files handed to DuckDB at once
 
 
@@ -71,7 +72,7 @@ class LoadReport:
 
 def database_path(store: Store) -> Path:
     """`<store>/warehouse.duckdb`; for a remote store, ./warehouse.duckdb: DuckDB needs a local file."""
-    return Path(store.path("warehouse.duckdb")) if _is_local(store) else Path("warehouse.duckdb")
+    return Path(store.path("warehouse.duckdb")) if store.is_local else Path("warehouse.duckdb")
 
 
 def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadReport:
@@ -79,12 +80,11 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
 
     shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
-    The old database stays then.
+    The old database stays then. Builds that were killed on this machine are removed first.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
-    # The id of this thread, which is the process's for its main thread: two loads at once do not meet in one file.
-    part = database.with_name(f"{database.name}.{threading.get_native_id()}.part")
-    part.unlink(missing_ok=True)
+    remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))
+    part = Path(aside_of(str(database)))
     try:
         with _clear_errors(database):
             with closing(duckdb.connect(str(part), config=NO_EXTENSIONS)) as connection:
@@ -101,7 +101,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
 
 
 def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, shipped: Rows) -> LoadReport:
-    if not _is_local(store):
+    if not store.is_local:
         connection.register_filesystem(store.fs)
     for name in WAREHOUSE_TABLES:
         _create(connection, name)
@@ -268,13 +268,9 @@ def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     return int(row[0])
 
 
-def _is_local(store: Store) -> bool:
-    return isinstance(store.fs, LocalFileSystem)
-
-
 def _uri(store: Store, path: str) -> str:
     """The path as DuckDB takes it."""
-    return path if _is_local(store) else str(store.fs.unstrip_protocol(path))
+    return path if store.is_local else str(store.fs.unstrip_protocol(path))
 
 
 def _quoted(text: str) -> str:
@@ -293,12 +289,16 @@ def _naming(paths: Sequence[str], remedy: str) -> Iterator[None]:
 
 @contextmanager
 def _clear_errors(database: Path) -> Iterator[None]:
-    """DuckDB's own errors as one line: a full disk as OSError, the rest as BadWarehouse."""
+    """DuckDB's own errors as one line: a full disk or a read-only folder as OSError, the rest as BadWarehouse."""
     try:
         yield
     except duckdb.Error as error:
         if "No space left" in str(error):
             raise OSError(
                 errno.ENOSPC, f"no space left while building {database}; free some, or give --database on another disk"
+            ) from error
+        if any(reason in str(error) for reason in _READ_ONLY):
+            raise PermissionError(
+                errno.EACCES, f"folder {database.parent} cannot be written; give --database in one that can, or another --store"
             ) from error
         raise BadWarehouse(f"building {database} failed: {one_line(error)}; the old one, if any, is untouched") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from warehouse.counts import total_params
-from warehouse.geometry import FAMILIES, Geometry, from_config
+from warehouse.geometry import FAMILIES, Geometry, from_config, text_config
 
 FOLDER = Path(__file__).parent / "models"
 
@@ -93,7 +93,7 @@ def _read(path: Path) -> Model:
         raise ValueError(f"{path}: {error}") from None
     except (TypeError, AttributeError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
-    family = config.get("text_config", config).get("model_type", "")
+    family = text_config(config)["model_type"] or ""
     note = "" if family in FAMILIES else f"counts of model_type {family!r} were not checked: biases, norms or more may be missing"
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return Model(name=name, geometry=geometry, source=str(path), published=None, note=note)

@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warehouse.asides import replace
+
 QUERIES = Path(__file__).parent / "queries"
 FORMATS = ("table", "csv", "json", "parquet")
 NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
@@ -114,20 +116,19 @@ def query(database: Path, sql: str) -> pl.DataFrame:
 def render(frame: pl.DataFrame, format: str, out: Path | None = None) -> None:
     """Prints the frame as a table, csv, json (a list of rows) or parquet; into the file `out`, else to standard output.
 
-    Raises ValueError for an unknown format, and for parquet on a terminal.
+    Raises ValueError for an unknown format and for parquet on a terminal, OSError naming `out` where it cannot be written; a file
+    that was there stays then.
     """
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
-    if out is not None:
-        with out.open("wb") as handle:
-            _write(frame, format, handle, width=None)
-        return
-    terminal = sys.stdout.isatty()
+    terminal = out is None and sys.stdout.isatty()
     if format == "parquet" and terminal:
         raise ValueError("parquet is not text; give --out FILE or redirect the output")
     buffer = io.BytesIO()
     _write(frame, format, buffer, width=shutil.get_terminal_size().columns if terminal else None)
-    if format == "parquet":
+    if out is not None:
+        replace(out, buffer.getvalue())
+    elif format == "parquet":
         sys.stdout.buffer.write(buffer.getvalue())
     else:
         sys.stdout.write(buffer.getvalue().decode())

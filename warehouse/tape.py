@@ -4,7 +4,7 @@
 
 A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
 without a manifest is an unfinished capture: readers refuse it by name. The store is any fsspec URI. Files are written aside and
-renamed. Imports the schema only, so that capture and import need nothing else of the warehouse.
+renamed (warehouse/asides.py). Imports the schema only, so that capture and import need nothing else of the warehouse.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
-from uuid import uuid4
 
 import fsspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from warehouse.asides import aside_of, remove_stale
 from warehouse.geometry import Geometry
 from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema, conform
 
@@ -66,11 +68,8 @@ def default_store() -> str:
     return os.environ.get("TOKENTAPE_STORE", "./tape")
 
 
-def disk_full_is_clear(error: OSError, where: str) -> OSError:
-    """The same error with a message that says what to do, where the disk is full."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OSError(error.errno, f"no space left while writing {where}; free some, or give --store elsewhere, and run again")
-    return error
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
@@ -87,6 +86,10 @@ class Store:
             # fsspec's message names the package: Install s3fs to access S3
             reason = str(error).splitlines()[0]
             raise ValueError(f"store {self.uri} needs a Python package that is not installed: {reason}") from error
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.fs, LocalFileSystem)
 
     def path(self, *parts: str) -> str:
         return "/".join((self.root.rstrip("/"), *parts))
@@ -161,17 +164,26 @@ class Store:
 
         Every writer has an aside of its own, so that two may write one path: the last one stands.
         """
-        self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        aside = f"{path}.{uuid4().hex}.part"
+        aside = aside_of(path)
         try:
+            self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             with self.fs.open(aside, "wb") as handle:
                 yield handle
             self.fs.mv(aside, path)
         except BaseException as error:  # Ctrl-C too
             self._drop(aside)
             if isinstance(error, OSError):
-                raise disk_full_is_clear(error, path) from error
+                raise self._clear(error, path) from error
             raise
+
+    def _clear(self, error: OSError, path: str) -> OSError:
+        """The same error with a message that says what to do, where the disk is full or the store read-only."""
+        if is_disk_full(error):
+            return OSError(error.errno, f"no space left while writing {path}; free some, or give --store elsewhere")
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            reason = error.strerror or error
+            return OSError(error.errno, f"store {self.root} cannot be written ({reason}); give --store a folder that can")
+        return error
 
     def _drop(self, path: str) -> None:
         if self.fs.exists(path):
@@ -194,6 +206,11 @@ class TapeWriter:
     @property
     def is_started(self) -> bool:
         return bool(self.store.fs.isdir(self.store.trace_path(self.trace_id)))
+
+    def remove_stale(self) -> None:
+        """Removes what killed processes of this machine were writing when they died."""
+        if self.store.is_local:
+            remove_stale(Path(self.store.trace_path(self.trace_id)).rglob("*.part"))
 
     def _part(self, table: str, shard: int) -> str:
         return self.store.trace_path(self.trace_id, table, f"part-{shard:05d}.parquet")

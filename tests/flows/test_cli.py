@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
 from flows.cli import main
+from warehouse.model_tables import HEADINGS
 from warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,12 +189,43 @@ def test_a_damaged_tape_is_named(store: Store, tokentape: Cli, damage: str) -> N
     assert not (Path(store.root) / "warehouse.duckdb").exists()
 
 
+SMALL_CAPTURE = (
+    *("capture", "--model", "embedded", "--dataset", "math"),
+    *("--max-requests", "1", "--max-new-tokens", "4", "--max-prompt-tokens", "32"),
+)
+
+
+def test_a_capture_on_a_full_disk_goes_on_with_resume(
+    store: Store, tokentape: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    from capture import plan
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "_free_bytes", lambda root: 12_345)
+        refused = tokentape(*SMALL_CAPTURE)
+        assert "has 0.01 MB free; lower --max-requests" in refused.err
+        patch.setattr(plan, "_free_bytes", lambda root: 10**9)
+        patch.setattr(pq, "write_table", full)
+        stopped = tokentape(*SMALL_CAPTURE)
+    assert stopped.code == 2
+    assert "give --store elsewhere; then run the same command again with --resume" in stopped.err
+    (unfinished,) = store.unfinished_ids()
+    dead = Path(store.trace_path(unfinished, "tokens", "part-00000.parquet.0f.999999999.part"))
+    dead.parent.mkdir(exist_ok=True)
+    dead.touch()
+    assert tokentape(*SMALL_CAPTURE, "--resume").code == 0
+    assert not dead.exists()
+
+
 def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
     pytest.importorskip("torch")
-    small = ("--max-requests", "1", "--max-new-tokens", "4", "--max-prompt-tokens", "32")
-    first = tokentape("capture", "--model", "embedded", "--dataset", "math", *small)
+    first = tokentape(*SMALL_CAPTURE)
     assert first.code == 0, first.err
-    again = tokentape("capture", "--model", "embedded", "--dataset", "math", *small)
+    again = tokentape(*SMALL_CAPTURE)
     assert again.out == first.out
     assert first.out.strip() in tokentape("ls").out
 
@@ -218,7 +253,8 @@ def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPat
         main(["show", "nothing"])
 
 
-def test_ctrl_c_is_one_line_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "slow.py").write_text(OWN.replace("Newest", "Slow") + SLOW)
     command = [sys.executable, "-m", "flows.cli", *changed(REPLAY, policy="slow.py:Slow")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -227,9 +263,36 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(store: Store, tmp_path: Path) -> 
     give_up = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < give_up:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert said.startswith("tokentape: stopped; no file is half-written")
     assert said.count("\n") == 1
     assert files(Path(store.root)) == before
+
+
+@pytest.mark.parametrize("command", ["hardware list", "models list", "sql 'from claims' --format csv", "ls"])
+def test_closed_streams_are_no_error(store: Store, tokentape: Cli, tmp_path: Path, command: str) -> None:
+    assert tokentape("load").code == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shell = f"exec {sys.executable} -m flows.cli {command}"
+    out = subprocess.run(f"{shell} >&-", shell=True, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    assert (out.returncode, "Traceback" in out.stderr) == (0, False), out.stderr
+    both = subprocess.run(f"{shell} >&- 2>&-", shell=True, cwd=tmp_path, env=environment)
+    assert both.returncode == 0
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 120, 160])
+def test_headings_never_break_within_a_word(width: int, tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": str(width), "LINES": "50", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    done = tokentape("models", "list")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= width
+    heads = next(i for i, line in enumerate(lines) if "─" in line)
+    words = {word for heading in HEADINGS for word in heading.split()}
+    assert {word for line in lines[:heads] for word in line.split()} <= words
+    left_out = re.findall(r"'([^']+)'", done.err)
+    assert list(HEADINGS[len(HEADINGS) - len(left_out) :]) == left_out
+    assert bool(left_out) == (width < 154)

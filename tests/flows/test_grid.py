@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from flows import grid, study
 from warehouse import results
 from warehouse.tape import Store
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 question = "which?"
 capacities = ["25%", "50%", "3 experts"]
@@ -67,6 +71,24 @@ def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path
         written[runner] = digests(place)
     assert written["threads"]
     assert written["threads"] == written["processes"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "import os, time\nfrom flows import grid\n"
+        "if __name__ == '__main__':\n"
+        "    print(grid.RUNNERS['processes'](1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
+    )
+    (tmp_path / "parent.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "parent.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        os.kill(worker, 0)
+        parent.kill()
+        parent.stdout.read()  # until the worker, which shares it, is gone too
 
 
 def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Study, store: Store) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.coverage import FORMS, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform, errors
+from hw.coverage import FORMS, STEEPEST, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform, errors
 
 SOME = {
     "uniform": Uniform(),
@@ -89,6 +89,14 @@ def test_power_law_by_monte_carlo():
         assert seen.mean() == pytest.approx(float(form.distinct(n, 64, 6)), rel=0.02)
 
 
+@pytest.mark.parametrize("top_k", [1, 6, 255.9])
+@pytest.mark.filterwarnings("error")
+def test_the_steepest_power_law_agrees_on_the_first_experts_without_overflow(top_k):
+    form = PowerLaw(exponent=STEEPEST)
+    assert form.popularity(256, top_k).sum() == pytest.approx(top_k)
+    assert form.distinct(1000, 256, top_k) <= min(256, 1.6 * top_k + 1)
+
+
 def test_special_values_fall_back_to_the_simpler_forms():
     n = np.array([1, 5, 50])
     uniform = Uniform().distinct(n, 60, 4)
@@ -144,6 +152,8 @@ def test_published_coverage_grows_like_a_power_and_not_independently():
         (lambda: Uniform().distinct(3, 8, 9), "top_k"),
         (lambda: Uniform().distinct(-1, 8, 2), "n_tokens"),
         (lambda: PowerLaw(exponent=-1.0), "exponent"),
+        (lambda: PowerLaw(exponent=500.0), "exponent must be between 0 and 16, found 500"),
+        (lambda: PowerLaw(exponent=float("nan")), "exponent"),
         (lambda: Reuse(reuse_prob=1.5), "reuse_prob"),
         (lambda: Heaps(growth=0.0), "growth"),
         (lambda: PowerLaw.from_counts([5, 1], 4), "counts"),

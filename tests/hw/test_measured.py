@@ -64,6 +64,12 @@ def test_rows_by_operator_and_setup(tmp_path):
         ({"latency": [0.01, None, 0.02, 0.005]}, "row 1"),
         ({"latency": [0.01, float("nan"), 0.02, 0.005]}, "row 1"),
         ({"latency": [0.01, float("inf"), 0.02, 0.005]}, "row 1"),
+        ({"latency": ["0.01"] * 4}, "column latency holds String, not numbers"),
+        ({"m": ["1"] * 4}, "column m holds String, not numbers"),
+        ({"k": [True] * 4}, "column k holds Boolean, not numbers"),
+        ({"op_name": ["other", "gemm", "gemm", "gemm"], "m": [0, 1, 0, 1]}, "row 2: m 0 is not a size of at least 1"),
+        ({"n": [128, 128, 256, None]}, "row 3: n None"),
+        ({"n": [128.0, float("nan"), 256.0, 128.0]}, "row 1: n nan"),
     ],
 )
 def test_unusable_rows_are_named(tmp_path, changes, message):
@@ -71,6 +77,12 @@ def test_unusable_rows_are_named(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
         measured.read([path])
     assert str(path) in str(caught.value)
+
+
+def test_no_window_and_no_step_are_shapes(tmp_path):
+    pl.DataFrame({**DECODE, "step": [0, 15], "window_size": [0, 0]}).write_parquet(tmp_path / "d.parquet")
+    (attention,) = measured.read([tmp_path])
+    assert attention.shapes["step"].tolist() == [0]
 
 
 def test_unusable_files_are_named(tmp_path):

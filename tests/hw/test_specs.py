@@ -164,12 +164,38 @@ def test_a_number_without_a_source_is_refused_with_file_and_key(tmp_path):
         ("[tiers.dram]", "[tiers]\nx = 5\n[tiers.dram]", "tiers.x must be a table"),
         ("static_w = {", "static_w = [", "not TOML"),
         ('engine = "npu"\n', "", "engine is missing"),
+        ('title = "made', 'sha256 = "ab"\ntitle = "made', "unknown key 'sha256'; known: name, title"),
+        ('name = "mine"', 'name = "h100"', "name = 'h100' is that of a shipped machine; give it a name of its own"),
+        ('name = "mine"', 'name = "mine"\nbase = 3', "base must be a shipped machine's name or the path of a .toml.*, found 3"),
+        ('name = "mine"', 'name = "mine"\nbase = ["h100"]', "base must be a shipped machine's name"),
+        ('name = "mine"', 'name = "mine"\nbase = "h1000"', "mine.toml: base: unknown hardware 'h1000'; did you mean h100"),
+        ('name = "mine"', 'name = "mine"\nbase = "no.toml"', "mine.toml: base: no.toml: no such hardware file"),
+        ("value = 12e9", f"value = 1{'0' * 400}", "capacity_bytes: value, low and high must be finite"),
     ],
 )
 def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_path):
     with pytest.raises(BadSpec, match=message) as caught:
         load(put(tmp_path, "mine", edited((old, new))))
     assert "mine.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"mine\.toml: name = 'h100' is that of a shipped machine; give it a name of its own"),
+        ("links = 3", r"mine\.toml: links must be tables \[links\.<name>\], found 3"),
+        ("tiers = 3", r"mine\.toml: tiers must be tables"),
+        ("name = 'mine'\n[links]", None),
+    ],
+)
+def test_what_is_laid_over_a_base_is_checked_like_a_whole_file(text, message, tmp_path):
+    path = put(tmp_path, "mine", f'base = "h100"\n{text}')
+    if message is None:
+        assert load(path).links == load("h100").links
+        return
+    with pytest.raises(BadSpec, match=message) as caught:
+        load(path)
     assert "\n" not in str(caught.value)
 
 
@@ -219,8 +245,11 @@ def test_a_shipped_machine_can_be_a_base_and_a_circle_or_a_missing_base_is_named
     assert mine.tiers == load("h100").tiers
     put(tmp_path, "a", 'base = "b.toml"\nname = "a"')
     put(tmp_path, "b", 'base = "a.toml"\nname = "b"')
-    with pytest.raises(BadSpec, match=r"base runs in a circle \(a.toml -> b.toml -> a.toml\)"):
+    with pytest.raises(BadSpec, match=r"base runs in a circle \(a.toml -> b.toml -> a.toml\); let one of them do without a base"):
         load(str(tmp_path / "a.toml"))
+    put(tmp_path, "round", f'base = "../{tmp_path.name}/round.toml"\nname = "round"')  # another spelling of the same file
+    with pytest.raises(BadSpec, match=r"round\.toml: base runs in a circle \(round.toml -> round.toml\)"):
+        load(str(tmp_path / "round.toml"))
     with pytest.raises(BadSpec, match="did you mean h100"):
         load(put(tmp_path, "c", 'base = "h10"\nname = "c"'))
 
@@ -238,6 +267,20 @@ def test_an_unknown_address_map_is_refused(tmp_path):
     unknown = 'timing = "lpddr5-6400"\naddress_map = "diagonal"\n'
     with pytest.raises(BadSpec, match=r"mine\.toml: tiers\.dram: address_map = 'diagonal'; known: bank-group, row"):
         load(put(tmp_path, "mine", edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', unknown))))
+
+
+@pytest.mark.parametrize(
+    ("timing", "message"),
+    [
+        ("3", "timing must be text, found 3"),
+        ('"lpddr9"', r"timing: unknown DRAM timing 'lpddr9'; did you mean lpddr"),
+        ('"no.toml"', r"timing: no\.toml: no such timing file"),
+    ],
+)
+def test_an_unknown_timing_names_the_file_that_asks_for_it(timing, message, tmp_path):
+    text = edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', f"timing = {timing}\n"))
+    with pytest.raises(BadSpec, match=rf"mine\.toml: tiers\.dram: {message}"):
+        load(put(tmp_path, "mine", text))
 
 
 def test_links_are_found_by_their_ends_and_in_one_direction(tmp_path):

@@ -339,12 +339,12 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
         ('{"hidden_size": 8}', "num_hidden_layers is missing"),
         (
             '{"hidden_size": "8", "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}',
-            "hidden_size must be a positive",
+            "hidden_size must be a whole number of at least 1, not '8'",
         ),
         ('{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 0, "vocab_size": 9}', "num_attention_heads must be"),
         (
             '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 9, "num_experts": 4}',
-            "top_k 0 must",
+            "num_experts_per_tok is missing",
         ),
         (
             '{"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 9, "sliding_window": 4,'
@@ -365,6 +365,44 @@ def test_bad_configs_are_refused_in_one_line(tmp_path: Path, text: str, message:
         load(str(path))
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
+MOE = LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads must be a whole number of at least 1, not 0"),
+        (LLAMA | {"vocab_size": True}, "vocab_size must be a whole number of at least 1, not True"),
+        (LLAMA | {"vocab_size": None}, "vocab_size is missing"),
+        (LLAMA | {"sliding_window": -1}, "sliding_window must be a whole number of at least 0, not -1"),
+        (LLAMA | {"intermediate_size": [16, 16]}, r"intermediate_size must be a whole number of at least 1, not \[16, 16\]"),
+        (LLAMA | {"architectures": []}, r"architectures must list the name of a class, not \[\]"),
+        (LLAMA | {"architectures": "LlamaForCausalLM"}, "architectures must list"),
+        (LLAMA | {"model_type": "bert"}, "model_type 'bert' has an encoder; give the config of a decoder-only"),
+        (LLAMA | {"model_type": "xlm-roberta"}, "model_type 'xlm-roberta' has an encoder"),
+        (LLAMA | {"model_type": "prophetnet", "is_encoder_decoder": True}, "model_type 'prophetnet' has an encoder"),
+        ({"model_type": "clip", "text_config": {**LLAMA, "model_type": "clip_text_model"}}, "'clip_text_model' has an encoder"),
+        ({"model_type": "clip", "text_config": {k: v for k, v in LLAMA.items() if k != "model_type"}}, "'clip' has an encoder"),
+        ({"text_config": 3}, "text_config must be an object, not 3"),
+        (MOE | {"model_type": "qwen3_moe"}, "moe_intermediate_size is missing; a model of 4 experts has it"),
+        (MOE | {"model_type": "mixtral", "intermediate_size": None}, "config.json: intermediate_size is missing"),
+        (MOE | {"num_experts_per_tok": None}, "num_experts_per_tok is missing"),
+        (MOE | {"num_experts_per_tok": 5}, r"num_experts_per_tok must lie in 1\.\.4, the number of experts, not 5"),
+    ],
+)
+def test_a_field_that_no_decoder_has_is_named(config: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        from_config(config)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_model_that_sees_is_read_by_its_text_part() -> None:
+    assert from_config({"model_type": "llava", "text_config": LLAMA}) == from_config(LLAMA)
+    assert from_config({**LLAMA, "text_config": None}) == from_config(LLAMA)
+    assert from_config(MOE | {"model_type": "mixtral"}).expert_intermediate == 16
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

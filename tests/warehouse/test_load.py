@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -135,6 +137,30 @@ def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
         load(small, database)
     assert database.read_bytes() == before
     assert not list(database.parent.glob("*.part*"))
+
+
+def test_a_killed_load_is_swept_by_the_next(small: Store) -> None:
+    database = database_path(small)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = [database.with_name(f"{database.name}.{gone.pid}.part{end}") for end in ("", ".wal")]
+    running = database.with_name(f"{database.name}.{os.getpid()}.part")
+    others = database.with_name(f"mine.{gone.pid}.part")
+    for path in (*dead, running, others):
+        path.touch()
+    load(small, database)
+    assert not any(path.exists() for path in dead)
+    assert running.exists()
+    assert others.exists()
+
+
+def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise duckdb.IOException('IO Error: Cannot open file "x": Permission denied')
+
+    monkeypatch.setattr(duckdb, "connect", refuse)
+    with pytest.raises(PermissionError, match=r"folder .*/store cannot be written; give --database in one that can"):
+        load(small, database_path(small))
 
 
 def test_foreign_and_older_results_are_named(small: Store) -> None:

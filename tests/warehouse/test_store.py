@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.registry import known_implementations
 
+from warehouse.asides import aside_of
 from warehouse.tape import Store
 
 ROWS = pa.table({"x": range(1000)})
@@ -66,6 +69,31 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store, monkeypatch: pytes
     with pytest.raises(OSError, match=r"no space left while writing .*a\.bin; free some, or give --store elsewhere"):
         store.write_bytes(store.path("results", "a.bin"), b"a")
     assert names(store) == []
+
+
+@pytest.mark.parametrize("step", ["makedirs", "open"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_read_only_store_is_named_with_the_remedy(
+    store: Store, monkeypatch: pytest.MonkeyPatch, step: str, number: int
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(store.fs, step, refuse)
+    with pytest.raises(OSError, match=r"store .*/store cannot be written \(no\); give --store"):
+        store.write_bytes(store.path("results", "a.bin"), b"a")
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_writes_stays(store: Store) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    folder = Path(store.trace_path("t", "routing"))
+    folder.mkdir(parents=True)
+    whole, mine, dead = folder / "part-00000.parquet", Path(aside_of(str(folder / "a"))), folder / f"a.0f.{gone.pid}.part"
+    for path in (whole, mine, dead):
+        path.touch()
+    store.writer("t").remove_stale()
+    assert sorted(folder.iterdir()) == sorted((whole, mine))
 
 
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
