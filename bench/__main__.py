@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bench import capture as bench_capture
 from bench import hardware as bench_hardware
 from bench import replay as bench_replay
+from bench import sliced as bench_sliced
 from capture.run import CaptureSettings, capture
 from replay.semantics import Semantics
 from replay.stream import stream
@@ -47,6 +48,7 @@ def main() -> None:
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
     report |= bench_hardware.bench()
+    report |= bench_sliced.bench()
     report |= {name: round(value, 4) for name, value in bench_capture.measure().items()}
     sys.stdout.flush()
     print(json.dumps(report))

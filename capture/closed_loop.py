@@ -22,9 +22,9 @@ from torch import nn
 from capture.decode import Pass
 from capture.families import score_rule
 from capture.routing import find_routers
-from capture.scoring import UNKNOWN, gates, ranking, weights_of
 from capture.sliced_experts import SlicedExperts, experts_of
 from policies.matryoshka import MAT
+from policies.scoring import UNKNOWN, gates, ranking, weights_of
 from policies.sliced import Controller, Events, SlicedCache, SliceMoE
 from warehouse.formats import slice_bytes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ def evaluate_policy(
             with loop:
                 scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
         else:
-            scores = _on_text(loaded, dataset, run, seed, loop, progress)
+            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, lambda n, of: progress(n, of, dataset))
     totals = loop.totals
     counted = {
         "miss_frac": loop.miss_frac,
@@ -111,10 +112,14 @@ def requests_of(batch: list[list[int]], run: PolicyRun) -> list[Request]:
 
 
 @torch.inference_mode()
-def _on_text(
-    loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int, loop: ClosedLoop, progress: Report
+def on_text(
+    loaded: models.Loaded,
+    chosen: list[list[int]],
+    run: PolicyRun,
+    loop: ClosedLoop,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    chosen = windows(loaded, dataset, run, seed)
+    """Perplexity, KL and acceptance of the policy on windows; `loop` counts the rest."""
     vocabulary = loaded.model.config.get_text_config().vocab_size
     per_batch = max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
     nll, kl, acceptance, n_tokens = 0.0, 0.0, 0.0, 0
@@ -127,7 +132,7 @@ def _on_text(
         kl += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
         acceptance += torch.minimum(ours.exp(), theirs.exp()).sum().item()
         n_tokens += targets.numel()
-        progress(start + len(batch), len(chosen), dataset)
+        progress(start + len(batch), len(chosen))
     shares = {"perplexity": math.exp(nll / n_tokens), "kl": kl / n_tokens, "acceptance": acceptance / n_tokens}
     return {**shares, "n_items": len(chosen), "n_tokens": n_tokens}
 

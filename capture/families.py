@@ -1,6 +1,6 @@
 """Which score rule each MoE family of transformers uses, and where its router keeps the rule's parameters.
 
-Read off the routers' forward in transformers 5.21 to 5.23; the rules themselves are in scoring.py. A family that is not listed is
+Read off the routers' forward in transformers 5.21 to 5.23; the rules are in policies/scoring.py. A family that is not listed is
 recorded all the same, with the rule `unknown`: its scores are raw logits and its weights what the model applied.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from capture.scoring import UNKNOWN
+from policies.scoring import UNKNOWN
 
 ROUTER_SUFFIX = "topkrouter"
 

@@ -15,7 +15,7 @@ from capture.decode import Sampling
 from capture.evaluate import Report
 from capture.evaluate_policy import PolicyRun, in_loop, requests_of, windows
 from capture.routing import RoutingCapture
-from capture.scoring import gates, ranking
+from policies.scoring import gates, ranking
 from policies.sliced import Controller
 
 Totals = dict[str, int]

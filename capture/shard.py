@@ -17,7 +17,7 @@ import torch
 from capture.attention import AttentionCapture
 from capture.decode import Outcome, Pass, Request
 from capture.routing import RoutingCapture, RoutingStep
-from capture.scoring import by_weight
+from policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
 

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from policies.scoring import gates, ranking
 from replay.trace import Trace
 
 Floats = NDArray[np.float32]
@@ -59,15 +60,11 @@ def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, para
     if np.isnan(raw).any():
         row = int(np.isnan(raw).any(axis=1).argmax())
         raise ValueError(f"tape {trace.trace_id}: score row {row} holds NaN; record it again")
-    if rule == "sigmoid_bias_groups":
-        gates = (1.0 / (1.0 + np.exp(-raw.astype(np.float64)))).astype(np.float32)
-        bias = np.zeros((layers.size, n_experts), np.float32)
-        for layer, values in params["bias"].items():
-            if int(layer) in trace.geometry.moe_layers:
-                bias[trace.geometry.moe_layers.index(int(layer))] = values
-        return Scores(_best_groups(gates + bias[trace.row_layer], params, best=2), gates)
-    values = _best_groups(raw, params, best=1) if params.get("topk_method") == "group_limited_greedy" else raw
-    return Scores(values, _softmax(raw))
+    values = np.empty_like(raw)
+    for index, layer in enumerate(trace.geometry.moe_layers):
+        rows = trace.row_layer == index
+        values[rows] = ranking(raw[rows], rule, params, layer)
+    return Scores(values, gates(raw, rule).astype(np.float32))
 
 
 def scores_from_choices(trace: Trace, gate_weights: NDArray[np.float32]) -> Scores:
@@ -81,20 +78,3 @@ def scores_from_choices(trace: Trace, gate_weights: NDArray[np.float32]) -> Scor
     values = np.full_like(gates, -np.inf)
     values[row, trace.ids] = gate_weights
     return Scores(values, gates, is_full=False)
-
-
-def _best_groups(values: Floats, params: Mapping[str, Any], best: int) -> Floats:
-    """`values` with -inf outside the topk_group groups whose `best` largest values sum highest."""
-    n_groups, n_kept = int(params.get("n_group") or 1), int(params.get("topk_group") or 1)
-    if n_groups == 1:
-        return values
-    groups = values.reshape(values.shape[0], n_groups, -1)
-    sums = np.sort(groups, axis=-1)[..., -best:].sum(axis=-1)
-    kept = np.zeros(sums.shape, np.bool_)
-    np.put_along_axis(kept, np.argsort(-sums, axis=-1, kind="stable")[:, :n_kept], True, axis=-1)
-    return np.where(kept[..., None], groups, np.float32(-np.inf)).reshape(values.shape)
-
-
-def _softmax(values: Floats) -> Floats:
-    e = np.exp(values - values.max(axis=-1, keepdims=True))
-    return np.asarray(e / e.sum(axis=-1, keepdims=True), np.float32)

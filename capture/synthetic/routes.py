@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.scoring import topk_from_scores
 from capture.synthetic.generator import Generator
+from policies.scoring import topk_from_scores
 from warehouse.geometry import Geometry
 
 

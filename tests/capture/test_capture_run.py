@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from capture import models, plan
 from capture.run import CaptureSettings, capture, estimate
-from capture.scoring import disagreements
+from policies.scoring import disagreements
 from warehouse.tape import Store
 
 ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")

@@ -11,7 +11,7 @@ from torch import nn
 from capture.attention import AttentionCapture
 from capture.families import FAMILIES, score_rule
 from capture.routing import RoutingCapture, find_routers, layer_of
-from capture.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores
+from policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores
 
 
 @pytest.fixture(scope="module")

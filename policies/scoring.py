@@ -1,6 +1,6 @@
 """From raw router logits to the experts a model chose: the score rules of the MoE families, in numpy.
 
-No torch here: importers, checks and tests recompute a recorded top-k from recorded scores with it. Which family uses which rule
+No torch here: replay, importers, checks and tests recompute a recorded top-k from recorded scores with it. Which family uses which rule
 stands in families.py. Sources: the routers' forward in transformers 5.21 to 5.23 (models/<family>/modeling_<family>.py).
 
     softmax              weights = softmax over all experts; optionally only the best groups compete (DeepSeek-V2)
@@ -112,7 +112,7 @@ def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[s
     weights = np.take_along_axis(dense, ids, axis=-1)
     if params["norm_topk_prob"]:
         weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
-    return weights * params.get("routed_scaling_factor", 1.0)
+    return np.asarray(weights * params.get("routed_scaling_factor", 1.0))
 
 
 def _sparsemixer(scores: np.ndarray, ids: np.ndarray, jitter: float) -> np.ndarray:
@@ -128,8 +128,8 @@ def _sparsemixer(scores: np.ndarray, ids: np.ndarray, jitter: float) -> np.ndarr
 
 def _softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-x))
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
