@@ -108,9 +108,9 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
 
 
 def exact_match(
-    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Callable[..., list[Outcome]] = decode
+    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Callable[..., list[Outcome]] | None = None
 ) -> dict[str, Any]:
-    """Share of the items that are answered right, greedily. decoder: capture.decode.decode, or the same with a policy in it."""
+    """Share of the items that are answered right, greedily. decoder: in place of capture.decode.decode, with a policy in it."""
     tokenizer = loaded.tokenizer
     is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
     room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
@@ -124,7 +124,7 @@ def exact_match(
     for start in range(0, len(order), BATCH_ITEMS):
         batch = order[start : start + BATCH_ITEMS]
         requests = [Request(i, prompts[i], room) for i in batch]
-        outcomes = decoder(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
+        outcomes = (decoder or decode)(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
             n_right += is_right(said, found[i].answer or "", is_worked)

@@ -12,12 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from capture import scoring
 from capture.synthetic import calibrate, profiles, tape
 from capture.synthetic.generator import Generator
 from capture.synthetic.routes import Length, routes
 from capture.synthetic.tape import SynthesisSettings, synthesize
 from flows import commands_synthesize
+from policies import scoring
 from policies.lru import LRU
 from replay.experts import replay
 from replay.semantics import Semantics

@@ -1,0 +1,195 @@
+"""Orderings that a live model must show: which precision, router and warm-up beats which, and by how much.
+
+Each is a ratio with a margin, measured on held-out text of the embedded model with several seeds; a seed has windows of its own.
+Low precision throughout (whole windows in one pass), or a policy in the loop (capture/evaluate_policy.py). Margins are those of
+a smaller reference model and are not moved: where the shipped one misses a margin, the table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from capture import models
+from capture.closed_loop import ClosedLoop, capacity_of
+from capture.evaluate_policy import PolicyRun, on_text, windows
+from capture.routing import find_routers
+from capture.sliced_experts import SlicedExperts
+from policies.matryoshka import MAT
+from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+
+DATASET = "code"
+EARLY_STEPS = 10
+BUDGET_CACHE_FRAC, HALF = 0.375, 0.5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much text a seed has: n_whole windows, each a prompt and tokens to decode; in the loop, the first n_windows of them."""
+
+    n_windows: int = 8
+    prompt_tokens: int = 64
+    decode_tokens: int = 128
+    n_whole: int = 100
+
+
+class Lab:
+    """One seed's measurements on a loaded model, each made once."""
+
+    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort) -> None:
+        self.loaded, self.seed, self.effort = loaded, seed, effort
+        cut = PolicyRun(SliceMoE(), "", {}, 1.0, None, effort.prompt_tokens, effort.decode_tokens, effort.n_whole)
+        self.texts = windows(loaded, DATASET, cut, seed)
+        self.whole, self.run = cache(self._whole), cache(self._run)
+
+    @torch.inference_mode()
+    def _whole(self, pair: str | None = None, scheme: str = "amat") -> float:
+        """Perplexity of whole windows with every routed expert at the pair's low width; None: weights as loaded."""
+        model = self.loaded.model
+        ids = torch.tensor(self.texts, device=model.device)
+        if pair is None:
+            return _perplexity(model, ids)
+        with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
+            top_k = next(iter(find_routers(model).values())).top_k
+            experts.is_low = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
+            return _perplexity(model, ids)
+
+    def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:
+        """Perplexity, miss_frac and the counts of a policy in the loop."""
+        effort, model = self.effort, self.loaded.model
+        n_decoded = n_decoded or effort.decode_tokens
+        run = PolicyRun(system, "", {}, cache_frac, scheme, effort.prompt_tokens, n_decoded, effort.n_windows)
+        chosen = [ids[: effort.prompt_tokens + n_decoded] for ids in self.texts[: effort.n_windows]]
+        loop = ClosedLoop(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
+        return on_text(self.loaded, chosen, run, loop) | loop.totals | {"miss_frac": loop.miss_frac}
+
+    def routed(self, strength: float) -> dict[str, Any]:
+        """Cache-Prior with half of the experts cached, weights as loaded."""
+        return self.run(SliceMoE(ROUTERS["cache_prior"](strength), precision=PRECISIONS["high-bit"]()), HALF, None)
+
+    def held(self, pair: str, target_frac: float, precision: str) -> float:
+        """Perplexity under a hard miss budget, stock router."""
+        mat = MAT.parse(pair)
+        budget = BUDGETS["hard"](target_frac)
+        system = SliceMoE(cache=SlicedCache(mat.high, mat.low), precision=PRECISIONS[precision](), budget=budget)
+        return float(self.run(system, BUDGET_CACHE_FRAC, "amat")["perplexity"])
+
+    def early_misses(self, warmup: str) -> int:
+        """MSB slices missed by DBSC in the first steps after the prompt."""
+        system = SliceMoE(warmup=WARMUPS[warmup](), free_steps=0)
+        return int(self.run(system, BUDGET_CACHE_FRAC, "amat", EARLY_STEPS + 1)["misses"])
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A ratio of two measurements and the margin it must keep; `is_below`: stay under it, else reach it or more."""
+
+    assertion: str
+    is_below: bool
+    margin: float
+    ratio: Callable[[Lab], float]
+
+    @property
+    def bound(self) -> str:
+        return f"{'<=' if self.is_below else '>='} {self.margin:g}"
+
+    def holds(self, ratio: float) -> bool:
+        return ratio <= self.margin if self.is_below else ratio >= self.margin
+
+
+def _against_high_bit(pair: str, target_frac: float) -> Ordering:
+    return Ordering(
+        f"perplexity high-bit / DBSC, {pair}, hard {100 * target_frac:g} %",
+        False,
+        2.0,
+        lambda lab: lab.held(pair, target_frac, "high-bit") / lab.held(pair, target_frac, "dbsc"),
+    )
+
+
+# The margins of the reference model's table, rows 1 to 4 and 7 to 10.
+ORDERINGS = (
+    Ordering("perplexity AMAT / base, 4 to 2 bits", True, 1.15, lambda lab: lab.whole("MAT42") / lab.whole("MAT42", "base_asym")),
+    Ordering("perplexity AMAT / base, 8 to 4 bits", True, 1.02, lambda lab: lab.whole("MAT84") / lab.whole("MAT84", "base_asym")),
+    Ordering(
+        "perplexity unshifted zero point / full, 4 to 2", False, 20, lambda lab: lab.whole("MAT42", "trunc_asym") / lab.whole()
+    ),
+    Ordering(
+        "perplexity unshifted zero point / full, 8 to 4", False, 20, lambda lab: lab.whole("MAT84", "trunc_asym") / lab.whole()
+    ),
+    Ordering(
+        "perplexity symmetric / asymmetric base, 2 bits",
+        False,
+        1.1,
+        lambda lab: lab.whole("MAT42", "base_sym") / lab.whole("MAT42", "base_asym"),
+    ),
+    Ordering(
+        "misses Cache-Prior 0.2 / 0, half cached",
+        True,
+        0.65,
+        lambda lab: lab.routed(0.2)["miss_frac"] / lab.routed(0.0)["miss_frac"],
+    ),
+    Ordering(
+        "perplexity Cache-Prior 0.2 / 0, half cached",
+        True,
+        1.03,
+        lambda lab: lab.routed(0.2)["perplexity"] / lab.routed(0.0)["perplexity"],
+    ),
+    *(_against_high_bit(pair, target_frac) for pair in ("MAT42", "MAT84") for target_frac in (0.01, 0.05, 0.10)),
+    Ordering(
+        "perplexity DBSC / low-bit, MAT42, hard 20 %",
+        True,
+        0.97,
+        lambda lab: lab.held("MAT42", 0.20, "dbsc") / lab.held("MAT42", 0.20, "low-bit"),
+    ),
+    Ordering(
+        f"misses PCW / empty, first {EARLY_STEPS} steps",
+        True,
+        0.8,
+        lambda lab: lab.early_misses("pcw") / lab.early_misses("empty"),
+    ),
+    Ordering(
+        f"misses PCW / last layer, first {EARLY_STEPS} steps",
+        True,
+        0.95,
+        lambda lab: lab.early_misses("pcw") / lab.early_misses("last_layer"),
+    ),
+)
+
+
+def orderings(
+    loaded: models.Loaded,
+    seeds: Iterable[int] = range(4),
+    effort: Effort = Effort(),
+    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+) -> list[dict[str, Any]]:
+    """A row per ordering: assertion, margin, mean, low, high (over seeds), n_seeds, holds (on every seed)."""
+    chosen = list(seeds)
+    ratios: list[list[float]] = [[] for _ in ORDERINGS]
+    with models.suitable_threads(loaded.model):
+        for n, seed in enumerate(chosen):
+            lab = Lab(loaded, seed, effort)
+            for i, ordering in enumerate(ORDERINGS):
+                ratios[i].append(ordering.ratio(lab))
+                progress(n * len(ORDERINGS) + i + 1, len(chosen) * len(ORDERINGS), ordering.assertion)
+    return [
+        {
+            "assertion": ordering.assertion,
+            "margin": ordering.bound,
+            "mean": sum(found) / len(found),
+            "low": min(found),
+            "high": max(found),
+            "n_seeds": len(found),
+            "holds": all(ordering.holds(ratio) for ratio in found),
+        }
+        for ordering, found in zip(ORDERINGS, ratios, strict=True)
+    ]
+
+
+def _perplexity(model: Any, ids: torch.Tensor) -> float:
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    return float(F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).exp())

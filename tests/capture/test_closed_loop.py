@@ -1,0 +1,439 @@
+"""A policy inside a live model: one that asks for nothing changes nothing, one that reroutes does so in the family's scores."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from tiny_families import MOE_CONFIGS, build
+from torch import nn
+
+from capture import models
+from capture.closed_loop import FIELDS, ClosedLoop, capacity_of, slices_of
+from capture.decode import Request, Sampling, decode
+from capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
+from capture.families import FAMILIES, score_rule
+from capture.routing import RoutingCapture, find_routers
+from capture.run import CaptureSettings, capture
+from capture.sliced_experts import experts_of
+from policies.matryoshka import MAT, approximate
+from policies.quantise import dequantise, quantise
+from policies.scoring import gates, ranking, weights_of
+from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
+from replay.scores import scores_from_table
+from replay.sliced import replay_sliced
+from replay.trace import trace_from_tables
+from warehouse.tables import conform
+from warehouse.tape import Store
+
+HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
+HIGH, DBSC = PRECISIONS["high-bit"](), PRECISIONS["dbsc"]()
+GREEDY = Sampling()
+REROUTABLE = [name for name in MOE_CONFIGS if name != "Phimoe"]  # sparsemixer weighs nothing but the model's own choice
+SYSTEMS = ("lru", "dbsc", "cache_prior", "max_rank", "cumsum", "buddy")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return {name: build(name) for name in MOE_CONFIGS}
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    torch.set_num_threads(1)
+    return models.load(models.find(models.EMBEDDED), device="cpu")
+
+
+def requests(lengths=(9, 4, 12), new=(6, 9, 3), vocabulary=97):
+    """Prompts of unequal length that end at different steps."""
+    rng = np.random.default_rng(5)
+    prompts = [tuple(rng.integers(3, vocabulary, n).tolist()) for n in lengths]
+    return [Request(i, prompt, n) for i, (prompt, n) in enumerate(zip(prompts, new, strict=True))]
+
+
+def generate(model, batch, loop=None):
+    """Outcomes, and the last column's logits of every pass."""
+    seen = []
+    handle = model.register_forward_hook(lambda module, args, output: seen.append(output.logits[:, -1]))
+    run = decode if loop is None else in_loop(loop)
+    try:
+        outcomes = run(model, batch, GREEDY, frozenset(), 0)
+    finally:
+        handle.remove()
+    return [o.output_ids for o in outcomes], seen
+
+
+def state_of(model):
+    return (
+        {name: id(p) for name, p in model.named_parameters()},
+        [e.num_experts for e in experts_of(model).values()],
+        [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()],
+    )
+
+
+def n_layers(model):
+    return len(find_routers(model))
+
+
+# -------------------------------------------------------------------------------------------------- policies of no strength
+
+
+def without_strength(name, model):
+    layers, k = n_layers(model), next(iter(find_routers(model).values())).top_k
+    return {
+        "lru": SliceMoE(precision=HIGH),
+        "dbsc": SliceMoE(precision=DBSC),
+        "cache_prior": SliceMoE(ROUTERS["cache_prior"](0.0), precision=HIGH),
+        "max_rank": SliceMoE(ROUTERS["max_rank"](k)),
+        "cumsum": SliceMoE(ROUTERS["cumsum"](0.0)),
+        "buddy": SliceMoE(ROUTERS["buddy"](np.ones((layers, 8, 8), np.float32), threshold=1.5)),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [(name, system) for system in SYSTEMS for name in (MOE_CONFIGS if system in ("lru", "dbsc") else REROUTABLE)],
+)
+def test_a_policy_without_strength_leaves_every_logit_bit_equal(tiny, name, system):
+    model, batch = tiny[name], requests()
+    plain_ids, plain = generate(model, batch)
+    before = state_of(model)
+    policy = without_strength(system, model)
+    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None) as loop:
+        ids, logits = generate(model, batch, loop)
+    assert ids == plain_ids
+    assert len(logits) == len(plain) == max(r.max_new_tokens for r in batch)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(logits, plain, strict=True))
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("name", MOE_CONFIGS)
+def test_critical_experts_all_at_high_precision_are_the_quantised_model(tiny, name):
+    """tau below 0 asks for every LSB slice: the plain model with its experts at the high width."""
+    model, batch = tiny[name], requests()
+    policy = SliceMoE(precision=PRECISIONS["dbsc"](tau=-1.0))
+    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4)) as loop:
+        ids, logits = generate(model, batch, loop)
+    copy = build(name)
+    with torch.no_grad():
+        for module in experts_of(copy).values():
+            for key in ("gate_up_proj", "down_proj"):
+                w = getattr(module, key)
+                w = w.transpose(-1, -2) if module.is_transposed else w
+                w.copy_(dequantise(quantise(w.clone().contiguous(), 8)))
+    plain_ids, plain = generate(copy, batch)
+    assert ids == plain_ids
+    assert all(torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4) for ours, theirs in zip(logits, plain, strict=True))
+
+
+def test_low_bit_is_low_from_the_prompt_on_and_amat_from_the_first_decoded_token(tiny):
+    model, batch = tiny["Qwen3Moe"], [Request(0, tuple(range(3, 12)), 3)]
+    copy = build("Qwen3Moe")
+    with torch.no_grad():
+        for module in experts_of(copy).values():
+            for w in (module.gate_up_proj, module.down_proj):
+                w.copy_(approximate(w.clone(), MAT(4, 2)))
+    low = generate(copy, batch)[1]
+    found = {}
+    for name in ("low-bit", "amat", "high-bit"):
+        policy = SliceMoE(precision=PRECISIONS[name](), cache=SlicedCache(4, 2))
+        with ClosedLoop(model, policy, capacity_of(model, policy.cache, 1.0)) as loop:
+            found[name] = generate(model, batch, loop)[1]
+    assert torch.allclose(found["low-bit"][0], low[0], atol=1e-4)
+    assert torch.equal(found["amat"][0], found["high-bit"][0])
+    assert not torch.allclose(found["amat"][0], low[0], atol=1e-2)
+    assert not torch.allclose(found["amat"][1], found["high-bit"][1], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", REROUTABLE)
+def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, name):
+    model, batch = tiny[name], requests()
+    before, plain = state_of(model), generate(model, batch)[1]
+    policy = SliceMoE(ROUTERS["cache_prior"](1.0), cache=SlicedCache(4, 2))
+
+    def stop(done):
+        loop.record(done)
+        if done.kind == "decode":
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError), ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5)) as loop:
+        decode(model, batch, GREEDY, frozenset(), 0, on_pass=stop, before_prefill=lambda mask: loop.begin(mask, len(batch)))
+    assert state_of(model) == before
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(generate(model, batch)[1], plain, strict=True))
+
+
+def test_a_loop_that_has_not_begun_watches_only(tiny):
+    model, batch = tiny["Qwen3Moe"], requests()
+    policy = SliceMoE(ROUTERS["cache_prior"](1.0), precision=HIGH)
+    loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None)
+    plain = generate(model, batch)[1]
+    for _ in range(2):  # a second time, with nothing left of the first
+        with loop:
+            assert all(torch.equal(a, b) for a, b in zip(generate(model, batch)[1], plain, strict=True))
+            generate(model, batch, loop)
+
+
+# ------------------------------------------------------------------------------------------------------------- rerouting
+
+
+def recorded(model, batch, loop):
+    """Every pass's routing under the loop: scores (L, n, E), weights and ids (L, n, k) as applied."""
+    steps = []
+    with loop, RoutingCapture(model) as routing:
+
+        def on_pass(done):
+            loop.record(done)
+            steps.append(routing.take())
+
+        decode(model, batch, GREEDY, frozenset(), 0, on_pass=on_pass, before_prefill=lambda mask: loop.begin(mask, len(batch)))
+    return steps
+
+
+@pytest.mark.parametrize("name", REROUTABLE)
+def test_rerouting_happens_in_score_space_with_weights_of_unmodified_scores(tiny, name):
+    """Against Cache-Prior written out: ids from biased scores within the family's groups, weights as the family gives them."""
+    model, batch = tiny[name], [Request(0, tuple(range(3, 15)), 24)]
+    policy = SliceMoE(ROUTERS["cache_prior"](0.5, protect=1), precision=HIGH)
+    loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None)
+    steps = recorded(model, batch, loop)
+    rule, params = score_rule(loop.routers, loop.top_k)
+    oracle = Controller(policy, n_layers(model), 8, loop.top_k, *loop.slices, loop.capacity_bytes)
+    spread, resident = np.zeros((n_layers(model), 2)), None
+    n_rerouted = 0
+    for t, step in enumerate(steps):
+        for i, layer in enumerate(loop.routers):
+            scores = step.scores[i].double().numpy()
+            values = ranking(step.scores[i].numpy(), rule, params, layer).astype(np.float32)
+            dense = gates(step.scores[i].numpy(), rule).astype(np.float32)
+            natural = np.argsort(-values, axis=1, kind="stable")[:, : loop.top_k]
+            ids = step.ids[i].numpy()
+            rows = np.full(len(values), i, np.int32)
+            if t == 0:
+                assert np.array_equal(np.sort(ids, axis=1), np.sort(natural, axis=1))  # the prompt goes the natural way
+                oracle.prefill(rows, values, dense)
+                continue
+            resident = oracle.msb_resident[i].copy()
+            liked = resident.copy()
+            liked[natural[0, :1]] = True
+            finite = values[0][np.isfinite(values[0])]
+            spread[i] += finite.max() - finite.min(), 1
+            bonus = np.float32(0.5 * spread[i, 0] / spread[i, 1])
+            wanted = np.argsort(-(values[0] + bonus * liked), kind="stable")[: loop.top_k]
+            assert set(ids[0].tolist()) == set(wanted.tolist())
+            assert np.isfinite(values[0, ids[0]]).all()  # of the groups that compete
+            assert (step.weights[i] > 0).all()
+            expected = weights_of(scores, ids, rule, params)
+            np.testing.assert_allclose(step.weights[i].double().numpy(), expected, rtol=1e-5, atol=1e-7)
+            n_rerouted += len(set(ids[0].tolist()) - set(natural[0].tolist()))
+            oracle.decode(rows, values, dense)
+        if t == 0:
+            oracle.end_prefill()
+    assert n_rerouted == sum(
+        len(set(s.ids[i, 0].tolist()) - set(natural_of(s, i, layer, rule, params, loop.top_k)))
+        for s in steps[1:]
+        for i, layer in enumerate(loop.routers)
+    )
+    assert n_rerouted >= 3
+    assert 0 < loop.totals["rerouted"] <= n_rerouted
+
+
+def natural_of(step, i, layer, rule, params, k):
+    return np.argsort(-ranking(step.scores[i].numpy(), rule, params, layer), axis=1, kind="stable")[0, :k].tolist()
+
+
+@pytest.mark.parametrize("name", MOE_CONFIGS)
+def test_changed_logits_alone_change_nothing(tiny, name):
+    """Why a policy must put its choice in place of the router's: no block reads the logits again."""
+    model, batch = tiny[name], requests()
+    plain = generate(model, batch)[1]
+    handles = [
+        router.register_forward_hook(lambda module, args, output: (torch.full_like(output[0], -1e6), *output[1:]))
+        for router in find_routers(model).values()
+    ]
+    try:
+        masked = generate(model, batch)[1]
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(masked, plain, strict=True))
+
+
+@pytest.mark.parametrize("name", REROUTABLE)
+def test_a_hard_target_of_nothing_reads_nothing(tiny, name):
+    model = tiny[name]
+    policy = SliceMoE(precision=HIGH, budget=BUDGETS["hard"](0.0), free_steps=2)
+    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.9), scheme=None) as loop:
+        generate(model, [Request(0, tuple(range(3, 27)), 16)], loop)
+    # The first missing expert is still charged; from then on the layers that hold top_k experts route to those.
+    assert loop.totals["accesses"] == 13 * n_layers(model) * loop.top_k
+    assert loop.totals["misses"] <= loop.top_k
+
+
+# ---------------------------------------------------------------------------------------------------------------- counting
+
+
+def test_a_batch_counts_what_its_requests_count_alone(tiny):
+    model, batch = tiny["Qwen3Moe"], requests()
+    policy = SliceMoE(ROUTERS["cache_prior"](0.5), cache=SlicedCache(4, 2), free_steps=1)
+    capacity = capacity_of(model, policy.cache, 0.4)
+    together = ClosedLoop(model, policy, capacity)
+    with together:
+        ids = generate(model, batch, together)[0]
+    alone = Counter()
+    for i, request in enumerate(batch):
+        loop = ClosedLoop(model, policy, capacity)
+        with loop:
+            assert generate(model, [request], loop)[0] == [ids[i]]
+        alone += Counter(loop.totals)
+    assert {k: v for k, v in together.totals.items() if v} == dict(alone)
+    decoded = sum(r.max_new_tokens - 1 - policy.free_steps for r in batch)  # the last token is never an input
+    assert together.totals["tokens"] == decoded
+    assert together.totals["accesses"] == decoded * 3 * 3
+    assert 0 < together.miss_frac < 1
+
+
+def open_loop(model, batch, outputs, loop):
+    """FIELDS from a Controller over the scores that the unmodified model has for the same tokens."""
+    totals = dict.fromkeys(FIELDS, 0)
+    for request, output in zip(batch, outputs, strict=True):
+        fed = [*request.prompt_ids, *output[:-1]]
+        with torch.inference_mode(), RoutingCapture(model) as routing:
+            model(input_ids=torch.tensor([fed]))
+            step = routing.take()
+        k, layers = step.ids.shape[2], list(loop.routers)
+        controller = Controller(loop.system, len(layers), loop.n_experts, k, *loop.slices, loop.capacity_bytes)
+        scores = step.scores.float().numpy()
+        values = np.stack([ranking(scores[i], loop.rule, loop.params, layer) for i, layer in enumerate(layers)])
+        dense = gates(scores, loop.rule)
+        n_prompt = len(request.prompt_ids)
+        for i in range(len(layers)):
+            controller.prefill(np.full(n_prompt, i, np.int32), values[i, :n_prompt], dense[i, :n_prompt])
+        controller.end_prefill()
+        for t in range(n_prompt, len(fed)):
+            events = controller.decode(np.arange(len(layers), dtype=np.int32), values[:, t], dense[:, t])
+            if t < n_prompt + loop.system.free_steps:
+                continue
+            totals["tokens"] += 1
+            totals["flash_bytes"] += int(events.flash_bytes.sum())
+            totals["dram_bytes"] += int(events.dram_bytes.sum())
+            totals["accesses"] += events.ids.size
+            totals["misses"] += int((events.msb_hit == 0).sum())
+            totals["degraded"] += int(events.degraded.sum())
+            totals["high"] += int(events.is_high.sum())
+    return totals
+
+
+@pytest.mark.parametrize("warmup", WARMUPS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_counts(tiny, precision, warmup):
+    for name in ("Qwen3Moe", "DeepseekV3", "GptOss"):
+        model, batch = tiny[name], requests(new=(14, 20, 8))
+        policy = SliceMoE(precision=PRECISIONS[precision](), warmup=WARMUPS[warmup](), free_steps=3)
+        loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None)
+        with loop:
+            outputs = generate(model, batch, loop)[0]
+        if warmup == "random":  # each request draws its own
+            assert loop.totals["rerouted"] == 0
+            continue
+        assert loop.totals == open_loop(model, batch, outputs, loop)
+        assert loop.totals["misses"] > 0
+
+
+@pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+@pytest.mark.parametrize("precision", ["high-bit", "dbsc"])
+def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_path, precision):
+    store = Store(tmp_path)
+    tape = store.open(capture(CaptureSettings("embedded", "recall", max_requests=3, max_new_tokens=24, device="cpu"), store))
+    routing = tape.read("routing")
+    trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", routing, tape.read("passes"))
+    scores = scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
+    policy = SliceMoE(precision=PRECISIONS[precision](), free_steps=2)
+    capacity = capacity_of(embedded.model, policy.cache, 0.375)
+    replayed = replay_sliced(trace, scores, policy, None, capacity, start="cold").metrics
+    loop = ClosedLoop(embedded.model, policy, capacity, scheme=None)
+    tokens = tape.read("tokens")
+    for request in tape.read("requests").iter_rows(named=True):
+        ids = tokens.filter(tokens["request_id"] == request["request_id"]).sort("position")["token_id"].to_list()
+        n = request["n_prompt_tokens"]
+        forced = (*ids[n:], 0)  # the last token is never an input, and stands in no tape
+        with loop:
+            generate(embedded.model, [Request(0, tuple(ids[:n]), len(forced), forced)], loop)
+    assert loop.miss_frac == pytest.approx(replayed["high_bit_miss_frac"].value, rel=1e-12)
+    assert loop.miss_frac > 0.1
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypatch):
+    import capture.families
+
+    model = tiny["Qwen3Moe"]
+    monkeypatch.delitem(capture.families._BY_ROUTER, "qwen3moetopkrouter")
+    with pytest.raises(ValueError, match="its score rule is not known") as caught:
+        ClosedLoop(model, SliceMoE(), 1000)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rule_without_weights_for_other_experts_is_refused_where_a_policy_reroutes(tiny):
+    for system in (SliceMoE(ROUTERS["cache_prior"]()), SliceMoE(budget=BUDGETS["hard"]())):
+        with pytest.raises(ValueError, match="PhimoeForCausalLM: score rule sparsemixer weighs only the experts") as caught:
+            ClosedLoop(tiny["Phimoe"], system, 1000)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", [None, "amat"])
+def test_experts_that_are_a_list_of_modules_are_refused_in_one_line(scheme):
+    model = build("Qwen3Moe")
+    for module in list(model.modules()):
+        if hasattr(module, "experts"):
+            module.experts = nn.ModuleList([nn.Linear(4, 4) for _ in range(8)])
+    before = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    with pytest.raises(ValueError, match="keeps its experts in a way that is not known") as caught:
+        ClosedLoop(model, SliceMoE(), 1000, scheme)
+    assert "\n" not in str(caught.value)
+    assert [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()] == before
+
+
+def test_a_dense_model_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="dense") as caught:
+        ClosedLoop(build("Llama"), SliceMoE(), 1000)
+    assert "\n" not in str(caught.value)
+
+
+def test_slices_are_those_of_the_tape_geometry(tiny):
+    assert slices_of(tiny["Qwen3Moe"], SlicedCache(8, 4)) == ((768 + 144, 768), 8)  # 3 x 32 x 16 weights, 48 groups
+    assert slices_of(tiny["Qwen3Moe"], SlicedCache(4, 4)) == ((768 + 144, 0), 8)
+    assert set(FAMILIES) == {name.removesuffix("Greedy") for name in MOE_CONFIGS}
+
+
+# ---------------------------------------------------------------------------------------------------------------- quality
+
+
+def test_quality_of_a_policy_without_strength_is_the_models_own(tmp_path, model_folder):
+    path = tmp_path / "text.txt"
+    path.write_text("record once, replay often. " * 60)
+    loaded = models.load(models.find(model_folder("Qwen3Moe")), device="cpu")
+    system = SliceMoE(ROUTERS["cache_prior"](0.0), precision=HIGH)
+    run = PolicyRun(system, "slicemoe", {"strength": 0.0}, 0.5, scheme=None, prompt_tokens=16, decode_tokens=24, n_items=3)
+    row, totals = evaluate_policy(loaded, str(path), run, seed=1)
+    conform("quality", pa.Table.from_pylist([row]))
+    assert row["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert row["acceptance"] == pytest.approx(1.0, abs=1e-6)
+    assert (row["n_items"], row["n_tokens"], totals["rerouted"]) == (3, 3 * 23, 0)
+    assert json.loads(row["parameters"]) == {"strength": 0.0}
+    assert evaluate_policy(loaded, str(path), run, seed=2)[0]["perplexity"] != row["perplexity"]  # other windows
+
+
+def test_quality_compares_the_logits_a_family_scales_after_its_head(tmp_path, model_folder, monkeypatch):
+    """Granite divides its head's output: both sides must be taken after that."""
+    loaded = models.load(models.find(model_folder("GraniteMoe")), device="cpu")
+    monkeypatch.setattr(loaded.model.config, "logits_scaling", 4.0)
+    path = tmp_path / "text.txt"
+    path.write_text("record once, replay often. " * 20)
+    run = PolicyRun(SliceMoE(precision=HIGH), "slicemoe", {}, 0.5, scheme=None, prompt_tokens=8, decode_tokens=8, n_items=2)
+    assert evaluate_policy(loaded, str(path), run)[0]["kl"] == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,86 @@
+"""What the shipped model shows of precision, routing and warm-up: one seed on little text here, all seeds in full where slow."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from capture import models
+from capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings
+
+pytestmark = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+DOC = Path(__file__).resolve().parents[2] / "docs" / "closed_loop.md"
+# The shipped model has seen seven times the tokens of the reference and loses more with two bits (docs/closed_loop.md).
+MISSED = {"perplexity AMAT / base, 4 to 2 bits"}
+N_SEEDS = 4
+QUICK = [o for o in ORDERINGS if not o.assertion.endswith(("hard 1 %", "hard 10 %"))]
+LOOSE_FRAC = 0.15  # of the margin: a quarter of the text of one seed
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    torch.set_num_threads(1)
+    return models.load(models.find(models.EMBEDDED), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def lab(loaded):
+    return Lab(loaded, 0, Effort(n_windows=4, decode_tokens=64, n_whole=12))
+
+
+@pytest.mark.parametrize("ordering", QUICK, ids=lambda ordering: ordering.assertion)
+def test_one_seed_of_little_text_points_the_right_way(lab, ordering):
+    ratio = ordering.ratio(lab)
+    loose = 1 + LOOSE_FRAC if ordering.is_below else 1 - LOOSE_FRAC
+    assert Ordering(ordering.assertion, ordering.is_below, ordering.margin * loose, ordering.ratio).holds(ratio)
+
+
+def test_the_table_says_what_each_seed_said(loaded, monkeypatch):
+    """A row that one seed misses does not hold."""
+    effort = Effort(n_windows=1, prompt_tokens=8, decode_tokens=24, n_whole=1)
+    ratios = [Lab(loaded, seed, effort).whole("MAT42") for seed in (0, 1)]
+    between = sum(ratios) / 2
+    made = [Ordering(str(margin), True, margin, lambda lab: lab.whole("MAT42")) for margin in (between, 10 * between)]
+    monkeypatch.setattr("capture.orderings.ORDERINGS", made)
+    seen = []
+    rows = orderings(loaded, (0, 1), effort, lambda *report: seen.append(report[:2]))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    for row, ordering, holds in zip(rows, made, (False, True), strict=True):
+        assert (row["assertion"], row["margin"], row["n_seeds"]) == (ordering.assertion, ordering.bound, 2)
+        assert (row["low"], row["mean"], row["high"]) == (min(ratios), pytest.approx(between), max(ratios))
+        assert row["holds"] is holds
+
+
+def test_margins_are_kept_from_the_side_that_they_name():
+    below, above = (Ordering("", is_below, 2.0, lambda lab: 0.0) for is_below in (True, False))
+    assert (below.bound, above.bound) == ("<= 2", ">= 2")
+    assert [below.holds(x) for x in (1.9, 2.0, 2.1)] == [True, True, False]
+    assert [above.holds(x) for x in (1.9, 2.0, 2.1)] == [False, True, True]
+
+
+@pytest.mark.slow
+def test_all_seeds_keep_the_margins_and_the_page_shows_the_table(loaded):
+    started = time.process_time()
+    rows = orderings(loaded, range(N_SEEDS))
+    assert time.process_time() - started < 180
+    assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
+    if sys.version_info[:2] != (3, 11):
+        return  # `code` follows the interpreter; the page shows CPython 3.11
+    shown = dict(re.findall(r"^\| ([^|]+?) \| [<>]= [^|]+ \| ([\d.]+) \|", DOC.read_text(), flags=re.MULTILINE))
+    assert {row["assertion"] for row in rows} <= set(shown)
+    for row in rows:
+        assert float(shown[row["assertion"]]) == pytest.approx(row["mean"], rel=0.02), row["assertion"]
+
+
+@pytest.mark.slow
+def test_where_low_bits_are_lossless_uniform_low_bit_wins(loaded):
+    """A negative result: at a hard 5 %, MAT84, critical experts cost Flash reads and buy nothing."""
+    labs = [Lab(loaded, seed, Effort()) for seed in range(N_SEEDS)]
+    assert all(lab.held("MAT84", 0.05, "low-bit") < lab.held("MAT84", 0.05, "dbsc") for lab in labs)
