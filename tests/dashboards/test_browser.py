@@ -15,6 +15,7 @@ from dashboards.site import build
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
+PAGES = ["experts.html", "hardware.html", "index.html", "slicemoe.html", "validation.html"]
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +30,23 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "n_charts"), [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("validation.html", 4)]
+    ("file", "n_charts"),
+    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 6), ("validation.html", 4)],
 )
 def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
-    assert sorted(p.name for p in site.glob("*.html")) == ["experts.html", "hardware.html", "index.html", "validation.html"]
+    assert sorted(p.name for p in site.glob("*.html")) == PAGES
     assert_clean(open_page((site / file).as_uri(), tmp_path), n_charts)
 
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
 def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     index = build(request.getfixturevalue(kind), tmp_path / "site")
-    for file, n_charts in (("experts.html", 0 if kind == "empty_database" else 3), ("hardware.html", 0), ("validation.html", 0)):
+    for file, n_charts in (
+        ("experts.html", 0 if kind == "empty_database" else 3),
+        ("hardware.html", 0),
+        ("slicemoe.html", 0),
+        ("validation.html", 0),
+    ):
         work = tmp_path / file
         work.mkdir()
         assert_clean(open_page(index.with_name(file).as_uri(), work), n_charts)
