@@ -17,16 +17,10 @@ hopper/heuristics.h (should_pack_gqa), hopper/flash_prepare_scheduler.cu (num_sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from hw.operators.gpu import Gpu
-
-Shapes = Mapping[str, NDArray[Any]]
-Floats = NDArray[np.float64]
+from hw.operators.shapes import Floats, Shapes
 
 KEYS_PER_BLOCK = 128
 BYTES_PER_VALUE = 2  # bf16 and fp16
@@ -49,19 +43,6 @@ def runs_fa3(gpu: Gpu) -> bool:
 def tiles_per_sm(gpu: Gpu) -> float:
     """How many tiles an SM holds at once: their fixed costs overlap, their blocks of keys share its arithmetic."""
     return 1.0 if runs_fa3(gpu) else 2.0
-
-
-def columns(shapes: Shapes, names: tuple[str, ...]) -> list[Floats]:
-    """The named arguments as (n,) f64. Raises ValueError naming the first one that is missing or below 1."""
-    made = []
-    for name in names:
-        if name not in shapes:
-            raise ValueError(f"shapes have no {name!r}; give {', '.join(names)}")
-        values = np.asarray(shapes[name], dtype=np.float64)
-        if not np.all(values >= 1):
-            raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
-        made.append(values)
-    return made
 
 
 def window(shapes: Shapes, like: Floats) -> Floats:

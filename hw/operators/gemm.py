@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hw.operators.gpu import Gpu
 from hw.operators.parameter import Parameter
-from hw.operators.shapes import Floats, Shapes, columns
+from hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap
 
 NAME = "gemm"
 COLUMNS = {"m": "m", "n": "n", "k": "k"}
@@ -55,10 +55,10 @@ _OVERLAP_POWER = 2.5
 
 
 class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; tiles and memory overlap."""
+    """Parts of the time, each (n,) f64 seconds; compute (the tiles) and memory overlap."""
 
     launch_s: Floats
-    tiles_s: Floats
+    compute_s: Floats
     memory_s: Floats
 
 
@@ -69,13 +69,12 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     shape it may fall by a few percent where another tile or split begins to fit.
     """
     terms = _terms(gpu, constants, shapes)
-    return terms.launch_s + (terms.tiles_s**_OVERLAP_POWER + terms.memory_s**_OVERLAP_POWER) ** (1.0 / _OVERLAP_POWER)
+    return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
-    largest = np.argmax(np.stack(_terms(gpu, constants, shapes)), axis=0)
-    return np.asarray(np.array(["launch", "compute", "memory"])[largest])
+    return largest_part(_terms(gpu, constants, shapes))
 
 
 def _terms(gpu: Gpu, constants: Floats, shapes: Shapes) -> _Terms:

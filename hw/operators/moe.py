@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from hw.operators.expert_load import ExpertLoad, even_load, expert_load
 from hw.operators.gpu import Gpu
 from hw.operators.parameter import Parameter
-from hw.operators.shapes import Floats, Shapes, columns, release
+from hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release
 
 NAME = "moe"
 COLUMNS = {
@@ -65,11 +65,11 @@ _OVERLAP_POWER = 2.5
 
 
 class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; weights and tiles overlap."""
+    """Parts of the time, each (n,) f64 seconds; weights and compute (the tiles) overlap."""
 
     launch_s: Floats
     weights_s: Floats
-    tiles_s: Floats
+    compute_s: Floats
     activations_s: Floats
 
 
@@ -101,14 +101,12 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     what is missing, below 1 or unknown. With the number of tokens, time may fall by some percent where the block height changes.
     """
     terms = _terms(gpu, constants, shapes)
-    overlapped = (terms.weights_s**_OVERLAP_POWER + terms.tiles_s**_OVERLAP_POWER) ** (1.0 / _OVERLAP_POWER)
-    return terms.launch_s + overlapped + terms.activations_s
+    return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
 
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each layer's time, (n,): "launch", "weights", "compute" or "activations"."""
-    largest = np.argmax(np.stack(_terms(gpu, constants, shapes)), axis=0)
-    return np.asarray(np.array(["launch", "weights", "compute", "activations"])[largest])
+    return largest_part(_terms(gpu, constants, shapes))
 
 
 def _terms(gpu: Gpu, constants: Floats, shapes: Shapes) -> _Terms:

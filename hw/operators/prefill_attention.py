@@ -29,17 +29,14 @@ from hw.operators.flash_attention import (
     NARROW_HEAD_DIM,
     SPLIT_BELOW,
     SPLIT_MARGIN,
-    Floats,
-    Shapes,
     block_seconds,
-    columns,
     runs_fa3,
     tiles_per_sm,
     window,
 )
 from hw.operators.gpu import Gpu
 from hw.operators.parameter import Parameter
-from hw.operators.shapes import release
+from hw.operators.shapes import Floats, Shapes, columns, largest_part, release
 
 NAME = "prefill_attention"
 COLUMNS = {
@@ -91,8 +88,7 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
 
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    largest = np.argmax(np.stack(_terms(gpu, constants, shapes)), axis=0)
-    return np.asarray(np.array(["launch", "compute", "memory"])[largest])
+    return largest_part(_terms(gpu, constants, shapes))
 
 
 def _terms(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> _Terms:

@@ -1,9 +1,9 @@
-"""Arguments of an operator: arrays by name, one entry per measured or asked-for call."""
+"""What all operators share: their arguments (arrays by name, one entry per call) and how the parts of a time make the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,3 +36,14 @@ def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | 
             raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
         made.append(np.broadcast_to(values, np.shape(shapes[names[0]])))
     return made
+
+
+def overlap(a: Floats, b: Floats, sharpness: float) -> Floats:
+    """Time of two parts that run side by side: a smooth maximum, (n,). sharpness 1 adds them, infinity takes the larger."""
+    return np.asarray((a**sharpness + b**sharpness) ** (1.0 / sharpness))
+
+
+def largest_part(terms: NamedTuple) -> NDArray[np.str_]:
+    """Name of the largest part of each time, (n,): the fields of terms, each (n,) seconds, without their "_s"."""
+    names = np.array([name.removesuffix("_s") for name in terms._fields])
+    return np.asarray(names[np.argmax(np.stack(terms), axis=0)])
