@@ -123,3 +123,18 @@ def test_commands_and_options_named_in_the_documents_exist() -> None:
             options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
             for word in words:
                 assert not word.startswith("--") or word.rstrip(",.") in options, f"{page.name}: {line}: {word}"
+
+
+def test_operator_errors_are_those_of_the_calibration_page():
+    """docs/calibration.md is written from the measured tables; the README's means are copied from it."""
+    page = (ROOT / "docs/calibration.md").read_text(encoding="utf-8")
+    expected: dict[str, list[tuple[str, str]]] = {}
+    for operator, fitted, other in re.findall(
+        r"^\| (\w+) \| \d+ \| NVIDIA .*?\| ([\d.]+) \(.*\| ([\d.]+) \([^|]*\|$", page, re.M
+    ):
+        expected.setdefault(operator, []).append((fitted, other))
+    assert len(expected) == 4
+    for operator, devices in expected.items():
+        means = [f"{mean} %" for column in zip(*devices, strict=True) for mean in column]
+        row = next(line for line in README.splitlines() if line.lower().startswith(f"| {operator.replace('_', ' ')} |"))
+        assert row.split(" | ", 1)[1].removesuffix(" |").split(" | ") == means
