@@ -167,7 +167,7 @@ def orderings(
     effort: Effort = Effort(),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
 ) -> list[dict[str, Any]]:
-    """A row per ordering: assertion, margin, mean, low, high (over seeds), n_seeds, holds (on every seed)."""
+    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one."""
     chosen = list(seeds)
     ratios: list[list[float]] = [[] for _ in ORDERINGS]
     with models.suitable_threads(loaded.model):
@@ -178,6 +178,8 @@ def orderings(
                 progress(n * len(ORDERINGS) + i + 1, len(chosen) * len(ORDERINGS), ordering.assertion)
     return [
         {
+            "model_id": loaded.source.model_id,
+            "dataset": DATASET,
             "assertion": ordering.assertion,
             "margin": ordering.bound,
             "mean": sum(found) / len(found),

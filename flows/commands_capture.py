@@ -253,7 +253,7 @@ def fidelity(
 
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
-    from capture.evaluate_policy import DEFAULT_WINDOWS, PolicyRun
+    from capture.evaluate_policy import DEFAULT_WINDOWS
     from flows import sliced_policy
     from flows.names import unknown
     from flows.own_policy import parse_params
@@ -263,12 +263,7 @@ def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_item
     share = cache.removesuffix("%")
     if share == cache or not share.replace(".", "", 1).isdigit():
         raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
-    params = parse_params(param)
-    tried = {**params, "cache_frac": float(share) / 100, "scheme": scheme}
-    chosen = None if scheme == "none" else scheme
-    return PolicyRun(
-        sliced_policy.compose(params), policy, tried, float(share) / 100, chosen, n_items=max_items or DEFAULT_WINDOWS
-    )
+    return sliced_policy.inside_model(parse_params(param), float(share) / 100, scheme, n_items=max_items or DEFAULT_WINDOWS)
 
 
 def _measure_policy(

@@ -176,7 +176,14 @@ def study(
     name: Annotated[
         str | None, typer.Argument(metavar="STUDY", help="A shipped study or my.toml; without one, all are listed.")
     ] = None,
-    runner: Annotated[str, typer.Option("--runner", help="threads or processes; the results are the same.")] = "threads",
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            "--runner",
+            help="threads or processes; the results are the same. [default: processes for published systems, else threads]",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="[default: number of cores]", min=1, show_default=False)
     ] = None,
@@ -204,12 +211,13 @@ def study(
         return
     if name in SYSTEMS:
         with progress_bar(f"study {name}") as show:
-            answers = importlib.import_module(SYSTEMS[name]).run(Store(store), show)
+            module = importlib.import_module(SYSTEMS[name])
+            answers = module.run(Store(store), show, runner=runner or "processes", workers=workers)
         note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
         return
     chosen = studies.load(name)
     with progress_bar(f"study {chosen.name}") as show:
-        report = grid.run(chosen, Store(store), runner, workers, show)
+        report = grid.run(chosen, Store(store), runner or "threads", workers, show)
     note(
         f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(report.impossible)} not possible"
     )

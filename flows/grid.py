@@ -12,19 +12,16 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import lru_cache, partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from threading import Thread
+from types import ModuleType
 
 import hw
 import policies
 import replay
 from flows import machines, own_policy
-from flows.names import unknown
 from flows.study import Study, matching
+from flows.workers import pool_of
 from hw import spec
 from replay import capacity as capacities
 from replay import experts
@@ -33,24 +30,6 @@ from replay.semantics import Semantics
 from replay.trace import Trace, trace_from_tables
 from warehouse import counts, formats, geometry, results
 from warehouse.tape import Manifest, Store
-
-
-def _end_with_parent() -> None:
-    """In a worker: it ends when the process that started it is gone, even killed in a way that no one can answer."""
-    parent = parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
-
-
-RUNNERS: dict[str, Callable[[int], Executor]] = {
-    "threads": ThreadPoolExecutor,  # kernels release the interpreter's lock
-    "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_end_with_parent),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +91,7 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
         result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
     if not results.has_result(store, key):
         if cell.hardware:
-            _record_machine(_absolute(store), cell.hardware)
+            _record_machine(store.absolute, cell.hardware)
         results.write_result(store, key, result.tables(key, study))
     return key, result
 
@@ -152,14 +131,12 @@ def run(
 
     Raises ValueError if no tape fits or none of the replays is possible.
     """
-    if runner not in RUNNERS:
-        raise unknown("runner", runner, RUNNERS)
+    n_workers = workers or os.cpu_count() or 1
+    pool = pool_of(runner, n_workers)
     cells = expand(study, store)
     finished = set(results.result_ids(store))
-    n_workers = workers or os.cpu_count() or 1
     n_cells = Counter(cell.trace_id for cell in cells)
     n_found, n_run, impossible = 0, 0, list[str]()
-    pool = RUNNERS[runner](n_workers)
     try:
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
             missing, reasons = _missing(store, study.name, list(of_trace), finished)
@@ -167,7 +144,7 @@ def run(
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
                 load_trace(store, trace_id)  # once, before the threads ask for it
-            for ran, reasons in pool.map(partial(_run_batch, _absolute(store), study.name), _batches(missing, n_workers)):
+            for ran, reasons in pool.map(partial(_run_batch, store.absolute, study.name), _batches(missing, n_workers)):
                 n_run += ran
                 impossible += reasons
                 progress(n_found + n_run + len(impossible), len(cells))
@@ -213,17 +190,12 @@ def _batches(cells: list[Cell], n_workers: int) -> Iterator[list[Cell]]:
 
 def load_trace(store: Store, trace_id: str) -> Trace:
     """The tape's routing as arrays; the last one is kept."""
-    return _trace(_absolute(store), trace_id)
+    return _trace(store.absolute, trace_id)
 
 
 def manifest_of(store: Store, trace_id: str) -> Manifest:
     """The tape's manifest; read once."""
-    return _manifest(_absolute(store), trace_id)
-
-
-def _absolute(store: Store) -> str:
-    """The store's URI, the same from every working directory and process."""
-    return str(store.fs.unstrip_protocol(store.root))
+    return _manifest(store.absolute, trace_id)
 
 
 @lru_cache(maxsize=1)
@@ -259,13 +231,13 @@ def format_of(store: Store, cell: Cell) -> str:
     return "recorded" if manifest.origin == "imported" and manifest.geometry.recorded_expert_bytes else "int8-g32"
 
 
-@lru_cache(maxsize=1)
-def source_sha256() -> str:
-    """Hash of the sources of policies/, hw/, replay/ and the geometry: a result is of the code that made it."""
+@lru_cache(maxsize=2)
+def source_sha256(*more: ModuleType) -> str:
+    """Hash of the sources of policies/, hw/, replay/, `more` rooms and the geometry: a result is of the code that made it."""
     digest = hashlib.sha256()
     for module in (geometry, formats, counts):
         digest.update(Path(str(module.__file__)).read_bytes())
-    for room in (policies, hw, replay):
+    for room in (policies, hw, replay, *more):
         folder = Path(room.__path__[0])
         for path in sorted((*folder.rglob("*.py"), *folder.glob("timings/*.toml"), *folder.glob("fits/*.toml"))):
             digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())

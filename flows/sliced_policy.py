@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from flows.names import unknown
 from flows.own_policy import Value, convert
 from policies.matryoshka import MAT
 from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+
+if TYPE_CHECKING:
+    from capture.evaluate_policy import PolicyRun
 
 NAME = "slicemoe"
 PARTS: dict[str, dict[str, type]] = {"router": ROUTERS, "precision": PRECISIONS, "budget": BUDGETS, "warmup": WARMUPS}
@@ -35,6 +38,17 @@ def compose(params: Mapping[str, Value]) -> SliceMoE:
         fields = (f"{part}.{f.name}" for part, made in parts.items() for f in dataclasses.fields(made))
         raise unknown(f"parameter of {NAME}:", next(iter(left)), (*PARTS, "pair", "free_steps", "lsb_policy", *fields))
     return SliceMoE(cache=cache, **parts, **free)
+
+
+def inside_model(params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", **windows: int) -> PolicyRun:
+    """How the policy is tried in a live model (capture/evaluate_policy.py), with all that decides it as table `quality` tells it.
+
+    scheme: of the low-bit weights, `none` for weights as loaded. windows: fields of PolicyRun.
+    """
+    from capture.evaluate_policy import PolicyRun  # needs torch, which `compose` does not
+
+    tried = {**params, "cache_frac": cache_frac, "scheme": scheme}
+    return PolicyRun(compose(params), NAME, tried, cache_frac, None if scheme == "none" else scheme, **windows)
 
 
 def _part(part: str, names: Mapping[str, type], left: dict[str, Value]) -> Any:

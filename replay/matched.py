@@ -29,27 +29,34 @@ class Point:
     critical_per_layer: float
     decode_step_s: float
     decode_energy_j_per_token: float
+    flash_energy_frac: float
     early_step_s: float
     early_energy_j_per_token: float
 
 
 METRICS = tuple(field.name for field in fields(Point))[2:]
+# Field of a router that pulls tokens towards resident experts, 0 being stock.
+PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}
 
 
 def sweep(
     trace: Trace,
     scores: Scores,
     system: SliceMoE,
+    router: str,
     strengths: tuple[float, ...],
     low_bit_cost: float,
     hardware: HardwareSpec,
     capacity_bytes: int,
     seed: int = 0,
 ) -> list[Point]:
-    """`system` with Cache-Prior at each strength, rising; every request starts cold. Paper mode: decode alone, misses block."""
+    """`system` with the router (of PULLS) at each strength, rising; every request starts cold.
+
+    Paper mode: decode alone, misses block.
+    """
     points = []
     for strength in strengths:
-        routed = replace(system, router=ROUTERS["cache_prior"](strength=strength))
+        routed = replace(system, router=ROUTERS[router](**{PULLS[router]: strength}))
         metrics = replay_sliced(trace, scores, routed, hardware, capacity_bytes, start="cold", seed=seed).metrics
         quality = metrics["kept_gate_mass_frac"].value - low_bit_cost * metrics["low_bit_mass_frac"].value
         points.append(Point(strength, quality, *(metrics[name].value for name in METRICS)))

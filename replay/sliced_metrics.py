@@ -83,10 +83,18 @@ def decode_metrics(trace: Trace, cost: StepCost, row_step: Ints) -> dict[str, Me
         "total_energy_j": _over(decode, cost.joules, "J"),
         **{f"energy_{part}_j": _over(decode, band, "J") for part, band in cost.joules_of.items()},
     }
+    metrics["flash_energy_frac"] = _flash_share(decode, cost)
     mean = metrics["decode_step_s"]
     if mean.low is not None and mean.high is not None:
         metrics["decode_tokens_per_s"] = Metric(1.0 / mean.value, "1/s", 1.0 / mean.high, 1.0 / mean.low)
     return metrics
+
+
+def _flash_share(where: Flags, cost: StepCost) -> Metric:
+    """What reads of the backing tier take of the energy; nan over no passes."""
+    total = float(cost.joules.value[where].sum())
+    flash = float(cost.joules_of["backing"].value[where].sum()) if "backing" in cost.joules_of else 0.0
+    return Metric(flash / total if total else float("nan"), "1", denominator="energy of decoded tokens")
 
 
 def prefill_metrics(trace: Trace, cost: StepCost) -> dict[str, Metric]:

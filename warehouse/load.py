@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from warehouse.asides import aside_of, remove_stale
+from warehouse.columns import COLUMNS
 from warehouse.results import oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from warehouse.tables import (
-    COLUMNS,
     RESULT_TABLES,
     SIDE_TABLES,
     TABLES,

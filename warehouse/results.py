@@ -83,7 +83,7 @@ def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: s
         raise ValueError(f"{name}: no rows to write")
     undeclared = sorted({column for row in rows for column in row} - set(schema(name).names))
     if undeclared:
-        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/tables.py; remove or declare it")
+        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.py; remove or declare it")
     try:
         table = conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -1,7 +1,7 @@
-"""Every column of every table, declared once: name, type, unit, one-line meaning. Writers and readers enforce it.
+"""Every table, declared once: its columns (columns.py), its key, what a row is. Writers and readers enforce it.
 
-A table is a list of column names plus its key. Tape tables are written by capture, importers and synthesis; result tables by
-replay. Knows nothing of files or databases: see tape.py, results.py and load.py.
+Tape tables are written by capture, importers and synthesis; result tables by replay. Knows nothing of files or databases: see
+tape.py, results.py and load.py.
 """
 
 from __future__ import annotations
@@ -10,20 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from warehouse.columns import COLUMNS
+
 SCHEMA_VERSION = 1
 
 
 class BadTable(ValueError):
     """Rows that do not fit their declared table; the message names the table, the column and the remedy."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: Arrow type, unit (empty for ids, counts and names), meaning."""
-
-    type: pa.DataType
-    unit: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -36,207 +29,6 @@ class Table:
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ()
 
-
-U8, U16, U32, I32, I64, F16, F32, F64 = (
-    pa.uint8(),
-    pa.uint16(),
-    pa.uint32(),
-    pa.int32(),
-    pa.int64(),
-    pa.float16(),
-    pa.float32(),
-    pa.float64(),
-)
-TEXT, FLAG = pa.string(), pa.bool_()
-
-COLUMNS: dict[str, Column] = {
-    # keys
-    "request_id": Column(U32, "", "request within the trace, from 0"),
-    "position": Column(I32, "tokens", "token position within its request, from 0"),
-    "layer": Column(U16, "", "absolute layer index in the model"),
-    "pass_id": Column(U32, "", "forward pass of the engine, in the order executed"),
-    "round": Column(U32, "", "draft-and-verify round within the request"),
-    "node": Column(U32, "", "node of the draft tree; 0 is the accepted path's root"),
-    # requests
-    "dataset": Column(TEXT, "", "data set the prompt came from"),
-    "arrival_s": Column(F64, "s", "arrival time from the start of the trace; 0 where requests were run back to back"),
-    "n_prompt_tokens": Column(U32, "tokens", "prompt length"),
-    "n_output_tokens": Column(U32, "tokens", "tokens generated, or teacher-forced after the prompt"),
-    "prompt_sha256": Column(TEXT, "", "SHA-256 of the prompt's token ids as little-endian int32"),
-    # tokens
-    "token_id": Column(I32, "", "vocabulary id of the token that is the INPUT at this position"),
-    "phase": Column(TEXT, "", "prefill, decode, draft or verify"),
-    "nll": Column(F32, "nats", "negative log-likelihood of this token given the earlier ones; null for a request's first token"),
-    # passes
-    "kind": Column(TEXT, "", "prefill, decode, draft or verify"),
-    "n_tokens": Column(U32, "tokens", "tokens processed"),
-    "request_ids": Column(pa.list_(U32), "", "members of the batch"),
-    "policy_state": Column(TEXT, "", "policy in force during the pass; null when the model ran as it is"),
-    # routing and scores
-    "expert_ids": Column(pa.list_(U16), "", "logical ids of the experts applied, by falling weight"),
-    "gate_weights": Column(pa.list_(F32), "1", "weights as the model applied them, after its own normalisation and scaling"),
-    "natural_ids": Column(pa.list_(U16), "", "ids the router chose before a policy rerouted"),
-    "residency": Column(pa.list_(U8), "", "1 where the recording engine found the expert resident, 0 where it read it"),
-    "scores": Column(pa.list_(F32), "1", "raw router logits of all experts, before any softmax, sigmoid, bias or group mask"),
-    # attention
-    "kv_head": Column(U16, "", "key-value head; query heads of its group are summed"),
-    "reduction": Column(TEXT, "", "row (one query), column_sum (all queries of a pass), block_sum (rows summed by key block)"),
-    "n_queries": Column(U32, "", "queries summed into the row"),
-    "key_positions": Column(
-        pa.list_(I32), "tokens", "positions the masses belong to (block starts for block_sum); null: all, from 0"
-    ),
-    "mass": Column(pa.list_(F32), "1", "attention probability received, over the group's query heads and the row's queries"),
-    "rest": Column(F32, "1", "mass on positions that are not listed"),
-    # acceptance and rounds
-    "parent": Column(U32, "", "parent node in the draft tree"),
-    "depth": Column(U16, "tokens", "depth of the node, from 1"),
-    "rank": Column(U16, "", "rank among its siblings by draft probability, from 0"),
-    "draft_token_id": Column(I32, "", "token proposed"),
-    "draft_prob": Column(F32, "1", "probability the drafter gave it"),
-    "target_prob": Column(F32, "1", "probability the target gave it"),
-    "is_verified": Column(FLAG, "", "the target scored this node"),
-    "is_accepted": Column(FLAG, "", "the target accepted this node"),
-    "pool": Column(pa.list_(U16), "", "experts the drafter may use"),
-    "hotness": Column(pa.list_(U32), "", "accumulated selections per expert"),
-    "entered": Column(pa.list_(U16), "", "experts that entered the pool after the round"),
-    "n_accepted": Column(U16, "tokens", "drafted tokens accepted, without the bonus token"),
-    # losses and quality
-    "expert": Column(U16, "", "expert within the layer"),
-    "bits": Column(U8, "bit", "weight width"),
-    "method": Column(TEXT, "", "quantiser"),
-    "group": Column(U32, "", "weights that share a scale"),
-    "mse": Column(F32, "1", "output mean squared error against full precision, calibration tokens"),
-    "heldout_mse": Column(F32, "1", "the same on held-out tokens"),
-    "topped_up": Column(FLAG, "", "calibration tokens were added from other experts"),
-    "policy": Column(TEXT, "", "policy and its parameters"),
-    "parameters": Column(TEXT, "", "parameters as JSON"),
-    "seed": Column(I64, "", "random seed"),
-    "perplexity": Column(F64, "1", "exp of the mean nll per token"),
-    "bits_per_byte": Column(F64, "bit/B", "nll per byte of UTF-8 text"),
-    "accuracy": Column(F64, "1", "share of items answered exactly"),
-    "acceptance": Column(F64, "1", "mean over tokens of sum_v min(p, q) against the unmodified model"),
-    "kl": Column(F64, "nats", "KL divergence from the unmodified model, mean per token"),
-    "miss_frac": Column(F64, "1", "bytes fetched over accesses x high-precision expert bytes, of decoded tokens; closed loop"),
-    "flash_bytes_per_token": Column(F64, "B", "bytes fetched per decoded token; closed loop"),
-    "dram_bytes_per_token": Column(F64, "B", "bytes of experts read per decoded token; closed loop"),
-    "n_items": Column(I64, "", "items scored"),
-    "model_id": Column(TEXT, "", "hub id, directory or 'embedded'"),
-    # results
-    "trace_id": Column(TEXT, "", "tape the row belongs to"),
-    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and sources of policies/, hw/, replay/"),
-    "study": Column(TEXT, "", "study that asked for the replay; 'adhoc' for a single one"),
-    "policy_params": Column(TEXT, "", "policy fields as JSON"),
-    "is_bound": Column(FLAG, "", "sees the future: drawn as a bound, never as a method"),
-    "hardware": Column(TEXT, "", "hardware spec name"),
-    "hardware_sha256": Column(TEXT, "", "hash of the hardware spec file"),
-    "scope": Column(TEXT, "", "global (one cache) or per-layer"),
-    "lookup": Column(TEXT, "", "serial (experts one by one) or atomic (the experts of one event together)"),
-    "prefill": Column(TEXT, "", "token-major, or layer-major with one load per unique expert of the pass"),
-    "start": Column(TEXT, "", "persistent across requests, or cold per request"),
-    "overflow": Column(TEXT, "", "evict: an event larger than the cache keeps what fits; keep: it stays until the next event"),
-    "fetching": Column(TEXT, "", "blocking: a layer waits for its misses; overlapped: they hide behind the pass's other work"),
-    "expert_format": Column(TEXT, "", "storage format of an expert; 'recorded' is the tape's own size"),
-    "capacity_bytes": Column(I64, "B", "bytes of the cache, all layers together"),
-    "capacity_experts": Column(F64, "experts", "capacity in mean-sized experts, all layers together"),
-    "capacity_frac": Column(F64, "1", "capacity as a share of all experts' bytes"),
-    "cycle_experts": Column(I64, "experts", "L x k: lookups of one decode token; a global LRU below it is flooded by the layers"),
-    "origin": Column(TEXT, "", "captured, imported or synthetic"),
-    "assumed": Column(TEXT, "", "numbers of the hardware file whose source is 'assumed', comma-separated"),
-    "is_extrapolated": Column(FLAG, "", "outside the range the costs were measured or fitted on"),
-    "outside_envelope": Column(TEXT, "", "what lies outside that range, sentences separated by semicolons; empty: nothing"),
-    "metric": Column(TEXT, "", "name of the metric"),
-    "unit": Column(TEXT, "", "unit of the value"),
-    "value": Column(F64, "", "value, in the unit beside it"),
-    "low": Column(F64, "", "lower end of the band (hardware ranges or seeds); null when there is none"),
-    "high": Column(F64, "", "upper end of the band; null when there is none"),
-    "denominator": Column(TEXT, "", "what a ratio is divided by"),
-    "start_s": Column(F64, "s", "start of the step on the simulated clock"),
-    "step_s": Column(F64, "s", "duration of the step"),
-    "energy_j": Column(F64, "J", "energy of the step"),
-    "n_lookups": Column(I64, "", "unique expert lookups"),
-    "n_hits": Column(I64, "", "lookups found resident"),
-    "fast_bytes": Column(I64, "B", "bytes read from the fast tier"),
-    "backing_bytes": Column(I64, "B", "bytes fetched from the backing tier"),
-    "ttft_s": Column(F64, "s", "time to first token"),
-    "tbt_mean_s": Column(F64, "s", "mean time between tokens"),
-    "request_energy_j": Column(F64, "J", "energy of the request"),
-    "hit_frac": Column(F64, "1", "hits / unique lookups"),
-    # traces (catalogue)
-    "model_revision": Column(TEXT, "", "revision of the model, where known"),
-    "n_requests": Column(I64, "", "requests in the tape"),
-    "n_layers": Column(I64, "", "layers of the model"),
-    "n_moe_layers": Column(I64, "", "layers with routed experts"),
-    "n_experts": Column(I64, "", "routed experts per MoE layer"),
-    "top_k": Column(I64, "", "experts chosen per token"),
-    "tables": Column(TEXT, "", "tables recorded, comma-separated"),
-    "flags": Column(TEXT, "", "contamination findings as JSON"),
-    "created_utc": Column(TEXT, "", "when the manifest was written"),
-    # summaries of tapes
-    "n_selected": Column(I64, "", "tokens that were routed to the expert"),
-    "overlap_frac": Column(F64, "1", "experts a token shares with the token before it in its request, over top-k; mean"),
-    "chance_frac": Column(F64, "1", "the same for uniform random routing: top-k / experts"),
-    "cosine": Column(F64, "1", "cosine between the selections per expert in prefill and in decode"),
-    # machines and steps
-    "title": Column(TEXT, "", "what a person calls it"),
-    "engine": Column(TEXT, "", "engine that experts run on"),
-    "dtype": Column(TEXT, "", "what its operations are rated in"),
-    "fast_tier": Column(TEXT, "", "tier the model runs from"),
-    "backing_tier": Column(TEXT, "", "tier that missing experts come from; empty: none"),
-    "n_devices": Column(I64, "", "devices that share the work"),
-    "key": Column(TEXT, "", "dotted key in the hardware file"),
-    "source": Column(TEXT, "", "URL, DOI, paper with its table, or 'assumed' with a reason"),
-    "is_assumed": Column(FLAG, "", "the value or an end of its range rests on no measured or cited source"),
-    "step_id": Column(TEXT, "", "replay_id/pass_id of a replayed step, or model/hardware/batch/context of an estimated one"),
-    "place": Column(I64, "", "order of the operation in the step, from 0"),
-    "operation": Column(TEXT, "", "what runs"),
-    "resource": Column(TEXT, "", "engine, tier or link that it occupies"),
-    "op_layer": Column(I32, "", "absolute layer index; -1 outside the layers"),
-    "seconds": Column(F64, "s", "duration"),
-    "bytes": Column(F64, "B", "bytes that it moves on one device"),
-    "ops": Column(F64, "1", "operations that it computes on one device; a multiply-add is two"),
-    # validation
-    "check": Column(TEXT, "", "gpu_operator, gpu_operator_regime or dram"),
-    "device": Column(TEXT, "", "device or preset the measurement was taken on"),
-    "framework": Column(TEXT, "", "software the operator ran in, or the simulator"),
-    "version": Column(TEXT, "", "its version"),
-    "operator": Column(TEXT, "", "operator, with its regime after a colon; access pattern for DRAM"),
-    "split": Column(TEXT, "", "fitted (constants fitted on these rows), held_out, other_device, or closed_form (nothing fitted)"),
-    "n": Column(I64, "", "rows compared"),
-    "mape_frac": Column(F64, "1", "mean of abs(predicted / measured - 1)"),
-    "median_frac": Column(F64, "1", "its median"),
-    "p95_frac": Column(F64, "1", "its 95th percentile"),
-    "regime": Column(TEXT, "", "term of the model that binds"),
-    "shape": Column(TEXT, "", "arguments of the operator"),
-    "measured": Column(F64, "", "measured value, in the unit beside it"),
-    "predicted": Column(F64, "", "the model's value"),
-    # fidelity
-    "open_loop": Column(F64, "", "by replaying the scores that the unmodified model had, in the unit beside it"),
-    "closed_loop": Column(F64, "", "with the policy inside the model"),
-    # systems
-    "mode": Column(TEXT, "", "paper (as the paper counts) or physical"),
-    "how": Column(TEXT, "", "what was computed, in one sentence"),
-    "configuration": Column(TEXT, "", "precision of the system: high-bit, low-bit, amat or dbsc"),
-    "warmup": Column(TEXT, "", "what the cache holds when decoding starts"),
-    "budget": Column(TEXT, "", "how misses are held, with its target"),
-    "tau": Column(F64, "1", "gate share above which an expert is critical; null where precision does not depend on it"),
-    "strength": Column(F64, "1", "of the router's pull towards resident experts"),
-    "quality_frac": Column(F64, "1", "gate mass kept, less a charge for low precision: a proxy, no accuracy"),
-    "high_bit_miss_frac": Column(F64, "1", "Flash bytes over accesses x high-bit expert bytes, after the free steps"),
-    "critical_per_layer": Column(F64, "experts", "critical experts of a token in a layer"),
-    "decode_step_s": Column(F64, "s", "mean decode step"),
-    "decode_energy_j_per_token": Column(F64, "J", "energy of a decoded token"),
-    "early_step_s": Column(F64, "s", "the same over the first ten steps"),
-    "early_energy_j_per_token": Column(F64, "J", "the same over the first ten tokens"),
-    # claims
-    "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
-    "paper": Column(TEXT, "", "short name of the paper"),
-    "location": Column(TEXT, "", "table, figure or section"),
-    "model": Column(TEXT, "", "model, as the paper calls it"),
-    "setting": Column(TEXT, "", "what the number was measured under"),
-    "statistic": Column(TEXT, "", "value, mean, min or max"),
-    "comparator": Column(TEXT, "", "= (stated), ~ (about), <= or >="),
-    "role": Column(TEXT, "", "input, calibrate (may be fitted on), predict (never fitted on) or report"),
-}
 
 TABLES: dict[str, Table] = {
     "requests": Table(
@@ -486,8 +278,10 @@ TABLES: dict[str, Table] = {
             "seed",
             "hardware",
             "capacity_bytes",
+            "pair",
             "configuration",
             "tau",
+            "router",
             "warmup",
             "budget",
             "strength",
@@ -496,6 +290,7 @@ TABLES: dict[str, Table] = {
             "critical_per_layer",
             "decode_step_s",
             "decode_energy_j_per_token",
+            "flash_energy_frac",
             "early_step_s",
             "early_energy_j_per_token",
         ),
@@ -504,14 +299,55 @@ TABLES: dict[str, Table] = {
             "trace_id",
             "hardware",
             "capacity_bytes",
+            "pair",
             "configuration",
             "tau",
+            "router",
             "warmup",
             "budget",
             "strength",
         ),
         "a replay of a sliced system in a study's sweep",
         nullable=("tau", "critical_per_layer"),
+    ),
+    "warmup_points": Table(
+        (
+            "study",
+            "trace_id",
+            "model_id",
+            "seed",
+            "hardware",
+            "capacity_bytes",
+            "warmup",
+            "budget",
+            "strength",
+            "window_steps",
+            "decode_step_s",
+            "decode_energy_j_per_token",
+        ),
+        ("study", "trace_id", "hardware", "capacity_bytes", "warmup", "budget", "strength", "window_steps"),
+        "the first steps of every generation of a sliced replay, by what the cache held at first",
+    ),
+    "operating_points": Table(
+        (
+            "study",
+            "claim",
+            "model_id",
+            "hardware",
+            "origin",
+            "energy_gain",
+            "speed_gain",
+            "lsb_frac",
+            "baseline_miss_frac",
+            "ours_miss_frac",
+        ),
+        ("study", "claim", "model_id", "hardware", "origin", "lsb_frac"),
+        "the two miss rates that a gain in energy and one in speed imply together",
+    ),
+    "orderings": Table(
+        ("model_id", "dataset", "assertion", "margin", "mean", "low", "high", "n_seeds", "holds"),
+        ("model_id", "dataset", "assertion"),
+        "a ratio that a live model is expected to keep, and what it was",
     ),
     "answers": Table(
         ("claim_id", "study", "mode", "value", "low", "high", "how"),
@@ -540,6 +376,9 @@ SIDE_TABLES = (
     "validation",
     "validation_points",
     "sliced_points",
+    "warmup_points",
+    "operating_points",
+    "orderings",
     "answers",
 )
 WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, *SIDE_TABLES, "claims")
@@ -564,7 +403,7 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
     if missing:
         raise BadTable(f"table {name}: column {missing[0]} is missing; found {', '.join(rows.column_names) or 'none'}")
     if unknown:
-        raise BadTable(f"table {name}: column {unknown[0]} is not declared in warehouse/tables.py; remove or declare it")
+        raise BadTable(f"table {name}: column {unknown[0]} is not declared in warehouse/columns.py; remove or declare it")
     wanted = schema(name, tuple(rows.column_names))
     arrays = []
     for field in wanted:

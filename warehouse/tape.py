@@ -91,6 +91,11 @@ class Store:
     def is_local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)
 
+    @property
+    def absolute(self) -> str:
+        """The store's URI, the same from every working directory and process."""
+        return str(self.fs.unstrip_protocol(self.root))
+
     def path(self, *parts: str) -> str:
         return "/".join((self.root.rstrip("/"), *parts))
 

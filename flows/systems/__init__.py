@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-SYSTEMS = {"slicemoe": "flows.slicemoe"}
+SYSTEMS = {"slicemoe": "flows.systems.slicemoe.study"}

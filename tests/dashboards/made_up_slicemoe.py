@@ -40,9 +40,11 @@ def point(
     """A row of sliced_points; misses are half the joules."""
     return {
         "study": "slicemoe", "trace_id": f"{model}-{seed}", "model_id": model, "seed": seed, "hardware": "xpu",
-        "capacity_bytes": round(gb * 1e9), "configuration": configuration, "tau": tau, "warmup": warmup, "budget": budget,
+        "capacity_bytes": round(gb * 1e9), "pair": "MAT84", "configuration": configuration, "tau": tau, "router": "cache_prior",
+        "warmup": warmup, "budget": budget,
         "strength": strength, "quality_frac": quality, "high_bit_miss_frac": energy / 2, "critical_per_layer": 1.0,
-        "decode_step_s": step, "decode_energy_j_per_token": energy, "early_step_s": step, "early_energy_j_per_token": energy,
+        "decode_step_s": step, "decode_energy_j_per_token": energy, "flash_energy_frac": 0.3,
+        "early_step_s": step, "early_energy_j_per_token": energy,
     }  # fmt: skip
 
 

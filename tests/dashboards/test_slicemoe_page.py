@@ -16,7 +16,7 @@ from made_up_slicemoe import add_claims, add_fidelity, add_live, add_points, poi
 
 from dashboards import shell, slicemoe, slicemoe_answers, slicemoe_rows
 from dashboards.site import PAGE_BYTES
-from flows.slicemoe import settings
+from flows.systems.slicemoe.settings import settings
 from replay.matched import METRICS, Point, at_quality, gains
 from warehouse.sql import connect
 from warehouse.tables import WAREHOUSE_TABLES

@@ -8,17 +8,28 @@ import polars as pl
 import pytest
 from command import Cli
 
-from flows import slicemoe, slicemoe_answers
 from flows.commands_claims import COLUMNS
+from flows.systems.slicemoe import answers as claimed
+from flows.systems.slicemoe import live, sweeps
+from flows.systems.slicemoe import study as slicemoe
+from flows.systems.slicemoe.settings import FILE
 from replay.matched import Point, at_quality, gains
 from warehouse.load import claims
 from warehouse.results import read_rows
 from warehouse.tape import Store
 
-SMALL = slicemoe.settings().model_copy(
+SHIPPED = slicemoe.settings()
+SMALL = SHIPPED.model_copy(
     update={
         "capacities_gb": (3.6,), "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "strengths": (0.0, 0.15, 0.5),
-        "taus": (0.35, 0.7), "warmup_capacity_gb": 2.4,
+        "taus": (0.35, 0.7), "pairs": ("MAT84",), "shares": (0.0, 0.7), "targets": (0.05,), "windows": (10, 32),
+        "captured": SHIPPED.captured.model_copy(
+            update={"requests": 1, "prompt": 32, "output": 17, "capacities_frac": (0.375,)}
+        ),
+        "live": SHIPPED.live.model_copy(
+            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 14, "whole_windows": 1,
+                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",)}
+        ),
     }
 )  # fmt: skip
 
@@ -30,7 +41,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(place):
-    return {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL)}
+    return {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL, "threads")}
 
 
 def test_settings_ship_and_name_what_is_assumed():
@@ -38,7 +49,7 @@ def test_settings_ship_and_name_what_is_assumed():
     assert shipped.capacities_gb == (1.8, 2.4, 3.6)
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
-    assert slicemoe.FILE.read_text().count("assumed") >= 4
+    assert FILE.read_text().count("assumed") >= 4
 
 
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
@@ -59,15 +70,18 @@ def test_gains_point_the_right_way_with_bands_over_seeds(answers):
     for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"):
         lru, prior = (next(v for k, v in anchors.items() if model in k and policy in k) for policy in ("lru", "cache-prior"))
         assert prior < 0.7 * lru
-    assert answers[slicemoe_answers.FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
-    assert answers[slicemoe_answers.PER_LAYER]["value"] > 1
+    assert answers[claimed.FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
+    assert answers[claimed.PER_LAYER]["value"] > 1
 
 
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     points = read_rows(place, "sliced_points")
     assert {row["configuration"] for row in points} == {"high-bit", "low-bit", "amat", "dbsc"}
-    monkeypatch.setattr(slicemoe, "sweep", lambda *told: pytest.fail("swept again"))
-    assert {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL)} == answers
+    for name in ("sweep", "evaluate_policy", "orderings", "compare"):
+        monkeypatch.setattr(live if hasattr(live, name) else sweeps, name, lambda *told: pytest.fail("measured again"))
+    told = []
+    assert {row["claim_id"]: row for row in slicemoe.run(place, lambda *now: told.append(now), SMALL, "threads")} == answers
+    assert told[-1][0] == told[-1][1] == len(told) - 1
 
 
 def test_points_are_ordered_as_precision_says(place, answers):
@@ -88,7 +102,7 @@ def test_points_are_ordered_as_precision_says(place, answers):
 
 def test_sweeps_are_read_at_equal_quality():
     def point(strength, quality, energy):
-        return Point(strength, quality, 0.1, 0.5, energy, energy, energy, energy)
+        return Point(strength, quality, 0.1, 0.5, energy, energy, 0.3, energy, energy)
 
     points = [point(0.0, 1.0, 4.0), point(0.2, 0.96, 3.0), point(0.4, 0.92, 1.0)]
     assert at_quality(points, 0.94).strength == pytest.approx(0.3)
@@ -103,7 +117,7 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     rows = json.loads(done.out)
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
-    energy = next(row for row in rows if row["claim_id"] == slicemoe_answers.FIG_9.format("energy_gain", "deepseek-v2-lite"))
+    energy = next(row for row in rows if row["claim_id"] == claimed.FIG_9.format("energy_gain", "deepseek-v2-lite"))
     assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
     assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
     assert "<= holds" in tokentape("claims", "slicemoe", "--store", place.root).out

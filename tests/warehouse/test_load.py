@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from warehouse.columns import COLUMNS
 from warehouse.load import CLAIMS, database_path, load
 from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
 from warehouse.sql import query
-from warehouse.tables import COLUMNS, RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
+from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
 
 N_CLAIMS = sum(1 for _ in csv.DictReader(CLAIMS.open(encoding="utf-8")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[dic
             )
     for metric, name in GAINS.items():
         held = f"hard budget {study.warmup_target_frac:g}, Cache-Prior {study.prior_strength:g}"
-        how = f"first ten steps of {study.models[0].name}, {study.warmup_capacity_gb:g} GB, {held}"
+        how = f"first ten steps of {study.models[0].name}, {study.held_capacity_gb:g} GB, {held}"
         rows.append(_row(FIG_10.format(metric), _warmup_gains(study, points, f"early_{name}"), how))
     return [*rows, *_by_geometry(study, machine)]
 
@@ -79,6 +79,7 @@ def gains_by_seed(
 ) -> list[dict[str, float]]:
     """Of DBSC over the high-bit cache at equal quality, seed by seed."""
     here = (pl.col("model_id") == model) & (pl.col("capacity_bytes") == capacity_bytes) & (pl.col("budget") == "none")
+    here &= (pl.col("pair") == study.pairs[0]) & (pl.col("router") == "cache_prior")
     baseline = _matched(study, points, here & (pl.col("configuration") == "high-bit"))
     sliced = (pl.col("configuration") == "dbsc") & (pl.col("tau") == tau) & (pl.col("warmup") == warmup)
     ours = _matched(study, points, here & sliced)
@@ -112,16 +113,19 @@ def _chosen_tau(study: Any, points: pl.DataFrame) -> float:
 
 def _anchor_bytes(study: Any, points: pl.DataFrame, model: str) -> int:
     """The anchor's cache: the one capacity of the model that is not among the study's."""
-    known = {round(gb * 1e9) for gb in (*study.capacities_gb, study.warmup_capacity_gb)}
+    known = {round(gb * 1e9) for gb in (*study.capacities_gb, study.held_capacity_gb)}
     (found,) = set(points.filter(pl.col("model_id") == model)["capacity_bytes"].unique().to_list()) - known
     return int(found)
 
 
 def _warmup_gains(study: Any, points: pl.DataFrame, name: str) -> list[float]:
-    held = points.filter((pl.col("model_id") == study.models[0].name) & (pl.col("budget") != "none")).sort("seed")
-    of_warmup: Callable[[str], list[Point]] = lambda warmup: [  # noqa: E731
-        Point(**row) for row in held.filter(pl.col("warmup") == warmup).select("strength", "quality_frac", *METRICS).to_dicts()
-    ]
+    budget = f"hard {study.warmup_target_frac:g}"
+    held = points.filter((pl.col("model_id") == study.models[0].name) & (pl.col("budget") == budget)).sort("seed")
+
+    def of_warmup(warmup: str) -> list[Point]:
+        chosen = held.filter((pl.col("warmup") == warmup) & (pl.col("configuration") == "dbsc"))
+        return [Point(**row) for row in chosen.select("strength", "quality_frac", *METRICS).to_dicts()]
+
     return [gains(empty, pcw)[name] for empty, pcw in zip(of_warmup("empty"), of_warmup("pcw"), strict=True)]
 
 

@@ -1,0 +1,84 @@
+"""What the SliceMoE study runs: study.toml, checked."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+NAME = "slicemoe"
+FILE = Path(__file__).parent / "study.toml"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Model(_Part):
+    """A model whose tapes are drawn. low_bit_cost: quality lost where all mass is at the low width."""
+
+    name: str
+    low_bit_cost: float
+    calibrates: bool
+
+
+class Captured(_Part):
+    """A model whose tapes are recorded; capacities as shares of its experts' bytes at the first pair."""
+
+    name: str
+    dataset: str
+    low_bit_cost: float
+    requests: int
+    prompt: int
+    output: int
+    capacities_frac: tuple[float, ...]
+
+
+class Live(_Part):
+    """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
+
+    name: str
+    dataset: str
+    pairs: tuple[str, ...]
+    targets: tuple[float, ...]
+    cache_frac: float
+    spare_cache_frac: float
+    fidelity_cache_frac: float
+    windows: int
+    prompt: int
+    output: int
+    schemes: tuple[str, ...]
+    scheme_pairs: tuple[str, ...]
+    whole_windows: int
+
+
+class Settings(_Part):
+    """study.toml."""
+
+    question: str
+    hardware: str
+    pairs: tuple[str, ...]
+    capacities_gb: tuple[float, ...]
+    seeds: tuple[int, ...]
+    requests: int
+    prompt: int
+    output: int
+    strengths: tuple[float, ...]
+    shares: tuple[float, ...]
+    taus: tuple[float, ...]
+    quality_frac: float
+    anchor_cached_frac: float
+    prior_strength: float
+    targets: tuple[float, ...]
+    warmup_target_frac: float
+    held_capacity_gb: float
+    windows: tuple[int, ...]
+    models: tuple[Model, ...]
+    captured: Captured
+    live: Live
+
+
+def settings() -> Settings:
+    """The study as shipped."""
+    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))

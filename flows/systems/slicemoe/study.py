@@ -1,0 +1,68 @@
+"""The SliceMoE study: sweeps over tapes, the policy inside a live model, and what both say about the paper's numbers.
+
+Only claims of role `calibrate` are fitted: the LRU miss rates, by the tapes' generator (capture/synthetic), and the gains of
+DeepSeek-V2-Lite, by the choice of tau among those of the study file. The other model's gains are predicted with that tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import polars as pl
+
+from flows.grid import load_hardware
+from flows.systems.slicemoe import live, sweeps
+from flows.systems.slicemoe.answers import answers
+from flows.systems.slicemoe.settings import NAME, Settings, settings
+from flows.workers import each, pool_of
+from warehouse.results import side_path, write_rows
+from warehouse.tape import Store
+
+__all__ = ["run", "settings"]
+
+
+def run(
+    store: Store,
+    progress: Callable[..., None],
+    chosen: Settings | None = None,
+    runner: str = "processes",
+    workers: int | None = None,
+) -> list[dict[str, Any]]:
+    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
+
+    A job is one file, written when it is complete: an interrupted study goes on where it stopped.
+    """
+    study = chosen or settings()
+    tapes = list(product(study.models, study.seeds))
+    recorded = [(study.captured, seed) for seed in study.seeds]
+    inside = live.jobs(study.live)
+    n_done, total = 0, len(tapes) + len(recorded) + len(inside)
+    progress(0, total, "")
+    for work, jobs in ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside)):
+        for job in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
+            n_done += 1
+            progress(n_done, total, _name(job))
+    points = pl.concat([_points(store, study, job) for job in tapes], how="vertical_relaxed")
+    made = answers(study, load_hardware(study.hardware), points)
+    write_rows(store, "answers", made, of=NAME)
+    return made
+
+
+def _with(work: Callable[..., None], uri: str, study: Settings, job: Any) -> None:
+    work(Store(uri), study, job)
+
+
+def _name(job: sweeps.Job | live.Job) -> str:
+    if isinstance(job, live.Job):
+        return " ".join([job.what, *(str(value) for _, value in job.parameters)])
+    model, seed = job
+    return f"{model.name}, seed {seed}"
+
+
+def _points(store: Store, study: Settings, job: sweeps.Job) -> pl.DataFrame:
+    path = side_path(store, "sliced_points", sweeps.points_of(study, sweeps.tape_of(store, study, job)))
+    with store.fs.open(path, "rb") as handle:
+        return pl.read_parquet(handle)

@@ -1,0 +1,159 @@
+"""Sweeps of sliced systems over one tape, synthetic or captured: rows of `sliced_points` and `warmup_points`.
+
+A tape's rows are one file per table, written when they are complete: an interrupted study goes on at the next tape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any
+
+from capture.run import CaptureSettings, capture
+from capture.synthetic.tape import SynthesisSettings, synthesize
+from flows.grid import load_hardware, source_sha256
+from flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
+from policies.matryoshka import MAT
+from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from replay.matched import sweep
+from replay.scores import Scores, scores_from_table
+from replay.sliced import replay_sliced, slices_of
+from replay.trace import Trace, trace_from_tables
+from replay.windows import window_costs
+from warehouse import models
+from warehouse.results import side_path, write_rows
+from warehouse.tape import Store
+
+CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
+Job = tuple[Model | Captured, int]  # and the seed of its tape
+
+
+@dataclass(frozen=True)
+class System:
+    """One line of a sweep, as table `sliced_points` names it."""
+
+    pair: str
+    configuration: str
+    tau: float | None = None
+    warmup: str = "last_layer"
+    router: str = "cache_prior"
+    target_frac: float | None = None
+
+    @property
+    def budget(self) -> str:
+        return "none" if self.target_frac is None else f"hard {self.target_frac:g}"
+
+    @property
+    def cache(self) -> SlicedCache:
+        pair = MAT.parse(self.pair)
+        return SlicedCache(bits_high=pair.high, bits_low=pair.low)
+
+    def composed(self) -> SliceMoE:
+        """The policy; the sweep puts the router in."""
+        precision = PRECISIONS[self.configuration](**({} if self.tau is None else {"tau": self.tau}))
+        budget = BUDGETS["none"]() if self.target_frac is None else BUDGETS["hard"](target_frac=self.target_frac)
+        return SliceMoE(cache=self.cache, precision=precision, budget=budget, warmup=WARMUPS[self.warmup]())
+
+
+Sweep = tuple[System, tuple[float, ...], int]  # strengths of the router, bytes of the cache
+
+
+def tape_of(store: Store, study: Settings, job: Job) -> str:
+    """The job's tape, drawn or recorded where it is missing."""
+    model, seed = job
+    return _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
+
+
+def of_tape(store: Store, study: Settings, job: Job) -> None:
+    """Writes what is missing of one tape's rows."""
+    (model, seed), trace_id = job, tape_of(store, study, job)
+    if store.fs.exists(side_path(store, "sliced_points", points_of(study, trace_id))):  # written last
+        return
+    trace, scores = _read(store, trace_id)
+    machine = load_hardware(study.hardware)
+    where = {"study": NAME, "trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
+    if not isinstance(model, Captured):
+        warmups = _warmups(study, trace, scores, seed)
+        write_rows(store, "warmup_points", [{**where, **row} for row in warmups], of=points_of(study, trace_id))
+    rows = []
+    for system, strengths, capacity_bytes in _sweeps(study, model, trace):
+        made = sweep(
+            trace, scores, system.composed(), system.router, strengths, model.low_bit_cost, machine, capacity_bytes, seed
+        )
+        named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
+        rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
+    write_rows(store, "sliced_points", rows, of=points_of(study, trace_id))
+
+
+def points_of(study: Settings, trace_id: str) -> str:
+    """What a tape's rows are of: the tape, the settings and the code that decide them."""
+    settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
+    return f"{NAME}/{trace_id}/{settings}/{load_hardware(study.hardware).sha256}/{source_sha256()}"
+
+
+def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:
+    drawn = SynthesisSettings(requests=study.requests, prompt=study.prompt, output=study.output, seed=seed, scores=True)
+    return synthesize(model.name, models.load(model.name).geometry, drawn, store)
+
+
+def _recorded(store: Store, model: Captured, seed: int) -> str:
+    """The seed draws what the model writes: sampled at its own temperature."""
+    settings = CaptureSettings(
+        model=model.name,
+        dataset=model.dataset,
+        max_requests=model.requests,
+        max_prompt_tokens=model.prompt,
+        max_new_tokens=model.output,
+        temperature=1.0,
+        seed=seed,
+    )
+    return capture(settings, store, resume=True)
+
+
+def _read(store: Store, trace_id: str) -> tuple[Trace, Scores]:
+    tape = store.open(trace_id)
+    trace = trace_from_tables(trace_id, tape.geometry, tape.manifest.origin, tape.read("routing"), tape.read("passes"))
+    return trace, scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
+
+
+def _sweeps(study: Settings, model: Model | Captured, trace: Trace) -> list[Sweep]:
+    """Every sweep of one tape, each once."""
+    if isinstance(model, Captured):
+        whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, System(study.pairs[0], "high-bit").cache))
+        capacities = [round(share * whole_bytes) for share in model.capacities_frac]
+        return [s for capacity, pair in product(capacities, study.pairs) for s in _unheld(study, pair, capacity)]
+    capacities = [round(gb * 1e9) for gb in study.capacities_gb]
+    found = [s for capacity, pair in product(capacities, study.pairs) for s in _unheld(study, pair, capacity)]
+    baseline, dbsc = System(study.pairs[0], "high-bit"), System(study.pairs[0], "dbsc", study.taus[0])
+    held_bytes, prior = round(study.held_capacity_gb * 1e9), (study.prior_strength,)
+    for target_frac in study.targets:
+        found.append((replace(baseline, target_frac=target_frac), (0.0, *prior), held_bytes))
+        found += [
+            (replace(s, target_frac=target_frac), prior, held_bytes) for s in (replace(baseline, configuration="low-bit"), dbsc)
+        ]
+    held = replace(dbsc, target_frac=study.warmup_target_frac)
+    found += [(replace(held, warmup=warmup), prior, held_bytes) for warmup in WARMUPS]
+    expert_bytes = sum(slices_of(trace.geometry, baseline.cache))
+    found.append((baseline, (0.0, *prior), round(study.anchor_cached_frac * trace.n_keys * expert_bytes)))
+    return list(dict.fromkeys(found))
+
+
+def _unheld(study: Settings, pair: str, capacity_bytes: int) -> list[Sweep]:
+    """Every system without a budget, at one pair of widths and one cache."""
+    systems = [System(pair, name) for name in CONFIGURATIONS]
+    systems += [System(pair, "dbsc", tau, warmup) for tau in study.taus for warmup in ("last_layer", "pcw")]
+    cumsum = System(pair, "high-bit", router="cumsum")
+    return [*((system, study.strengths, capacity_bytes) for system in systems), (cumsum, study.shares, capacity_bytes)]
+
+
+def _warmups(study: Settings, trace: Trace, scores: Scores, seed: int) -> list[dict[str, Any]]:
+    """DBSC under the warm-ups' budget from every initial state, over growing windows."""
+    held = System(study.pairs[0], "dbsc", study.taus[0], target_frac=study.warmup_target_frac)
+    capacity_bytes, machine = round(study.held_capacity_gb * 1e9), load_hardware(study.hardware)
+    rows = []
+    for warmup in WARMUPS:
+        policy = replace(replace(held, warmup=warmup).composed(), router=ROUTERS["cache_prior"](strength=study.prior_strength))
+        result = replay_sliced(trace, scores, policy, machine, capacity_bytes, start="cold", seed=seed)
+        named = {"warmup": warmup, "budget": held.budget, "strength": study.prior_strength, "capacity_bytes": capacity_bytes}
+        rows += [{**named, **costs} for costs in window_costs(trace, result, study.windows)]
+    return rows
