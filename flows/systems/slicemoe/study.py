@@ -41,18 +41,20 @@ def run(
     inside = live.jobs(study.live)
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
+    points = []
     for work, jobs in ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside)):
-        for job in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
+        for job, path in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
             n_done += 1
             progress(n_done, total, _name(job))
-    points = pl.concat([_points(store, study, job) for job in tapes], how="vertical_relaxed")
-    made = answers(study, load_hardware(study.hardware), points)
+            if job in tapes:
+                points.append(_read(store, path))
+    made = answers(study, load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed"))
     write_rows(store, "answers", made, of=NAME)
     return made
 
 
-def _with(work: Callable[..., None], uri: str, study: Settings, job: Any) -> None:
-    work(Store(uri), study, job)
+def _with(work: Callable[..., Any], uri: str, study: Settings, job: Any) -> Any:
+    return work(Store(uri), study, job)
 
 
 def _name(job: sweeps.Job | live.Job) -> str:
@@ -62,7 +64,6 @@ def _name(job: sweeps.Job | live.Job) -> str:
     return f"{model.name}, seed {seed}"
 
 
-def _points(store: Store, study: Settings, job: sweeps.Job) -> pl.DataFrame:
-    path = side_path(store, "sliced_points", sweeps.points_of(study, sweeps.tape_of(store, study, job)))
+def _read(store: Store, path: str) -> pl.DataFrame:
     with store.fs.open(path, "rb") as handle:
         return pl.read_parquet(handle)
