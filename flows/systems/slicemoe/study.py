@@ -18,7 +18,7 @@ from flows.systems.slicemoe import live, sweeps
 from flows.systems.slicemoe.answers import answers
 from flows.systems.slicemoe.settings import NAME, Settings, settings
 from flows.workers import each, pool_of
-from warehouse.results import side_path, write_rows
+from warehouse.results import write_rows
 from warehouse.tape import Store
 
 __all__ = ["run", "settings"]
