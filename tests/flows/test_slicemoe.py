@@ -28,7 +28,8 @@ SMALL = SHIPPED.model_copy(
         ),
         "live": SHIPPED.live.model_copy(
             update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 14, "whole_windows": 1,
-                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",)}
+                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",),
+                    "answered": (SHIPPED.live.answered[1].model_copy(update={"items": 1, "targets": (0.2,)}),)}
         ),
     }
 )  # fmt: skip

@@ -35,6 +35,15 @@ class Captured(_Part):
     capacities_frac: tuple[float, ...]
 
 
+class Answered(_Part):
+    """A data set with answers, under each of the budgets and without one; items per seed."""
+
+    dataset: str
+    items: int
+    free_steps: int
+    targets: tuple[float, ...]
+
+
 class Live(_Part):
     """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
 
@@ -51,6 +60,7 @@ class Live(_Part):
     schemes: tuple[str, ...]
     scheme_pairs: tuple[str, ...]
     whole_windows: int
+    answered: tuple[Answered, ...]
 
 
 class Settings(_Part):

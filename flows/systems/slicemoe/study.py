@@ -38,7 +38,7 @@ def run(
     study = chosen or settings()
     tapes = list(product(study.models, study.seeds))
     recorded = [(study.captured, seed) for seed in study.seeds]
-    inside = live.jobs(study.live)
+    inside = live.jobs(study)
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
     points = []
@@ -59,7 +59,7 @@ def _with(work: Callable[..., Any], uri: str, study: Settings, job: Any) -> Any:
 
 def _name(job: sweeps.Job | live.Job) -> str:
     if isinstance(job, live.Job):
-        return " ".join([job.what, *(str(value) for _, value in job.parameters)])
+        return str(job)
     model, seed = job
     return f"{model.name}, seed {seed}"
 
