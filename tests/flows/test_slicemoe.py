@@ -27,7 +27,8 @@ SMALL = SHIPPED.model_copy(
             update={"requests": 1, "prompt": 32, "output": 17, "capacities_frac": (0.375,)}
         ),
         "live": SHIPPED.live.model_copy(
-            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 14, "whole_windows": 1,
+            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 24, "whole_windows": 1,
+                    "fidelity": SHIPPED.live.fidelity[:1],
                     "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",),
                     "answered": (SHIPPED.live.answered[1].model_copy(update={"items": 1, "targets": (0.2,)}),)}
         ),
@@ -59,6 +60,7 @@ def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
     assert {roles[claim_id] for claim_id in answers} == {"calibrate", "predict", "report"}
     qwen = [row for claim_id, row in answers.items() if "qwen" in claim_id and "fig-9" in claim_id]
     assert len(qwen) == 2
+    assert {row["location"] for row in claims().to_pylist() if row["value"] is None and row["claim_id"] in answers} == {"project"}
     assert all("predicted with the other model's tau" in row["how"] for row in qwen)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from flows.sliced_policy import inside_model
 from hw.spec import HardwareSpec
 from replay.matched import METRICS, Point, at_quality, gains
 from warehouse import models
@@ -17,6 +19,8 @@ from warehouse.load import claims
 FIG_9 = "slicemoe/6.3-fig-9/decode_{}/max/{}/dbsc-over-high-bit-cache-prior-at-matched-accuracy"
 FIG_10 = "slicemoe/6.3-fig-10/decode_{}/pcw-over-empty-initial-cache"
 ANCHOR = "slicemoe/secondary-source-arxiv-2412.00099/miss_rate/{}/{}-half-of-the-experts-cached"
+FIDELITY = "slicemoe/project/open_over_closed_loop_{}/mean/{}/{}"
+FIDELITY_METRICS = ("miss_frac", "flash_bytes_per_token", "step_s")
 FLASH_OVER_DRAM = "slicemoe/1/dram_over_flash_energy_efficiency/more-than"
 CACHED_SHARE = "slicemoe/6.1/cached_share_of_high_bit_experts/3.6-gb-cache"
 PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
@@ -144,3 +148,18 @@ def _by_geometry(study: Any, machine: HardwareSpec) -> list[dict[str, Any]]:
         _row(CACHED_SHARE, [max(shares)], f"largest of {len(shares)} models at MAT84"),
         _row(PER_LAYER, [min(per_layer)], f"least of {len(per_layer)} models at MAT84"),
     ]
+
+
+def fidelity_answers(study: Any, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Open loop over closed loop from rows of table `fidelity`, for the project's own claims; bands over seeds."""
+    live, found = study.live, []
+    how = f"replay of the natural tape over the closed loop, {live.fidelity_cache_frac:g} of the experts cached, {live.dataset}"
+    for compared in live.fidelity:
+        tried = inside_model(compared.parameters, live.fidelity_cache_frac).parameters
+        mine = [row for row in rows if row["model_id"] == live.name and json.loads(row["parameters"]) == tried]
+        for metric in FIDELITY_METRICS:
+            pairs = [(row["open_loop"], row["closed_loop"]) for row in mine if row["metric"] == metric]
+            ratios = [opened / closed for opened, closed in pairs if closed]
+            if ratios:  # a text so short that nothing is counted says nothing
+                found.append(_row(FIDELITY.format(metric, live.name, compared.name), ratios, how))
+    return found

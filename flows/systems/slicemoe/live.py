@@ -56,8 +56,9 @@ def jobs(study: Settings) -> list[Job]:
     texts = Effort(live.windows, live.prompt, live.output, live.whole_windows)
     on_text = partial(Job, model=live.name, dataset=live.dataset, seeds=study.seeds, effort=texts)
     found = [on_text("orderings", "orderings"), on_text("quality", "schemes")]
-    routed = (("router", "cache_prior"), ("precision", "high-bit"))
-    found.append(on_text("fidelity", "fidelity", parameters=routed, cache_frac=live.fidelity_cache_frac))
+    for compared in live.fidelity:
+        routed = tuple(compared.parameters.items())
+        found.append(on_text("fidelity", "fidelity", parameters=routed, cache_frac=live.fidelity_cache_frac))
     for pair, precision in product(live.pairs, PRECISIONS):
         held = _held(pair, precision, live.targets)
         found += [on_text("quality", "policy", parameters=chosen, cache_frac=live.cache_frac) for chosen in held]

@@ -35,6 +35,13 @@ class Captured(_Part):
     capacities_frac: tuple[float, ...]
 
 
+class Fidelity(_Part):
+    """A rerouting policy whose replay is compared with the closed loop."""
+
+    name: str
+    parameters: dict[str, str | float]
+
+
 class Answered(_Part):
     """A data set with answers, under each of the budgets and without one; items per seed."""
 
@@ -54,6 +61,7 @@ class Live(_Part):
     cache_frac: float
     spare_cache_frac: float
     fidelity_cache_frac: float
+    fidelity: tuple[Fidelity, ...]
     windows: int
     prompt: int
     output: int

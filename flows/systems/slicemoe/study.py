@@ -15,10 +15,10 @@ import polars as pl
 
 from flows.grid import load_hardware
 from flows.systems.slicemoe import live, sweeps
-from flows.systems.slicemoe.answers import answers
+from flows.systems.slicemoe.answers import answers, fidelity_answers
 from flows.systems.slicemoe.settings import NAME, Settings, settings
 from flows.workers import each, pool_of
-from warehouse.results import write_rows
+from warehouse.results import read_rows, write_rows
 from warehouse.tape import Store
 
 __all__ = ["run", "settings"]
@@ -49,6 +49,7 @@ def run(
             if job in tapes:
                 points.append(_read(store, path))
     made = answers(study, load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed"))
+    made += fidelity_answers(study, read_rows(store, "fidelity"))
     write_rows(store, "answers", made, of=NAME)
     return made
 
