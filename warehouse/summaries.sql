@@ -50,9 +50,9 @@ create or replace temp view tape_gates as
 select layer, position, pass_id, list_reverse_sort(gate_weights::double[]) as weights, list_sum(weights) as total
 from tape_routing where total > 0 and isfinite(total);
 
--- tau: the thresholds of the SliceMoE study. At most 64 bins, so that a long tape stays small.
+-- tau: the thresholds of the SliceMoE study. At most 32 bins, so that a long tape stays small.
 insert into critical_experts
-with binned as (select greatest(1, ceil((max(position) + 1) / 64))::integer as bin_tokens from tape_gates)
+with binned as (select greatest(1, ceil((max(position) + 1) / 32))::integer as bin_tokens from tape_gates)
 select trace_id, layer, tau, position // bin_tokens * bin_tokens as first_position, bin_tokens, count(*) as n_routed,
     sum(len(list_filter(weights, lambda w: w / total > tau)))
 from tape, tape_gates, binned, (select unnest([0.35, 0.5, 0.7])::double as tau)

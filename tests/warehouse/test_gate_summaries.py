@@ -100,15 +100,15 @@ def test_early_selections_are_those_of_the_first_ten_decode_positions(store: Sto
 def test_critical_experts_are_counted_by_layer_tau_and_bin(store: Store) -> None:
     n_routed, n_critical = Counter(), Counter()
     for row in routed():
-        first = row["position"] // 2 * 2  # 105 positions in bins of two
+        first = row["position"] // 4 * 4  # 105 positions in bins of four
         if row["gate_weights"] is not None:
             weights = np.array(row["gate_weights"], np.float32).astype(np.float64)
             for tau in TAUS:
                 n_routed[row["layer"], tau, first] += 1
                 n_critical[row["layer"], tau, first] += int((weights / weights.sum() > tau).sum())
     found = summary(stored(store, routed()), "critical_experts")
-    assert found.rows() == [(*key, 2, n, n_critical[key]) for key, n in sorted(n_routed.items())]
-    assert found["first_position"].n_unique() <= 64
+    assert found.rows() == [(*key, 4, n, n_critical[key]) for key, n in sorted(n_routed.items())]
+    assert found["first_position"].n_unique() <= 32
 
 
 def test_gate_curves_are_means_by_rank(store: Store) -> None:
