@@ -16,6 +16,7 @@ import polars as pl
 from flows.grid import load_hardware
 from flows.systems.slicemoe import live, sweeps
 from flows.systems.slicemoe.answers import answers
+from flows.systems.slicemoe.operating import operating_points
 from flows.systems.slicemoe.settings import NAME, Settings, settings
 from flows.workers import each, pool_of
 from warehouse.results import side_path, write_rows
@@ -46,8 +47,10 @@ def run(
             n_done += 1
             progress(n_done, total, _name(job))
     points = pl.concat([_points(store, study, job) for job in tapes], how="vertical_relaxed")
-    made = answers(study, load_hardware(study.hardware), points)
+    machine = load_hardware(study.hardware)
+    made = answers(study, machine, points)
     write_rows(store, "answers", made, of=NAME)
+    write_rows(store, "operating_points", operating_points(study, machine, points), of=NAME)
     return made
 
 
