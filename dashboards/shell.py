@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """One HTML file. choices: one row per selection that exists, best first; data: named rows the charts share."""
+    """One HTML file. choices: one row per selection that exists, best first; data: named rows the charts share.
+
+    A row that names some of the controls only leaves the others as they are.
+    """
 
     file: str
     title: str
@@ -61,6 +64,29 @@ class Page:
     choices: tuple[Mapping[str, str], ...] = ()
     data: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a page takes in at its end: figures with menus, selections and rows of their own."""
+
+    figures: tuple[Figure, ...]
+    controls: tuple[Control, ...] = ()
+    choices: tuple[Mapping[str, str], ...] = ()
+    data: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+
+
+def with_parts(page: Page, *parts: Part) -> Page:
+    """The page and the parts as one."""
+    for part in parts:
+        page = replace(
+            page,
+            figures=(*page.figures, *part.figures),
+            controls=(*page.controls, *part.controls),
+            choices=(*page.choices, *part.choices),
+            data={**page.data, **part.data},
+        )
+    return page
 
 
 def render(page: Page, pages: list[tuple[str, str]]) -> str:
@@ -103,7 +129,7 @@ def _spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 
 def _key(page: Page, figure: Figure) -> str:
-    first = page.choices[0] if page.choices else {}
+    first = {name: value for choice in reversed(page.choices) for name, value in choice.items()}
     return "|".join(first.get(name, "") for name in figure.depends)
 
 

@@ -11,10 +11,11 @@ import polars as pl
 
 from dashboards import slicemoe_answers as answers
 from dashboards import slicemoe_charts as charts
+from dashboards import slicemoe_operating, slicemoe_tape
 from dashboards import slicemoe_rows as rows
 from dashboards import slicemoe_words as words
 from dashboards.answers import percent
-from dashboards.shell import Control, Figure, Page
+from dashboards.shell import Control, Figure, Page, with_parts
 
 FILE, TITLE = "slicemoe.html", "SliceMoE"
 LEAD = (
@@ -38,7 +39,7 @@ PROXY = "Kept gate mass is a proxy that a replay can see, less a charge for low 
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
-    """The page over everything recorded; `size` says how many live setups and how many fidelity setups it carries."""
+    """The page over everything recorded; `size` says how many live setups, fidelity setups and tapes it carries."""
     claims = words.claims(rows.claims(connection))
     gains = words.gains(rows.gains(connection), rows.paper_gains(connection))
     sweeps = words.configured(rows.sweeps(connection))
@@ -61,7 +62,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         Control("setup", "Live model"),
     )
     start = choices[0] if choices else {}
-    return Page(
+    own = Page(
         FILE,
         TITLE,
         LEAD,
@@ -76,6 +77,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         choices=tuple(choices),
         data={name: frame for name, frame in data.items() if not frame.is_empty()},
     )
+    return with_parts(own, slicemoe_operating.part(connection), slicemoe_tape.part(connection, size))
 
 
 def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, claims: pl.DataFrame) -> list[dict[str, str]]:

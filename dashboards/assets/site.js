@@ -7,10 +7,12 @@ const views = new Map();
 const chosen = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const PICK = "policy_pick_store"; // where Vega-Lite keeps what is picked in a legend
 
+// A row of choices that does not name a menu leaves it as it is.
 function optionsOf(index) {
+  const { name } = page.controls[index];
   const earlier = page.controls.slice(0, index).map((control) => control.name);
-  const rows = page.choices.filter((row) => earlier.every((name) => row[name] === chosen[name]));
-  return [...new Set(rows.map((row) => row[page.controls[index].name]))];
+  const fits = (row) => name in row && earlier.every((other) => !(other in row) || row[other] === chosen[other]);
+  return [...new Set(page.choices.filter(fits).map((row) => row[name]))];
 }
 
 // Every menu offers what exists together with the menus before it; a choice that no longer exists falls back to the first.
@@ -40,11 +42,13 @@ function showParts() {
   for (const part of document.querySelectorAll("[data-when]")) part.hidden = chosen[part.dataset.when] !== part.dataset.is;
 }
 
-// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room.
-function show(view, name) {
+// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room. A chart that has no rows for
+// the choices is hidden and keeps what it drew.
+async function show(view, name) {
+  if (document.getElementById(name).hidden) return;
   const known = page.charts[name].spec.params?.map((param) => param.name) ?? [];
   for (const [key, value] of Object.entries(chosen)) if (known.includes(key)) view.signal(key, value);
-  return view.resize().runAsync();
+  await view.resize().runAsync();
 }
 
 // What is picked in one legend is picked in all charts. Every view gets tuples of its own: Vega marks the ones it holds.

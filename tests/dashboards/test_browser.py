@@ -31,7 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 
 @pytest.mark.parametrize(
     ("file", "n_charts"),
-    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 6), ("validation.html", 4)],
+    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 9), ("validation.html", 4)],
 )
 def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
     assert sorted(p.name for p in site.glob("*.html")) == PAGES

@@ -16,6 +16,7 @@ import polars as pl
 from flows.grid import load_hardware
 from flows.systems.slicemoe import live, sweeps
 from flows.systems.slicemoe.answers import answers, fidelity_answers
+from flows.systems.slicemoe.operating import operating_points
 from flows.systems.slicemoe.settings import NAME, Settings, settings
 from flows.workers import each, pool_of
 from warehouse.results import read_rows, write_rows
@@ -48,9 +49,10 @@ def run(
             progress(n_done, total, _name(job))
             if job in tapes:
                 points.append(_read(store, path))
-    made = answers(study, load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed"))
-    made += fidelity_answers(study, read_rows(store, "fidelity"))
+    machine, swept = load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed")
+    made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
     write_rows(store, "answers", made, of=NAME)
+    write_rows(store, "operating_points", operating_points(study, machine, swept), of=NAME)
     return made
 
 
