@@ -42,14 +42,14 @@ def run(
     inside = live.jobs(study)
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
-    points = []
+    points: dict[sweeps.Job, pl.DataFrame] = {}
     for work, jobs in ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside)):
         for job, path in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
             n_done += 1
             progress(n_done, total, _name(job))
             if job in tapes:
-                points.append(_read(store, path))
-    machine, swept = load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed")
+                points[job] = _read(store, path)
+    machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
     made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
     write_rows(store, "answers", made, of=NAME)
     write_rows(store, "operating_points", operating_points(study, machine, swept), of=NAME)
