@@ -79,34 +79,50 @@ def claims() -> alt.LayerChart:
     return alt.layer(paper, band, points, *words).properties(width=PLOT, height=alt.Step(36))
 
 
-def flash(panels: Sequence[str], names: Sequence[str]) -> alt.FacetChart:
+def flash(panels: Sequence[str], names: Sequence[str]) -> alt.VConcatChart:
     """Flash's share of a decoded token's energy against the misses that a budget allows; a panel per model."""
-    base = alt.Chart(alt.NamedData("flash"))
-    x, y = allowed(), alt.Y("flash:Q", title="Flash's share of the energy (%)", axis=PERCENT, scale=alt.Scale(zero=False))
-    colour, shape, _ = looks("configuration", names, columns=6)
+    y = alt.Y("flash:Q", title="Flash's share of the energy (%)", axis=PERCENT, scale=alt.Scale(zero=False))
     tips = [
-        alt.Tooltip("configuration:N"),
-        alt.Tooltip("target:Q", title="allowed", format=".0%"),
         alt.Tooltip("flash:Q", title="Flash's share", format=".1%"),
         alt.Tooltip("low:Q", title="least of seeds", format=".1%"),
         alt.Tooltip("high:Q", title="most of seeds", format=".1%"),
-        alt.Tooltip("miss:Q", title="misses", format=".2%"),
         alt.Tooltip("seeds:Q"),
     ]
-    band = base.mark_area(opacity=0.2).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
-    line = base.mark_line().encode(x, y, colour)
-    points = base.mark_point().encode(x, y, colour, shape, tooltip=tips)
-    return (
-        alt.layer(band, line, points)
-        .properties(width=WIDE / 2, height=220)
-        .facet(alt.Facet("panel:N", title=None, sort=list(panels), header=HEADER), columns=2, spacing=24)
+    return by_budget("flash", panels, names, y, ("low", "high"), tips)
+
+
+def by_budget(
+    data: str,
+    panels: Sequence[str],
+    names: Sequence[str],
+    y: alt.Y,
+    ends: tuple[str, str],
+    tips: Sequence[alt.Tooltip],
+    where: str = "true",
+    params: Sequence[alt.Parameter] = (),
+) -> alt.VConcatChart:
+    """A quantity, and below it the misses really had, against the misses that a budget allows. ends: columns of y's band."""
+    base = alt.Chart(alt.NamedData(data))
+    marks = alt.Axis(format=".0~%", values=BUDGETS)
+    x = alt.X(
+        "target:Q", title="allowed miss rate (%, log scale)", scale=alt.Scale(type="log", nice=False, padding=16), axis=marks
     )
+    misses = alt.Y("miss:Q", title="misses (%, log)", scale=alt.Scale(type="log", nice=False, padding=10), axis=marks)
+    colour, shape, dash = looks("configuration", names, columns=6)
+    said = [alt.Tooltip("configuration:N"), alt.Tooltip("target:Q", title="allowed", format=".0%")]
+    said += [alt.Tooltip("miss:Q", title="misses", format=".2%"), *tips]
 
+    def row(y: alt.Y, low: str, high: str, tall: int, *below: alt.Chart) -> alt.FacetChart:
+        band = base.mark_area(opacity=0.15).encode(x, alt.Y(f"{low}:Q"), alt.Y2(f"{high}:Q"), colour)
+        line = base.mark_line(strokeWidth=2).encode(x, y, colour, dash)
+        points = base.mark_point().encode(x, y, colour, shape, tooltip=said)
+        drawn = alt.layer(*below, band, line, points).properties(width=WIDE / 2, height=tall).transform_filter(where)
+        return drawn.facet(alt.Facet("panel:N", title=None, sort=list(panels), header=HEADER), columns=2, spacing=24)
 
-def allowed() -> alt.X:
-    """The axis of budgets."""
-    scale = alt.Scale(type="log", nice=False, padding=16)
-    return alt.X("target:Q", title="allowed miss rate (%, log scale)", scale=scale, axis=alt.Axis(format=".0~%", values=BUDGETS))
+    allowed = base.mark_line(color=theme.INK, strokeDash=[3, 3], strokeWidth=1.2).encode(x, alt.Y("target:Q"))
+    rows = row(y, *ends, 230), row(misses, "miss_low", "miss_high", 130, allowed)
+    # Not add_params: of facets one below the other it asks for names that they do not have (altair 6.3).
+    return alt.vconcat(*rows, spacing=14, params=[made.param for made in params])
 
 
 def gains(start: Mapping[str, str], names: Sequence[str], gigabytes: Sequence[float]) -> alt.FacetChart:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from dashboards import theme
-from dashboards.slicemoe_charts import HEADER, WIDE, allowed, looks
+from dashboards.slicemoe_charts import HEADER, WIDE, by_budget, looks
 
 SCHEMES = {
     "base_asym": "asymmetric,|at the low width",
@@ -77,46 +77,17 @@ def sparing(start: Mapping[str, str]) -> alt.LayerChart:
         alt.X("worse_low:Q"), y, alt.X2("worse_high:Q")
     )
     points = base.mark_point(color=theme.VERMILLION, size=80, shape="triangle-up").encode(x, y, tooltip=tips)
-    words = _columns(base, y, {"said_misses": ("misses: high-bit and DBSC", 20), "said_verdict": ("DBSC", 240)}, ROOM_WIDE)
+    words = _columns(
+        base, y, {"said_misses": ("misses: high-bit and DBSC", 20), "said_verdict": ("quality of DBSC", 240)}, ROOM_WIDE
+    )
     return alt.layer(zero, band, points, *words).properties(width=ROOM_WIDE, height=alt.Step(30))
 
 
 def budgets(start: Mapping[str, str], names: Sequence[str], panels: Sequence[str]) -> alt.VConcatChart:
-    """Quality and misses inside a model against the misses that a hard budget allows; a panel per cache."""
-    held = "datum.setup === setup && datum.budget === 'hard'"
-    base = alt.Chart(alt.NamedData("live"))
-    colour, shape, dash = looks("configuration", names, columns=6)
-    tips = [
-        alt.Tooltip("configuration:N"),
-        alt.Tooltip("target:Q", title="allowed", format=".0%"),
-        alt.Tooltip("miss:Q", title="misses", format=".2%"),
-        *_level_tips(),
-    ]
-    misses = alt.Y(
-        "miss:Q",
-        title="measured misses (%, log)",
-        scale=alt.Scale(type="log", nice=False, padding=10),
-        axis=alt.Axis(format=".0~%", values=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1]),
-    )
-    rows = []
-    for y, low, high, tall in (
-        (_level("perplexity, or exact match (%)"), "least", "most", 240),
-        (misses, "miss_low", "miss_high", 150),
-    ):
-        x = allowed()
-        band = base.mark_area(opacity=0.12).encode(x, alt.Y(f"{low}:Q"), alt.Y2(f"{high}:Q"), colour)
-        line = base.mark_line(strokeWidth=2).encode(x, y, colour, dash)
-        points = base.mark_point().encode(x, y, colour, shape, tooltip=tips)
-        layers = [band, line, points]
-        if tall < 200:
-            layers.insert(0, base.mark_line(color=theme.INK, strokeDash=[3, 3], strokeWidth=1.2).encode(x, alt.Y("target:Q")))
-        header = HEADER if tall > 200 else alt.Header(labels=False)
-        facet = alt.Facet("panel:N", title=None, sort=list(panels), header=header)
-        rows.append(
-            alt.layer(*layers).properties(width=WIDE / 2, height=tall).transform_filter(held).facet(facet, columns=2, spacing=24)
-        )
-    # Not add_params: of facets one below the other it asks for names that they do not have (altair 6.3).
-    return alt.vconcat(*rows, spacing=14, params=[_setup(start).param])
+    """Quality and misses inside a model against the misses that a hard budget allows; a panel per pair and cache."""
+    held = "datum.setup === setup && datum.budget === 'hard' && isValid(datum.target)"
+    y = _level("perplexity, or exact match (%)")
+    return by_budget("live", panels, names, y, ("least", "most"), _level_tips(), held, [_setup(start)])
 
 
 def schemes(pairs: Sequence[str]) -> alt.LayerChart:

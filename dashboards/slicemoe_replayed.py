@@ -44,7 +44,8 @@ def flash(found: pl.DataFrame) -> Figure:
         {} if found.is_empty() else {"": answers.flash(found)},
         (),
         f"Replayed under a hard budget. High-bit routes as the model does; Cache-Prior is the same cache with that router at "
-        f"{strength:g}, as low-bit and DBSC have it. What a budget costs in quality: the next figure. {SEEDS}"
+        f"{strength:g}, as low-bit and DBSC have it. Dashed: misses as allowed. "
+        f"What a budget costs in quality: the next figure. {SEEDS}"
         if strength is not None
         else "",
         NO_BUDGETS,

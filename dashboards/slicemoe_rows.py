@@ -95,7 +95,8 @@ from sliced_points where study = 'slicemoe' and budget like 'hard %' and warmup 
 
 _FLASH = f"""
 select * exclude (flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac) as flash,
-    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac) as miss
+    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac) as miss,
+    min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high
 from ({_BUDGETS}) group by all order by all
 """
 
