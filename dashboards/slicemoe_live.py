@@ -47,12 +47,12 @@ def budgets(live: pl.DataFrame, start: dict[str, str]) -> Figure:
 
 
 def live(found: pl.DataFrame, start: dict[str, str]) -> Figure:
-    held = found.filter("is_held")
+    drawn = found.filter("is_drawn")
     return Figure(
         "live",
         "What does a live model lose at which miss rate?",
-        None if held.is_empty() else charts.live(start, drawing_order(held["configuration"]), words.panels(held)),
-        {str(setup): answers.live(of) for (setup,), of in held.partition_by("setup", as_dict=True).items()},
+        None if drawn.is_empty() else charts.live(start, drawing_order(drawn["configuration"]), words.panels(drawn)),
+        {str(setup): answers.live(of) for (setup,), of in drawn.partition_by("setup", as_dict=True).items()},
         ("setup",),
         "Measured closed loop: the policy runs inside the model. Each point is a budget; ringed: none. Low-bit reads the prompt "
         "and decodes at the low width, AMAT the prompt at the high one; DBSC completes the experts that matter most. "

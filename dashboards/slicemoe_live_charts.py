@@ -53,7 +53,7 @@ def live(start: Mapping[str, str], names: Sequence[str], panels: Sequence[str]) 
         alt.layer(band, ends, across, line, points, rings)
         .properties(width=WIDE / 2, height=280)
         .add_params(_setup(start))
-        .transform_filter("datum.setup === setup && datum.is_held")
+        .transform_filter("datum.setup === setup && datum.is_drawn")
         .facet(alt.Facet("panel:N", title=None, sort=list(panels), header=HEADER), columns=2, spacing=24)
     )
 

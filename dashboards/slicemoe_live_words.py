@@ -21,7 +21,10 @@ QUANTITIES = {
 
 
 def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    """Live rows of the `size` setups that have most of them, each named in words; is_held: its panel has budgets."""
+    """Live rows of the `size` setups that have most of them, each named in words.
+
+    is_drawn: the panel has budgets, or none of its setup has.
+    """
     tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
     budget = (
         pl.when(pl.col("target").is_null())
@@ -34,8 +37,9 @@ def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
     named = configured(found.with_columns(panel=pl.col("pair") + pl.Series(at, dtype=pl.String))).with_columns(
         pl.concat_str("configuration", tau), budget_words=budget, **{name: pl.col(of) * scale for name, of in shown.items()}
     )
+    has_budget = pl.col("target").is_not_null().any()
     setups = _with_setup(named, ("model", "dataset", "rest")).with_columns(
-        is_held=pl.col("target").is_not_null().any().over("setup", "panel")
+        is_drawn=has_budget.over("setup", "panel") | ~has_budget.over("setup")
     )
     return _largest(setups, size).drop("rest", "tau")
 

@@ -50,8 +50,10 @@ function showParts() {
   for (const part of document.querySelectorAll("[data-when]")) part.hidden = chosen[part.dataset.when] !== part.dataset.is;
 }
 
-// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room.
+// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room. A hidden chart keeps its rows:
+// of these choices there are none.
 function show(view, name) {
+  if (document.getElementById(name).hidden) return view;
   const known = page.charts[name].spec.params?.map((param) => param.name) ?? [];
   for (const [key, value] of Object.entries(chosen)) if (known.includes(key)) view.signal(key, value);
   return view.resize().runAsync();

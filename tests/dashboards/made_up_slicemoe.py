@@ -146,6 +146,12 @@ def add_live(rows: dict[str, list[dict]], with_spare_cache: bool = True) -> None
     rows["quality"].append(rows["quality"][0] | {"policy": "none", "parameters": "{}"})  # the model as it is: not of this page
 
 
+def add_unheld(rows: dict[str, list[dict]]) -> None:
+    """Another setup, without any budget."""
+    for (precision, perplexity), seed in product((("high-bit", 10.0), ("dbsc", 11.0)), SEEDS):
+        _quality(rows, {"precision": precision, "cache_frac": 0.5, "scheme": "none"}, seed, perplexity, 0.4)
+
+
 def _quality(rows: dict[str, list[dict]], parameters: dict, seed: int, perplexity: float, miss_frac: float | None) -> None:
     rows["quality"].append({
         "model_id": "embedded", "policy": "slicemoe", "parameters": json.dumps(parameters, sort_keys=True), "dataset": "code",

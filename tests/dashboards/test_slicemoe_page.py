@@ -24,6 +24,7 @@ from made_up_slicemoe import (
     add_orderings,
     add_points,
     add_schemes,
+    add_unheld,
     add_warmups,
     point,
 )
@@ -176,6 +177,24 @@ def test_a_verdict_needs_every_seed(tmp_path: Path) -> None:
     assert "it depends on the seed: perplexity worse by 0.0 % (-10.0 % to 10.0 %)" in answers["sparing"][LIVE]
 
 
+def test_exact_match_is_better_where_it_is_more(tmp_path: Path) -> None:
+    """Accuracies of 5 over the perplexity, whose seeds are .9 and 1.1 of the middle: low-bit has 1.01 x 5 / 30."""
+
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_live(rows)
+        for row in rows["quality"]:
+            row |= {"accuracy": 5.0 / row["perplexity"], "perplexity": None}
+
+    with opened(tmp_path / "right.duckdb", add) as connection:
+        answers = {figure.name: figure.answers for figure in slicemoe.page(connection, 16).figures}
+    assert "DBSC loses: exact match worse by 10.0 % (10.0 % to 10.0 %)" in answers["sparing"][LIVE]
+    assert (
+        "MAT42, 25 % cached: exact match at 1 % 16.8 % (low-bit) to 5.1 % (high-bit) and 12.6 % (DBSC)"
+        in answers["budgets"][LIVE]
+    )
+    assert "DBSC beats the high-bit cache at 2 of 2 budgets (exact match 12.6 % against 5.1 % at 1 %)" in answers["live"][LIVE]
+
+
 def test_schemes_beside_the_papers_ratio(said: dict[str, dict[str, str]]) -> None:
     assert said["schemes"][""] == (
         "AMAT's perplexity over that of experts quantised at the low width: 1.100 × at MAT42 (1.100 to 1.100; paper 1.20 "
@@ -293,3 +312,17 @@ def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_pa
     page = open_page((tmp_path / slicemoe.FILE).as_uri(), tmp_path)
     assert (page.console, page.requests) == ([], set())
     assert page.n_drawn == page.n_places == N_FIGURES
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
+    with opened(tmp_path / "both.duckdb", add_live, add_unheld) as connection:
+        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
+    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
+    page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#setup=embedded, code, scheme none", tmp_path)
+    assert page.console == []
+    assert page.text_of("budgets-answer").startswith("Nothing to draw: no sliced cache was held to a budget")
+    assert page.text_of("live-answer") == (
+        "MAT84, 50 % cached: DBSC and another configuration are not measured under one budget."
+    )
+    assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
