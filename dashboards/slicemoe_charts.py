@@ -190,7 +190,8 @@ def sweeps(start: Mapping[str, str], names: Sequence[str]) -> alt.HConcatChart:
 
 
 def _panel(base: alt.Chart, names: Sequence[str], quantity: str, x: alt.X) -> alt.LayerChart:
-    y = alt.Y("kept:Q", title="kept gate mass (%, proxy)", scale=alt.Scale(zero=False, nice=False, padding=8), axis=PERCENT)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    y = alt.Y("kept:Q", title="kept gate mass (%, proxy)", scale=scale, axis=alt.Axis(format=".1~%"))
     colour, shape, dash = looks("configuration", names, columns=6)
     tips = [
         alt.Tooltip("configuration:N"),
