@@ -104,10 +104,8 @@ def by_budget(
     """A quantity, and below it the misses really had, against the misses that a budget allows. ends: columns of y's band."""
     base = alt.Chart(alt.NamedData(data))
     marks = alt.Axis(format=".0~%", values=BUDGETS)
-    x = alt.X(
-        "target:Q", title="allowed miss rate (%, log scale)", scale=alt.Scale(type="log", nice=False, padding=16), axis=marks
-    )
-    misses = alt.Y("miss:Q", title="misses (%, log)", scale=alt.Scale(type="log", nice=False, padding=10), axis=marks)
+    x = alt.X("target:Q", title="allowed miss rate (%, log scale)", scale=_log(16), axis=marks)
+    misses = alt.Y("miss:Q", title="misses (%, log)", scale=_log(10), axis=marks)
     colour, shape, dash = looks("configuration", names, columns=6)
     said = [alt.Tooltip("configuration:N"), alt.Tooltip("target:Q", title="allowed", format=".0%")]
     said += [alt.Tooltip("miss:Q", title="misses", format=".2%"), *tips]
@@ -123,6 +121,11 @@ def by_budget(
     rows = row(y, *ends, 230), row(misses, "miss_low", "miss_high", 130, allowed)
     # Not add_params: of facets one below the other it asks for names that they do not have (altair 6.3).
     return alt.vconcat(*rows, spacing=14, params=[made.param for made in params])
+
+
+def _log(padding: int) -> alt.Scale:
+    """Of shares from a thousandth on; nothing missed, or nothing allowed, still has a place."""
+    return alt.Scale(type="symlog", constant=0.001, zero=False, nice=False, padding=padding)
 
 
 def gains(start: Mapping[str, str], names: Sequence[str], gigabytes: Sequence[float]) -> alt.FacetChart:

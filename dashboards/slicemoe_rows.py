@@ -11,14 +11,15 @@ import polars as pl
 
 MATCHED_FRAC = 0.95  # kept gate mass at which the study reads its sweeps (flows/systems/slicemoe/study.toml)
 
-# A claim that states a bound says so by its comparator, or in words where it has none.
+# A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
+# published number to be near to; their answers are the fidelity figure's.
 _CLAIMS = """
 select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
     c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error, coalesce(how, '') as how,
     case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
         then '>=' else '' end as bound
 from claims c left join answers a using (claim_id)
-where paper = 'slicemoe' order by claim_id, mode
+where paper = 'slicemoe' and location <> 'project' order by claim_id, mode
 """
 
 # tau is text, empty where the precision has none: menus and charts compare texts. A router other than Cache-Prior names the line.

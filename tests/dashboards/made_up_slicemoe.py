@@ -87,7 +87,11 @@ def point(
 
 
 def add_claims(rows: dict[str, list[dict]]) -> None:
-    """Fitted and near, predicted and far, a bound that holds and one that does not, one unanswered, one without a value."""
+    """Fitted and near, predicted and far, a bound that holds and one that does not, some unanswered, one without a value.
+
+    And a question of the project's own, which is not of the paper.
+    """
+    _claim(rows, "slicemoe/project/1", "open_over_closed_loop", "", "mean", "=", None, "x", "report", 1.1, "project")
     _claim(
         rows, FIG_9.format("energy", "big"), "decode_energy_gain", "Big-Model", "max", "=", 2.0, "x", "calibrate", 2.1, "6 Fig 9"
     )
