@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from capture import models
+from capture.applied import AppliedTape
 from capture.closed_loop import ClosedLoop, capacity_of
 from capture.datasets import items
 from capture.decode import Outcome, Request, Sampling, decode
@@ -49,10 +50,16 @@ class PolicyRun:
 
 
 def evaluate_policy(
-    loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int = 0, progress: Report = lambda done, total, name: None
+    loaded: models.Loaded,
+    dataset: str,
+    run: PolicyRun,
+    seed: int = 0,
+    progress: Report = lambda done, total, name: None,
+    tape: AppliedTape | None = None,
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """A row of table `quality`, and what the loop counted (capture/closed_loop.py). seed: of draws, and which windows.
 
+    tape: also records natural and applied routing (capture/applied.py); slower, requests run one by one. The caller finishes it.
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
     model = loaded.model
@@ -61,9 +68,10 @@ def evaluate_policy(
     with models.suitable_threads(model):
         if all(item.answer is not None for item in found):
             with loop:
-                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
+                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop, tape))
         else:
-            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, lambda n, of: progress(n, of, dataset))
+            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
+            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told, tape)
     totals = loop.totals
     counted = {
         "miss_frac": loop.miss_frac,
@@ -75,10 +83,12 @@ def evaluate_policy(
     return row | NOT_MEASURED | counted | scores, totals
 
 
-def in_loop(loop: ClosedLoop) -> Any:
+def in_loop(loop: ClosedLoop, tape: AppliedTape | None = None) -> Any:
     """capture.decode.decode with the policy in it."""
 
     def run(model: Any, requests: list[Request], *rest: Any, **more: Any) -> list[Outcome]:
+        if tape is not None:
+            return tape.decode(loop, model, requests, *rest, **more)
         begin = lambda mask: loop.begin(mask, len(requests))  # noqa: E731
         return decode(model, requests, *rest, on_pass=loop.record, before_prefill=begin, **more)
 
@@ -105,10 +115,10 @@ def windows(loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> l
     return mine
 
 
-def requests_of(batch: list[list[int]], run: PolicyRun) -> list[Request]:
-    """Windows as teacher-forced requests."""
+def requests_of(batch: list[list[int]], run: PolicyRun, first: int = 0) -> list[Request]:
+    """Windows as teacher-forced requests, numbered from `first`."""
     n = run.prompt_tokens
-    return [Request(i, tuple(ids[:n]), run.decode_tokens, forced=tuple(ids[n:])) for i, ids in enumerate(batch)]
+    return [Request(i, tuple(ids[:n]), run.decode_tokens, forced=tuple(ids[n:])) for i, ids in enumerate(batch, first)]
 
 
 @torch.inference_mode()
@@ -118,14 +128,16 @@ def on_text(
     run: PolicyRun,
     loop: ClosedLoop,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    tape: AppliedTape | None = None,
 ) -> dict[str, Any]:
     """Perplexity, KL and acceptance of the policy on windows; `loop` counts the rest."""
     vocabulary = loaded.model.config.get_text_config().vocab_size
-    per_batch = max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
+    per_batch = 1 if tape else max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
     nll, kl, acceptance, n_tokens = 0.0, 0.0, 0.0, 0
     for start in range(0, len(chosen), per_batch):
         batch = chosen[start : start + per_batch]
-        plain, applied = _logits(loaded, batch, run, loop)
+        requests = requests_of(batch, run, start)
+        plain, applied = _logits(loaded, batch, requests, loop, tape)
         targets = torch.tensor([ids[run.prompt_tokens + 1 :] for ids in batch], device=plain.device)
         ours, theirs = applied.log_softmax(-1), plain.log_softmax(-1)
         nll += F.nll_loss(ours.flatten(0, 1), targets.flatten(), reduction="sum").item()
@@ -137,18 +149,19 @@ def on_text(
     return {**shares, "n_items": len(chosen), "n_tokens": n_tokens}
 
 
-def _logits(loaded: models.Loaded, batch: list[list[int]], run: PolicyRun, loop: ClosedLoop) -> tuple[torch.Tensor, torch.Tensor]:
+def _logits(
+    loaded: models.Loaded, batch: list[list[int]], requests: list[Request], loop: ClosedLoop, tape: AppliedTape | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(batch, decode_tokens - 1, V) f32 each: of the unmodified model, and with the policy, for the same decoded tokens."""
     model = loaded.model
     device = model.get_input_embeddings().weight.device
-    n_prompt = run.prompt_tokens
+    n_prompt = len(requests[0].prompt_ids)
     plain = model(input_ids=torch.tensor(batch, device=device), use_cache=False).logits[:, n_prompt:-1].float()
-    requests = requests_of(batch, run)
     applied: list[torch.Tensor] = []
     handle = model.register_forward_hook(lambda module, args, output: applied.append(output.logits[:, -1].float()))
     try:
         with loop:
-            in_loop(loop)(model, requests, Sampling(), frozenset(), loaded.pad_id)
+            in_loop(loop, tape)(model, requests, Sampling(), frozenset(), loaded.pad_id)
     finally:
         handle.remove()
     return plain, torch.stack(applied[1:], dim=1)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # What from_pretrained reads besides weights: config, tokenizer, vocabulary, chat templates. Cards and logs are not among them.
 READ_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".codes", ".tokenizer")
 CHAT_TEMPLATES = "additional_chat_templates"
+# from_pretrained sets switches of the whole process (no initialisation, no tied weights) and puts them back: two threads at once
+# would leave them set.
+_LOADING = Lock()
 WHOLE_BYTES, SAMPLE_BYTES, STRIDE_BYTES = 64 << 20, 64 << 10, 4 << 20
 
 transformers.utils.logging.set_verbosity_error()
@@ -106,7 +110,8 @@ def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: 
     if device_map:
         options["device_map"] = device_map
     name = source.model_id
-    model = _one_line(name, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
+    with _LOADING:
+        model = _one_line(name, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
     tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, **common))
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)

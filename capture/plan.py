@@ -133,7 +133,7 @@ def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
     parts = json.dumps([asdict(settings), source.fingerprint, prompts, runs_on], sort_keys=True)
-    return f"{_slug(settings.model)}-{_slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+    return f"{slug(settings.model)}-{slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -147,7 +147,7 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """`Qwen/Qwen3-30B-A3B` -> `qwen3-30b-a3b`, `data/prompts.jsonl` -> `prompts`."""
     last = Path(name).name or Path(name).resolve().name
     stem = last.removesuffix(Path(last).suffix) if Path(last).suffix in datasets.SUFFIXES else last

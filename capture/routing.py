@@ -50,14 +50,17 @@ def find_routers(model: nn.Module) -> dict[int, nn.Module]:
 
 
 class RoutingCapture:
-    """Context manager; `routers` maps absolute layers to modules. Raises ValueError on a model without routers."""
+    """Context manager; `routers` maps absolute layers to modules. Raises ValueError on a model without routers.
 
-    def __init__(self, model: nn.Module, with_scores: bool = True) -> None:
+    is_first: sees what the routers say themselves, also where a policy's hook changes it.
+    """
+
+    def __init__(self, model: nn.Module, with_scores: bool = True, is_first: bool = False) -> None:
         self.routers = find_routers(model)
         if not self.routers:
             name = type(model).__name__
             raise ValueError(f"{name} is a dense model without expert routers; use --tables requests,tokens,attention")
-        self.with_scores = with_scores
+        self.with_scores, self.is_first = with_scores, is_first
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._checked: set[int] = set()
         self._seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
@@ -68,7 +71,7 @@ class RoutingCapture:
 
     def __enter__(self) -> RoutingCapture:
         for layer, router in self.routers.items():
-            self._handles.append(router.register_forward_hook(self._hook(layer)))
+            self._handles.append(router.register_forward_hook(self._hook(layer), prepend=self.is_first))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

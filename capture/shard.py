@@ -57,7 +57,10 @@ class _Masses:
 
 
 class ShardRecorder:
-    """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used."""
+    """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
+
+    natural: what the routers chose before a policy changed it, as column natural_ids; policy_state: the policy, for every pass.
+    """
 
     def __init__(
         self,
@@ -65,11 +68,15 @@ class ShardRecorder:
         attention: AttentionCapture | None,
         keep: AttentionKeep,
         first_pass_id: int,
+        natural: RoutingCapture | None = None,
+        policy_state: str | None = None,
     ) -> None:
         self.routing, self.attention, self.keep = routing, attention, keep
+        self.natural, self.policy_state = natural, policy_state
         self.first_pass_id = first_pass_id
         self._passes: list[Pass] = []
         self._steps: list[RoutingStep] = []
+        self._natural: list[RoutingStep] = []
         self._masses: list[_Masses] = []
 
     @property
@@ -84,6 +91,8 @@ class ShardRecorder:
         """One forward pass that has just run."""
         if self.routing is not None:
             self._steps.append(self.routing.take(done.keep))
+        if self.natural is not None:
+            self._natural.append(self.natural.take(done.keep))
         if self.attention is not None:
             self.attention.query_mask = None
             self._record_attention(done)
@@ -128,7 +137,7 @@ class ShardRecorder:
                 "kind": pa.array([p.kind for p in self._passes]),
                 "n_tokens": n_tokens,
                 "request_ids": _lists(members, lengths),
-                "policy_state": pa.nulls(self.n_passes, pa.string()),
+                "policy_state": pa.array([self.policy_state] * self.n_passes, pa.string()),
             }
         )
 
@@ -178,6 +187,9 @@ class ShardRecorder:
         ids, weights = by_weight(ids, weights)
         pass_id = np.repeat(self._pass_ids(), per_pass * len(layers))
         chosen = {"pass_id": pass_id, "expert_ids": _rows(ids.astype(np.uint16)), "gate_weights": _rows(weights)}
+        if self.natural is not None:
+            natural, _ = by_weight(_flat([s.ids for s in self._natural]), _flat([s.weights for s in self._natural]))
+            chosen["natural_ids"] = _rows(natural.astype(np.uint16))
         made = {"routing": pa.table(keys | chosen)}
         if "scores" in wanted:
             scores = _flat([s.scores for s in self._steps if s.scores is not None])

@@ -10,10 +10,11 @@ import polars as pl
 from dashboards import slicemoe_live as measured
 from dashboards import slicemoe_live_rows as live_rows
 from dashboards import slicemoe_live_words as live_words
+from dashboards import slicemoe_operating, slicemoe_tape
 from dashboards import slicemoe_replayed as replayed
 from dashboards import slicemoe_rows as rows
 from dashboards import slicemoe_words as words
-from dashboards.shell import Control, Page
+from dashboards.shell import Control, Page, with_parts
 
 FILE, TITLE = "slicemoe.html", "SliceMoE"
 LEAD = (
@@ -23,7 +24,7 @@ LEAD = (
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
-    """The page over everything recorded; `size` says how many live setups and how many fidelity setups it carries."""
+    """The page over everything recorded; `size` says how many live setups, fidelity setups and tapes it carries."""
     claims, paper = words.claims(rows.claims(connection)), rows.paper_gains(connection)
     names = dict(paper.select("model", "name").unique().iter_rows())
     all_gains = rows.gains(connection)
@@ -57,7 +58,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         Control("setup", "Live model"),
     )
     start = Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices).opening
-    return Page(
+    own = Page(
         FILE,
         TITLE,
         LEAD,
@@ -79,6 +80,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         choices=choices,
         data={name: frame for name, frame in data.items() if not frame.is_empty()},
     )
+    return with_parts(own, slicemoe_operating.part(connection), slicemoe_tape.part(connection, size))
 
 
 def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, warmups: pl.DataFrame, claims: pl.DataFrame) -> tuple[dict[str, str], ...]:

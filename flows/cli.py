@@ -18,6 +18,7 @@ from flows import (
     commands_claims,
     commands_flows,
     commands_hardware,
+    commands_live,
     commands_models,
     commands_quantise,
     commands_replay,
@@ -107,8 +108,9 @@ app.command("sql")(commands_warehouse.sql)
 app.command("query")(commands_warehouse.query)
 app.command("site")(commands_warehouse.site)
 app.command("serve")(commands_flows.serve)
-app.command("evaluate")(commands_capture.evaluate)
-app.command("fidelity")(commands_capture.fidelity)
+app.command("evaluate")(commands_live.evaluate)
+app.command("orderings")(commands_live.orderings)
+app.command("fidelity")(commands_live.fidelity)
 app.command("quantise-report")(commands_quantise.quantise_report)
 app.command("train-embedded")(commands_capture.train_embedded)
 

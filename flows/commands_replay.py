@@ -12,6 +12,8 @@ from flows.options import StoreOption, TraceArgument
 if TYPE_CHECKING:
     from replay.result import ReplayResult
 
+# What a sliced replay counts as the paper does is blocking fetches; physical mode overlaps them and counts KV traffic.
+MODES = {"blocking": "paper", "overlapped": "physical"}
 COLUMNS = ("metric", "unit", "value", "low", "high", "denominator")
 NO_SCOPE = (
     "--scope is missing: global (one cache that all layers share) or per-layer (an equal share for each layer); "
@@ -22,13 +24,21 @@ NO_SCOPE = (
 def replay(
     trace: TraceArgument,
     policy: Annotated[
-        str, typer.Option("--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; or my.py:MyCache.")
+        str,
+        typer.Option(
+            "--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe."
+        ),
     ],
     capacity: Annotated[
         str, typer.Option("--capacity", help="Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")
     ],
     scope: Annotated[str | None, typer.Option("--scope", help="global or per-layer. Required; there is no default.")] = None,
-    param: Annotated[list[str] | None, typer.Option("--param", help="A field of the policy, NAME=VALUE; repeatable.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param", help="A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ..."
+        ),
+    ] = None,
     hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
     lookup: Annotated[
         str, typer.Option("--lookup", help="atomic (one event's experts together) or serial (one by one).")
@@ -63,7 +73,9 @@ def replay(
       tokentape replay TRACE --policy lru --capacity 50% --scope global
       tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
       tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
+      tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
+    from flows import sliced_policy, sliced_replay
     from flows.grid import Cell, run_cell
     from flows.own_policy import parse_params
     from replay.semantics import Semantics
@@ -72,6 +84,16 @@ def replay(
     if scope is None:
         raise ValueError(NO_SCOPE)
     place = Store(store)
+    if policy == sliced_policy.NAME:
+        fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "prefill": (prefill, "layer-major")}
+        fixed |= {"overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
+        for name, (given, only) in fixed.items():
+            if given != only:
+                raise ValueError(f"--{name} {given} does not go with slicemoe: it has --{name} {only} only")
+        mode = MODES.get(fetching, fetching)
+        params = parse_params(param or [])
+        _print_result(*sliced_replay.run(place, trace, params, hardware, capacity, mode, start, seed))
+        return
     semantics = Semantics(scope=scope, lookup=lookup, prefill=prefill, start=start, overflow=overflow, fetching=fetching)
     params = tuple(parse_params(param or []).items())
     cell = Cell(place.resolve(trace), policy, params, hardware, semantics, capacity, expert_format, seed)

@@ -16,3 +16,8 @@ TraceArgument = Annotated[
 DatabaseOption = Annotated[
     str | None, typer.Option("--database", help="DuckDB file. [default: <store>/warehouse.duckdb]", show_default=False)
 ]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="embedded, a hub id (owner/name) or a local directory in Hugging Face format.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's), float32, bfloat16, float16.")]

@@ -39,12 +39,11 @@ def pool_of(runner: str, workers: int | None) -> Executor:
     return RUNNERS[runner](workers or os.cpu_count() or 1)
 
 
-def each(pool: Executor, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
-    """Jobs as they finish. Ctrl-C or an error stops after those in hand."""
+def each(pool: Executor, work: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Jobs and what came of them, as they finish. Ctrl-C or an error stops after those in hand."""
     running = {pool.submit(work, job): job for job in jobs}
     try:
         for done in as_completed(running):
-            done.result()
-            yield running[done]
+            yield running[done], done.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -15,19 +15,23 @@ def total_expert_bytes(geometry: Geometry, expert_format: str) -> int:
 
 
 def parse_capacity(text: str, geometry: Geometry, expert_format: str) -> int:
-    """Bytes of the whole cache from "50%", "1.5GB", "900MiB" or "64 experts" (experts of mean size, over all layers).
+    """Bytes of a cache of whole experts, over all layers, from "50%", "1.5GB", "900MiB" or "64 experts" (of mean size).
 
     Raises ValueError on anything else and on a capacity of 0 or above all experts.
     """
+    return bytes_of(text, total_expert_bytes(geometry, expert_format), geometry.n_experts * len(geometry.moe_layers))
+
+
+def bytes_of(text: str, total: int, n_experts: int) -> int:
+    """The same where all `n_experts` together take `total` bytes."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]+)\s*", text)
     if not match:
         raise ValueError(f"capacity {text!r} is not understood; write 50%, 1.5GB, 900MiB or '64 experts'")
     amount, unit = float(match[1]), match[2].lower()
-    total = total_expert_bytes(geometry, expert_format)
     if unit == "%":
         n_bytes = round(total * amount / 100)
     elif unit in ("expert", "experts"):
-        n_bytes = round(amount * total / (geometry.n_experts * len(geometry.moe_layers)))
+        n_bytes = round(amount * total / n_experts)
     elif unit in _UNITS:
         n_bytes = round(amount * _UNITS[unit])
     else:

@@ -39,6 +39,7 @@ from warehouse.tape import Store, Tape
 
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"
+OWN_CLAIMS = _HERE / "claims" / "own.csv"  # questions of ours that no paper answers
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
 _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
 _FILES_PER_READ = 1000  # result files handed to DuckDB at once
@@ -133,9 +134,9 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
 
 
 def claims() -> pa.Table:
-    """The papers' numbers, as table `claims`."""
+    """The papers' numbers and our own questions, as table `claims`."""
     kinds = csv.ConvertOptions(column_types={name: COLUMNS[name].type for name in TABLES["claims"].columns})
-    return conform("claims", csv.read_csv(CLAIMS, convert_options=kinds))
+    return pa.concat_tables(conform("claims", csv.read_csv(path, convert_options=kinds)) for path in (CLAIMS, OWN_CLAIMS))
 
 
 def _create(connection: duckdb.DuckDBPyConnection, name: str) -> None:

@@ -33,3 +33,37 @@ with counts as (
 )
 select trace_id, layer, sum(p * d)::double / sqrt(sum(p * p)::double * sum(d * d)::double) as cosine
 from tape, counts group by trace_id, layer having sum(p) > 0 and sum(d) > 0 order by layer;
+
+-- The first ten decode steps of every request, by position: passes of a batch hold steps of several requests.
+insert into early_popularity
+with decoded as (select * from tape_routing join tape_passes using (pass_id) where kind = 'decode'),
+early as (
+    from (select distinct request_id, position from decoded)
+    qualify row_number() over (partition by request_id order by position) <= 10
+),
+selected as (select layer, unnest(expert_ids) as expert from decoded join early using (request_id, position))
+select trace_id, layer, expert, count(*)
+from tape, selected group by all order by layer, expert;
+
+-- Gate weights of a token in a layer, largest first; where an import has none there is no row.
+create or replace temp view tape_gates as
+select layer, position, pass_id, list_reverse_sort(gate_weights::double[]) as weights, list_sum(weights) as total
+from tape_routing where total > 0 and isfinite(total);
+
+-- tau: the thresholds of the SliceMoE study. At most 32 bins, so that a long tape stays small.
+insert into critical_experts
+with binned as (select greatest(1, ceil((max(position) + 1) / 32))::integer as bin_tokens from tape_gates)
+select trace_id, layer, tau, position // bin_tokens * bin_tokens as first_position, bin_tokens, count(*) as n_routed,
+    sum(len(list_filter(weights, lambda w: w / total > tau)))
+from tape, tape_gates, binned, (select unnest([0.35, 0.5, 0.7])::double as tau)
+group by all order by layer, tau, first_position;
+
+-- Shares in billionths, which are integers.
+insert into gate_curve
+with shares as (
+    select layer, kind as phase, unnest(range(1, len(weights) + 1)) as gate_rank,
+        unnest(list_transform(weights, lambda w: round(w / total * 1e9)::bigint)) as billionths
+    from tape_gates join tape_passes using (pass_id)
+)
+select trace_id, layer, phase, gate_rank, sum(billionths)::double / count(*) / 1e9 as gate_frac, count(*) as n_routed
+from tape, shares group by all order by layer, phase, gate_rank;

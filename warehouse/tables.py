@@ -228,6 +228,21 @@ TABLES: dict[str, Table] = {
         ("trace_id", "layer"),
         "a layer: how alike prefill and decode use its experts",
     ),
+    "early_popularity": Table(
+        ("trace_id", "layer", "expert", "n_selected"),
+        ("trace_id", "layer", "expert"),
+        "an expert of a layer that was selected in the first ten decode steps of a request; one never selected has no row",
+    ),
+    "critical_experts": Table(
+        ("trace_id", "layer", "tau", "first_position", "bin_tokens", "n_routed", "n_critical"),
+        ("trace_id", "layer", "tau", "first_position"),
+        "a bin of token positions in a layer: how many experts are critical; a tape without gate weights has none",
+    ),
+    "gate_curve": Table(
+        ("trace_id", "layer", "phase", "gate_rank", "gate_frac", "n_routed"),
+        ("trace_id", "layer", "phase", "gate_rank"),
+        "a rank in a layer: what share of a token's gate weight it takes; a tape without gate weights has none",
+    ),
     "machines": Table(
         ("hardware", "hardware_sha256", "title", "engine", "dtype", "fast_tier", "backing_tier", "n_devices"),
         ("hardware",),
@@ -365,7 +380,7 @@ TABLES: dict[str, Table] = {
 
 TAPE_TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses")
 RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
-SUMMARY_TABLES = ("popularity", "locality", "similarity")
+SUMMARY_TABLES = ("popularity", "locality", "similarity", "early_popularity", "critical_experts", "gate_curve")
 # Tables outside any replay; a later row replaces one of the same key.
 SIDE_TABLES = (
     "quality",

@@ -50,13 +50,13 @@ function showParts() {
   for (const part of document.querySelectorAll("[data-when]")) part.hidden = chosen[part.dataset.when] !== part.dataset.is;
 }
 
-// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room. A hidden chart keeps its rows:
-// of these choices there are none.
-function show(view, name) {
-  if (document.getElementById(name).hidden) return view;
+// Hands the view the choices its chart knows; resize() lets axes with wider numbers have their room. A chart that has no rows for
+// the choices is hidden and keeps what it drew.
+async function show(view, name) {
+  if (document.getElementById(name).hidden) return;
   const known = page.charts[name].spec.params?.map((param) => param.name) ?? [];
   for (const [key, value] of Object.entries(chosen)) if (known.includes(key)) view.signal(key, value);
-  return view.resize().runAsync();
+  await view.resize().runAsync();
 }
 
 // What is picked in one legend is picked in all charts. Every view gets tuples of its own: Vega marks the ones it holds.

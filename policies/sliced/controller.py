@@ -89,11 +89,12 @@ class Controller:
         self._memory = np.zeros((n_layers, 2), np.float64)
         self._counted = np.zeros((3, n_keys), np.float64)
         self._in_prefill = False
-        self._clock, self._pulls = np.zeros(8, np.int64), np.array([0.0, router.strength, 0.0])
+        self._clock, self._pulls = np.zeros(8, np.int64), np.zeros(3)
         self.clear()
 
     def clear(self) -> None:
-        """Empties the cache and begins a new generation. What router and soft budget have learnt stays."""
+        """Empties the cache, forgets what router and soft budget have learnt, and begins a new generation."""
+        self._memory[:], self._pulls[:] = 0.0, (0.0, self.system.router.strength, 0.0)
         self._hold(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._begin()
 

@@ -6,9 +6,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, replay, summaries, write
+from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
 from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
-from made_up_slicemoe import EVERYTHING as SLICEMOE
+from made_up_slicemoe import STUDY
 
 from warehouse.tables import WAREHOUSE_TABLES
 
@@ -20,6 +20,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tape in TAPES:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)
+        gates(tape, rows)
         if tape.origin != "synthetic":
             for n, (policy, machine, scope, capacity) in enumerate(
                 product(POLICIES, MACHINES, ("global", "per-layer"), CAPACITIES)
@@ -31,7 +32,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
-    for add in SLICEMOE:
+    for add in STUDY:
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 

@@ -138,3 +138,24 @@ def summaries(tape: Tape, rows: dict[str, list[dict]]) -> None:
                 {"trace_id": tape.trace_id, "layer": layer, "phase": phase, "overlap_frac": overlap, "chance_frac": chance}
             )
         rows["similarity"].append({"trace_id": tape.trace_id, "layer": layer, "cosine": 0.85 + 0.1 * math.sin(layer * 2.1)})
+
+
+def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
+    """Early selections, critical experts and gate curves: what popularity of decode says, weaker with every rank and tau."""
+    tables = ("early_popularity", "critical_experts", "gate_curve")
+    for layer in range(tape.layers):
+        at = {"trace_id": tape.trace_id, "layer": layer}
+        made = (
+            [at | {"expert": e, "n_selected": round(9 * (1.1 + math.sin(e * (layer + 1.8))))} for e in range(tape.experts)],
+            [
+                at | {"tau": tau, "first_position": 16 * n, "bin_tokens": 16, "n_routed": 97, "n_critical": round(97 * critical)}
+                for tau, n in product((0.35, 0.5, 0.7), range(32))
+                for critical in (1.2 - 1.5 * (tau - 0.35) + 0.2 * math.sin(n + layer),)
+            ],
+            [
+                at | {"phase": phase, "gate_rank": rank, "gate_frac": 0.6 * 0.5**rank, "n_routed": 500}
+                for phase, rank in product(("prefill", "decode"), range(1, tape.top_k + 1))
+            ],
+        )
+        for name, found in zip(tables, made, strict=True):
+            rows[name] += found

@@ -6,7 +6,7 @@ import json
 import math
 from itertools import product
 
-from made_up import TAPES, catalogue
+from made_up import TAPES, Tape, catalogue
 
 MODELS = ("big-model", "other-model")
 CAPACITIES_GB, TAUS, SEEDS, STRENGTHS = (2.0, 4.0), (0.35, 0.5), (0, 1), (0.0, 0.5, 1.0)
@@ -199,6 +199,55 @@ def add_orderings(rows: dict[str, list[dict]]) -> None:
         })  # fmt: skip
 
 
-EVERYTHING = (
+def add_operating(rows: dict[str, list[dict]]) -> None:
+    """A published pair that is possible on one model only, and our own, likewise; more LSB slices, more misses."""
+    for claim, model, origin, baseline, ours in (
+        ("Slices over whole experts", "big-model", "paper", 0.2, 0.05),
+        ("Slices over whole experts", "other-model", "paper", 1.1, 0.4),
+        ("Slices over whole experts", "big-model", "replay", 0.3, 0.15),
+        ("Slices over whole experts", "other-model", "replay", 0.3, -0.1),
+    ):
+        for lsb_frac in (0.0, 0.05, 0.1):
+            rows["operating_points"].append({
+                "study": "slicemoe", "claim": claim, "model_id": model, "hardware": "xpu", "origin": origin, "energy_gain": 2.0,
+                "speed_gain": 1.5, "lsb_frac": lsb_frac, "baseline_miss_frac": baseline + lsb_frac, "ours_miss_frac": ours,
+            })  # fmt: skip
+
+
+GATED, UNGATED = Tape("gated", "tiny", "code", "captured", 3, 4, 2), Tape("ungated", "tiny", "code", "imported", 3, 4, 2)
+PREFILL = [4, 3, 2, 1], [4, 3, 2, 1], [1, 1, 1, 1]
+EARLY = [8, 6, 4, 2], [1, 2, 3, 4], [2, 0, 0, 2]
+CRITICAL = {
+    0.35: ([8, 12, 4], [8, 8, 8]),
+    0.5: ([4, 4, 4], [4, 4, 4]),
+    0.7: ([0, 0, 0], [0, 0, 0]),
+}  # layers 0 and 1, of 8 tokens
+
+
+def add_tapes(rows: dict[str, list[dict]]) -> None:
+    """Layer 0 uses the same experts early, layer 1 the opposite ones, layer 2 all alike in prefill. The bin at 16 is empty."""
+    for tape in (GATED, UNGATED):
+        rows["traces"].append(catalogue(tape))
+        for layer, expert in product(range(3), range(4)):
+            place = {"trace_id": tape.trace_id, "layer": layer, "expert": expert}
+            rows["popularity"].append(place | {"phase": "prefill", "n_selected": PREFILL[layer][expert]})
+            if EARLY[layer][expert]:
+                rows["early_popularity"].append(place | {"n_selected": EARLY[layer][expert]})
+    for (tau, of_layers), layer in product(CRITICAL.items(), (0, 1)):
+        for first, n_critical in zip((0, 8, 24), of_layers[layer], strict=True):
+            rows["critical_experts"].append({
+                "trace_id": "gated", "layer": layer, "tau": tau, "first_position": first, "bin_tokens": 8, "n_routed": 8,
+                "n_critical": n_critical,
+            })  # fmt: skip
+    for layer, (phase, largest), rank in product((0, 1), (("prefill", 0.6), ("decode", 0.75)), (1, 2)):
+        share = largest if rank == 1 else 1 - largest
+        rows["gate_curve"].append(
+            {"trace_id": "gated", "layer": layer, "phase": phase, "gate_rank": rank, "gate_frac": share, "n_routed": 24}
+        )
+
+
+STUDY = (
     add_points, add_captured, add_budgets, add_warmups, add_claims, add_live, add_schemes, add_orderings, add_fidelity,
+    add_operating,
 )  # fmt: skip
+EVERYTHING = (*STUDY, add_tapes)

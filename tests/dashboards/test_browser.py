@@ -31,7 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 
 @pytest.mark.parametrize(
     ("file", "n_charts"),
-    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 11), ("validation.html", 4)],
+    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 14), ("validation.html", 4)],
 )
 def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
     assert sorted(p.name for p in site.glob("*.html")) == PAGES
@@ -113,7 +113,7 @@ const drawn = setInterval(async () => {
 
 def test_a_slider_changes_its_chart_its_answer_and_the_link(site: Path, tmp_path: Path) -> None:
     page = open_page(with_script(site / "slicemoe.html", SLIDER, tmp_path).as_uri(), tmp_path)
-    assert_clean(page, 11)
+    assert_clean(page, 14)
     assert page.text_of("warmups-answer").startswith("Over the first 128 steps")
     assert 'data-said="first 128"' in page.dom
     assert 'data-cache="3.2 MB"' in page.dom

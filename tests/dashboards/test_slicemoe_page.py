@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from chromium_page import CHROMIUM, open_page
-from made_up import write
+from made_up import Tape, catalogue, gates, summaries, write
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
@@ -21,22 +21,24 @@ from made_up_slicemoe import (
     add_claims,
     add_fidelity,
     add_live,
+    add_operating,
     add_orderings,
     add_points,
     add_schemes,
+    add_tapes,
     add_unheld,
     add_warmups,
     point,
 )
 
-from dashboards import shell, slicemoe, slicemoe_rows
+from dashboards import shell, slicemoe, slicemoe_rows, slicemoe_tape
 from dashboards.site import PAGE_BYTES
 from flows.systems.slicemoe.settings import settings
 from replay.matched import METRICS, Point, at_quality, gains
 from warehouse.sql import connect
 from warehouse.tables import WAREHOUSE_TABLES
 
-LIVE, N_FIGURES = "embedded, code", 11
+LIVE, N_FIGURES = "embedded, code", 14
 
 
 @contextmanager
@@ -222,6 +224,75 @@ def test_fidelity_says_the_largest_error_and_its_band(said: dict[str, dict[str, 
     )
 
 
+def test_operating_points_say_which_gains_no_miss_rate_explains(said: dict[str, dict[str, str]]) -> None:
+    assert said["operating"][""] == (
+        "The published gains of Slices over whole experts imply misses without and with Slices of 20 to 30 % and 5.0 % on "
+        "Big-Model; they are impossible on Other-Model: 110 to 120 % of all accesses would have to miss. Of our own pairs, as "
+        "replayed, 1 of 2 can be explained."
+    )
+
+
+@pytest.mark.parametrize(("layer", "begins", "ends"), [
+    ("0", "Yes: in layer 0,", "a cosine of 1.00 and a correlation of 1.00; the half of the experts that prefill used most takes "
+     "70 % of the early selections (by chance: 50 %)."),
+    ("1", "Hardly: in layer 1,", "a cosine of 0.67 and a correlation of -1.00; the half of the experts that prefill used most "
+     "takes 30 % of the early selections (by chance: 50 %)."),
+    ("2", "Not to tell: in layer 2,", "a cosine of 0.71, and one of them uses all experts evenly, so they have no correlation; "
+     "the half of the experts that prefill used most takes 50 % of the early selections (by chance: 50 %)."),
+    ("all", "Hardly: over all layers,", "a cosine of 0.79 and a correlation of 0.00; the half of the experts that prefill used "
+     "most takes 50 % of the early selections (by chance: 50 %)."),
+])  # fmt: skip
+def test_the_prompt_is_said_to_tell_where_it_does(said: dict[str, dict[str, str]], layer: str, begins: str, ends: str) -> None:
+    for tape in ("gated", "ungated"):
+        sentence = said["early"][f"{tape}|{layer}"]
+        assert sentence == f"{begins} prefill and the first ten decode steps use the experts alike to {ends}"
+
+
+def test_all_layers_are_averaged_by_rank(connection: duckdb.DuckDBPyConnection) -> None:
+    row = slicemoe.page(connection, 16).data["early"].filter((pl.col("layer") == "all") & (pl.col("trace") == "gated"))
+    assert row["prefill"].item().to_list() == [35.0, 28.33, 21.67, 15.0]  # 40, 40 and 25 %; ...
+    assert row["early"].item().to_list() == [33.33, 16.67, 16.67, 33.33]  # 40, 10 and 50 %; ...
+
+
+def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]) -> None:
+    told = (
+        "1.00 critical experts{} on average with tau 0.35, 0.50 with 0.5 and 0.00 with 0.7; along the text the first moves "
+        "between {} and {}. In decode the largest of 2 gates takes 75.0 % of a token's weight, the smallest 25.0 %."
+    )
+    assert said["critical"] == {
+        "gated|0": "In layer 0, a token has " + told.format("", "0.50", "1.50"),
+        "gated|1": "In layer 1, a token has " + told.format("", "1.00", "1.00"),
+        "gated|all": "Over all layers, a token has " + told.format(" per layer", "0.75", "1.25"),
+    }
+
+
+def test_positions_without_tokens_are_left_open(connection: duckdb.DuckDBPyConnection) -> None:
+    rows = slicemoe.page(connection, 16).data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
+    assert rows["critical"].item().to_list() == [1.0, 1.5, None, 0.5]
+
+
+def test_tapes_do_not_multiply_the_other_menus(connection: duckdb.DuckDBPyConnection) -> None:
+    choices = slicemoe.page(connection, 16).choices
+    of_tapes = [choice for choice in choices if "trace" in choice]
+    assert [choice["layer"] for choice in of_tapes] == ["0", "1", "2", "all"] * 2
+    assert all(choice.keys() == {"trace", "layer"} for choice in of_tapes)
+    assert all("trace" not in choice for choice in choices[: -len(of_tapes)])
+
+
+def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        for n in range(16):
+            tape = Tape(f"deepseek-v2-lite-synthetic-{n:08x}", "deepseek-v2-lite", "none", "synthetic", 26, 64, 6)
+            rows["traces"].append(catalogue(tape))
+            summaries(tape, rows)
+            gates(tape, rows)
+
+    with opened(tmp_path / "large.duckdb", *EVERYTHING, add) as connection:
+        html = shell.render(slicemoe.page(connection, 18), [(slicemoe.FILE, slicemoe.TITLE)])
+    assert html.count('"layer": "all"') > 18
+    assert len(html.encode()) < PAGE_BYTES
+
+
 def test_the_menu_starts_with_the_tau_that_the_study_chose(connection: duckdb.DuckDBPyConnection) -> None:
     assert slicemoe.page(connection, 16).choices[0]["tau"] == "0.5"
 
@@ -286,6 +357,8 @@ def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
     ((add_schemes,), ["schemes"], []),
     ((add_orderings,), ["orderings"], []),
     ((add_fidelity,), ["fidelity"], []),
+    ((add_operating,), ["operating"], []),
+    ((add_tapes,), ["early", "critical"], ["trace", "layer"]),
 ])  # fmt: skip
 def test_each_part_stands_alone(tmp_path: Path, adders: tuple, drawn: list[str], controls: list[str]) -> None:
     with opened(tmp_path / "part.duckdb", *adders) as connection:
@@ -326,3 +399,13 @@ def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
         "MAT84, 50 % cached: DBSC and another configuration are not measured under one budget."
     )
     assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    (tmp_path / slicemoe.FILE).write_text(shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)]), "utf-8")
+    page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
+    assert page.console == []
+    assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
+    assert page.text_of("critical-answer") == slicemoe_tape.NO_GATES
+    assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")

@@ -9,11 +9,15 @@ import pytest
 from command import Cli
 
 from flows.commands_claims import COLUMNS
+from flows.grid import load_hardware
 from flows.systems.slicemoe import answers as claimed
 from flows.systems.slicemoe import live, sweeps
 from flows.systems.slicemoe import study as slicemoe
 from flows.systems.slicemoe.settings import FILE
+from policies.sliced import SlicedCache
 from replay.matched import Point, at_quality, gains
+from replay.operating_point import token_cost
+from warehouse import models as geometries
 from warehouse.load import claims
 from warehouse.results import read_rows
 from warehouse.tape import Store
@@ -27,8 +31,10 @@ SMALL = SHIPPED.model_copy(
             update={"requests": 1, "prompt": 32, "output": 17, "capacities_frac": (0.375,)}
         ),
         "live": SHIPPED.live.model_copy(
-            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 14, "whole_windows": 1,
-                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",)}
+            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 24, "whole_windows": 1,
+                    "fidelity": SHIPPED.live.fidelity[:1],
+                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",),
+                    "answered": (SHIPPED.live.answered[1].model_copy(update={"items": 1, "targets": (0.2,)}),)}
         ),
     }
 )  # fmt: skip
@@ -58,6 +64,7 @@ def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
     assert {roles[claim_id] for claim_id in answers} == {"calibrate", "predict", "report"}
     qwen = [row for claim_id, row in answers.items() if "qwen" in claim_id and "fig-9" in claim_id]
     assert len(qwen) == 2
+    assert {row["location"] for row in claims().to_pylist() if row["value"] is None and row["claim_id"] in answers} == {"project"}
     assert all("predicted with the other model's tau" in row["how"] for row in qwen)
 
 
@@ -72,6 +79,39 @@ def test_gains_point_the_right_way_with_bands_over_seeds(answers):
         assert prior < 0.7 * lru
     assert answers[claimed.FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
     assert answers[claimed.PER_LAYER]["value"] > 1
+
+
+def test_operating_points_are_those_of_the_papers_pairs_and_of_our_own(place, answers):
+    """Spec section 5: the misses of the published pairs, from no to 15 % of the accesses reading the LSB slice."""
+    rows = pl.DataFrame(read_rows(place, "operating_points"))
+    assert rows["lsb_frac"].unique().sort().to_list() == [0.0, 0.05, 0.1, 0.15]
+    assert rows.group_by("claim", "model_id", "origin").len()["len"].to_list() == [4] * 8
+    paper = {
+        (model, "PCW" in claim): [round(float(value), 2) for value in (base.min(), base.max(), ours.min(), ours.max())]
+        for (model, claim), of in rows.filter(pl.col("origin") == "paper").group_by("model_id", "claim")
+        for base, ours in [(of["baseline_miss_frac"], of["ours_miss_frac"])]
+    }
+    assert paper == {
+        ("deepseek-v2-lite", False): [0.17, 0.22, 0.06, 0.08],
+        ("qwen1.5-moe-a2.7b", False): [0.15, 0.17, 0.03, 0.04],
+        ("deepseek-v2-lite", True): [0.64, 0.68, 0.27, 0.28],
+        ("qwen1.5-moe-a2.7b", True): [1.12, 1.15, 0.46, 0.48],
+    }
+
+
+def test_our_own_operating_points_give_our_gains_back(place, answers):
+    """Oracle: the cost of a token at the implied misses, forwards."""
+    machine = load_hardware(SMALL.hardware)
+    rows = [row for row in read_rows(place, "operating_points") if row["origin"] == "replay"]
+    for row in rows:
+        geometry = geometries.load(row["model_id"]).geometry
+        shares = (row["lsb_frac"] if "PCW" in row["claim"] else 1.0, row["lsb_frac"])
+        misses = (row["baseline_miss_frac"], row["ours_miss_frac"])
+        base, ours = (token_cost(geometry, machine, SlicedCache(), *pair) for pair in zip(shares, misses, strict=True))
+        assert base.joules.value[0] / ours.joules.value[0] == pytest.approx(row["energy_gain"], rel=1e-6)
+        assert base.seconds.value[0] / ours.seconds.value[0] == pytest.approx(row["speed_gain"], rel=1e-6)
+    energy = answers[claimed.FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
+    assert energy in [row["energy_gain"] for row in rows]
 
 
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):

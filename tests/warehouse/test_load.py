@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from warehouse.columns import COLUMNS
-from warehouse.load import CLAIMS, database_path, load
+from warehouse.load import CLAIMS, OWN_CLAIMS, database_path, load
 from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
 from warehouse.sql import query
 from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
 
-N_CLAIMS = sum(1 for _ in csv.DictReader(CLAIMS.open(encoding="utf-8")))
+N_CLAIMS = sum(1 for path in (CLAIMS, OWN_CLAIMS) for _ in csv.DictReader(path.open(encoding="utf-8")))
 SHARED_CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "papers" / "claims.csv"
 QUALITY = {
     "model_id": "tiny",
@@ -52,8 +52,8 @@ def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
     assert report.rows == dict.fromkeys(WAREHOUSE_TABLES, 0) | {"claims": N_CLAIMS}
     assert str(report) == f"{N_CLAIMS} claims"
     claims = query(report.database, "from claims")
-    with CLAIMS.open(encoding="utf-8") as handle:
-        expected = [{**row, "value": float(row["value"]) if row["value"] else None} for row in csv.DictReader(handle)]
+    stated = [row for path in (CLAIMS, OWN_CLAIMS) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+    expected = [{**row, "value": float(row["value"]) if row["value"] else None} for row in stated]
     assert claims.to_dicts() == expected
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from flows.sliced_policy import inside_model
 from hw.spec import HardwareSpec
 from replay.matched import METRICS, Point, at_quality, gains
 from warehouse import models
@@ -17,6 +19,8 @@ from warehouse.load import claims
 FIG_9 = "slicemoe/6.3-fig-9/decode_{}/max/{}/dbsc-over-high-bit-cache-prior-at-matched-accuracy"
 FIG_10 = "slicemoe/6.3-fig-10/decode_{}/pcw-over-empty-initial-cache"
 ANCHOR = "slicemoe/secondary-source-arxiv-2412.00099/miss_rate/{}/{}-half-of-the-experts-cached"
+FIDELITY = "slicemoe/project/open_over_closed_loop_{}/mean/{}/{}"
+FIDELITY_METRICS = ("miss_frac", "flash_bytes_per_token", "step_s")
 FLASH_OVER_DRAM = "slicemoe/1/dram_over_flash_energy_efficiency/more-than"
 CACHED_SHARE = "slicemoe/6.1/cached_share_of_high_bit_experts/3.6-gb-cache"
 PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
@@ -28,12 +32,12 @@ def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[dic
 
     tau is chosen on the models that calibrate, where their published gains say so: the least sum of |ln(ours / published)|.
     """
-    tau = _chosen_tau(study, points)
+    tau = chosen_tau(study, points)
     rows = []
     for model in study.models:
         role = "calibrated on this model" if model.calibrates else "predicted with the other model's tau"
         for metric, name in GAINS.items():
-            capacity, values = _best(study, points, model.name, tau, name)
+            capacity, values = best_gains(study, points, model.name, tau, name)
             how = f"most over capacities, at {capacity / 1e9:g} GB; tau {tau:g}, {role}; kept gate mass {study.quality_frac:g}"
             rows.append(_row(FIG_9.format(metric, model.name), values, how))
         anchors = points.filter(
@@ -47,7 +51,7 @@ def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[dic
     for metric, name in GAINS.items():
         held = f"hard budget {study.warmup_target_frac:g}, Cache-Prior {study.prior_strength:g}"
         how = f"first ten steps of {study.models[0].name}, {study.held_capacity_gb:g} GB, {held}"
-        rows.append(_row(FIG_10.format(metric), _warmup_gains(study, points, f"early_{name}"), how))
+        rows.append(_row(FIG_10.format(metric), warmup_gains(study, points, study.models[0].name, f"early_{name}"), how))
     return [*rows, *_by_geometry(study, machine)]
 
 
@@ -86,7 +90,7 @@ def gains_by_seed(
     return [gains(baseline[seed], ours[seed]) for seed in sorted(ours)]
 
 
-def _best(study: Any, points: pl.DataFrame, model: str, tau: float, name: str) -> tuple[int, list[float]]:
+def best_gains(study: Any, points: pl.DataFrame, model: str, tau: float, name: str) -> tuple[int, list[float]]:
     """The capacity with the largest mean gain ("up to"), and the gains of its seeds."""
     by_capacity = {}
     for gb in study.capacities_gb:
@@ -96,7 +100,8 @@ def _best(study: Any, points: pl.DataFrame, model: str, tau: float, name: str) -
     return best, by_capacity[best]
 
 
-def _chosen_tau(study: Any, points: pl.DataFrame) -> float:
+def chosen_tau(study: Any, points: pl.DataFrame) -> float:
+    """The study's threshold that comes nearest to the published gains of the models that calibrate."""
     published = {row["claim_id"]: row["value"] for row in claims().to_pylist() if row["role"] == "calibrate"}
 
     def error(tau: float) -> float:
@@ -104,7 +109,7 @@ def _chosen_tau(study: Any, points: pl.DataFrame) -> float:
         for model in study.models:
             for metric, name in GAINS.items():
                 if model.calibrates:
-                    ours = float(np.mean(_best(study, points, model.name, tau, name)[1]))
+                    ours = float(np.mean(best_gains(study, points, model.name, tau, name)[1]))
                     total += abs(float(np.log(ours / published[FIG_9.format(metric, model.name)])))
         return total
 
@@ -118,9 +123,10 @@ def _anchor_bytes(study: Any, points: pl.DataFrame, model: str) -> int:
     return int(found)
 
 
-def _warmup_gains(study: Any, points: pl.DataFrame, name: str) -> list[float]:
+def warmup_gains(study: Any, points: pl.DataFrame, model: str, name: str) -> list[float]:
+    """Of PCW over an empty cache under the warm-ups' budget, seed by seed; name: of replay.matched.gains."""
     budget = f"hard {study.warmup_target_frac:g}"
-    held = points.filter((pl.col("model_id") == study.models[0].name) & (pl.col("budget") == budget)).sort("seed")
+    held = points.filter((pl.col("model_id") == model) & (pl.col("budget") == budget)).sort("seed")
 
     def of_warmup(warmup: str) -> list[Point]:
         chosen = held.filter((pl.col("warmup") == warmup) & (pl.col("configuration") == "dbsc"))
@@ -144,3 +150,18 @@ def _by_geometry(study: Any, machine: HardwareSpec) -> list[dict[str, Any]]:
         _row(CACHED_SHARE, [max(shares)], f"largest of {len(shares)} models at MAT84"),
         _row(PER_LAYER, [min(per_layer)], f"least of {len(per_layer)} models at MAT84"),
     ]
+
+
+def fidelity_answers(study: Any, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Open loop over closed loop from rows of table `fidelity`, for the project's own claims; bands over seeds."""
+    live, found = study.live, []
+    how = f"replay of the natural tape over the closed loop, {live.fidelity_cache_frac:g} of the experts cached, {live.dataset}"
+    for compared in live.fidelity:
+        tried = inside_model(compared.parameters, live.fidelity_cache_frac).parameters
+        mine = [row for row in rows if row["model_id"] == live.name and json.loads(row["parameters"]) == tried]
+        for metric in FIDELITY_METRICS:
+            pairs = [(row["open_loop"], row["closed_loop"]) for row in mine if row["metric"] == metric]
+            ratios = [opened / closed for opened, closed in pairs if closed]
+            if ratios:  # a text so short that nothing is counted says nothing
+                found.append(_row(FIDELITY.format(metric, live.name, compared.name), ratios, how))
+    return found

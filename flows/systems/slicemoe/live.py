@@ -6,7 +6,8 @@ Rows of `quality`, `orderings` and `fidelity`, every number with the study's see
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ from capture.orderings import Effort, Lab, orderings
 from flows.fidelity import compare
 from flows.grid import load_hardware, source_sha256
 from flows.sliced_policy import inside_model
-from flows.systems.slicemoe.settings import NAME, Live, Settings
+from flows.systems.slicemoe.settings import NAME, Settings
 from policies.sliced import PRECISIONS
 from warehouse.results import side_path, write_rows
 from warehouse.tape import Store
@@ -26,74 +27,98 @@ from warehouse.tape import Store
 PRECISION = "precision"  # of table `quality`: experts at one width throughout, no cache
 
 
+Parameters = tuple[tuple[str, Any], ...]
+
+
 @dataclass(frozen=True)
 class Job:
-    """What fills one file of one table. parameters: of the policy, but for `schemes` and `orderings`, which have none."""
+    """What fills one file of `table`, and all that decides it. effort: how much text a seed reads (docs/closed_loop.md).
+
+    parameters, cache_frac: of the policy; schemes and orderings have their own.
+    """
 
     table: str
     what: str
-    parameters: tuple[tuple[str, Any], ...] = ()
+    model: str
+    dataset: str
+    seeds: tuple[int, ...]
+    effort: Effort
+    parameters: Parameters = ()
     cache_frac: float = 0.0
 
+    def __str__(self) -> str:
+        return " ".join([self.what, self.dataset, *(str(value) for _, value in self.parameters)])
 
-def jobs(live: Live) -> list[Job]:
+
+def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model, longest first."""
-    found = [Job("orderings", "orderings"), Job("quality", "schemes")]
-    routed = (("router", "cache_prior"), ("precision", "high-bit"))
-    found.append(Job("fidelity", "fidelity", routed, live.fidelity_cache_frac))
+    live = study.live
+    texts = Effort(live.windows, live.prompt, live.output, live.whole_windows)
+    on_text = partial(Job, model=live.name, dataset=live.dataset, seeds=study.seeds, effort=texts)
+    found = [on_text("orderings", "orderings"), on_text("quality", "schemes")]
+    for compared in live.fidelity:
+        routed = tuple(compared.parameters.items())
+        found.append(on_text("fidelity", "fidelity", parameters=routed, cache_frac=live.fidelity_cache_frac))
     for pair, precision in product(live.pairs, PRECISIONS):
-        chosen = (("pair", pair), ("precision", precision))
-        held = [(*chosen, ("budget", "hard"), ("budget.target_frac", target)) for target in live.targets]
-        found += [Job("quality", "policy", parameters, live.cache_frac) for parameters in (chosen, *held)]
+        held = _held(pair, precision, live.targets)
+        found += [on_text("quality", "policy", parameters=chosen, cache_frac=live.cache_frac) for chosen in held]
         if precision in ("high-bit", "dbsc"):
-            found.append(Job("quality", "policy", chosen, live.spare_cache_frac))
+            found.append(on_text("quality", "policy", parameters=held[0], cache_frac=live.spare_cache_frac))
+    for answered, precision in product(live.answered, ("high-bit", "low-bit", "dbsc")):
+        items = replace(texts, n_windows=answered.items)
+        of_items = partial(on_text, dataset=answered.dataset, effort=items, cache_frac=live.cache_frac)
+        held = _held(live.pairs[0], precision, answered.targets, ("free_steps", answered.free_steps))
+        found += [of_items("quality", "policy", parameters=chosen) for chosen in held]
     return found
+
+
+def _held(pair: str, precision: str, targets: tuple[float, ...], *more: tuple[str, Any]) -> list[Parameters]:
+    """A precision without a budget and under each hard one."""
+    chosen = (("pair", pair), ("precision", precision), *more)
+    return [chosen, *((*chosen, ("budget", "hard"), ("budget.target_frac", target)) for target in targets)]
 
 
 def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
-    of = f"{NAME}/{job}/{study.live.model_dump_json()}/{study.seeds}/{study.hardware}/{source_sha256(capture)}"
+    machine = load_hardware(study.hardware)
+    schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
+    of = f"{NAME}/{job!r}/{schemes}/{machine.sha256}/{source_sha256(capture)}"
     if store.fs.exists(side_path(store, job.table, of)):
         return
     write_rows(store, job.table, _MEASURES[job.what](study, job), of=of)
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
-    live = study.live
-    lengths = {"n_items": live.windows, "prompt_tokens": live.prompt, "decode_tokens": live.output}
+    effort = job.effort
+    lengths = {"n_items": effort.n_windows, "prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens}
     run = inside_model(dict(job.parameters), job.cache_frac, **lengths)
-    loaded = models.load(models.find(live.name))
-    return [evaluate_policy(loaded, live.dataset, run, seed)[0] for seed in study.seeds]
+    loaded = models.load(models.find(job.model))
+    return [evaluate_policy(loaded, job.dataset, run, seed)[0] for seed in job.seeds]
 
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:
-    live = study.live
-    run = inside_model(dict(job.parameters), job.cache_frac, n_items=live.windows)
-    return compare(live.name, [live.dataset], run, len(study.seeds), load_hardware(study.hardware), lambda *told: None)
+    run = inside_model(dict(job.parameters), job.cache_frac, n_items=job.effort.n_windows)
+    return compare(job.model, [job.dataset], run, len(job.seeds), load_hardware(study.hardware), lambda *told: None)
 
 
 def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
     """Whole windows with every routed expert at the low width of a pair, made by each scheme (the paper's Table 1)."""
-    live, rows = study.live, []
-    loaded = models.load(models.find(live.name))
-    size = {"n_items": live.whole_windows, "n_tokens": live.whole_windows * (live.prompt + live.output - 1)}
+    effort, rows = job.effort, []
+    loaded = models.load(models.find(job.model))
+    size = {"n_items": effort.n_whole, "n_tokens": effort.n_whole * (effort.prompt_tokens + effort.decode_tokens - 1)}
     with models.suitable_threads(loaded.model):
-        for seed in study.seeds:
-            lab = Lab(loaded, seed, _effort(live))
-            for pair, scheme in [(None, "full"), *product(live.scheme_pairs, live.schemes)]:
+        for seed in job.seeds:
+            lab = Lab(loaded, seed, effort)
+            for pair, scheme in [(None, "full"), *product(study.live.scheme_pairs, study.live.schemes)]:
                 named = json.dumps({"pair": pair, "scheme": scheme}, sort_keys=True)
                 measured = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
-                where = {"model_id": loaded.source.model_id, "policy": PRECISION, "parameters": named, "dataset": live.dataset}
+                where = {"model_id": loaded.source.model_id, "policy": PRECISION, "parameters": named, "dataset": job.dataset}
                 rows.append(NOT_MEASURED | where | {"seed": seed} | measured)
     return rows
 
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
-    return orderings(models.load(models.find(study.live.name)), study.seeds, _effort(study.live))
-
-
-def _effort(live: Live) -> Effort:
-    return Effort(live.windows, live.prompt, live.output, live.whole_windows)
+    return orderings(models.load(models.find(job.model)), job.seeds, job.effort)
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}

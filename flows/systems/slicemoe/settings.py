@@ -35,6 +35,22 @@ class Captured(_Part):
     capacities_frac: tuple[float, ...]
 
 
+class Fidelity(_Part):
+    """A rerouting policy whose replay is compared with the closed loop."""
+
+    name: str
+    parameters: dict[str, str | float]
+
+
+class Answered(_Part):
+    """A data set with answers, under each of the budgets and without one; items per seed."""
+
+    dataset: str
+    items: int
+    free_steps: int
+    targets: tuple[float, ...]
+
+
 class Live(_Part):
     """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
 
@@ -45,12 +61,14 @@ class Live(_Part):
     cache_frac: float
     spare_cache_frac: float
     fidelity_cache_frac: float
+    fidelity: tuple[Fidelity, ...]
     windows: int
     prompt: int
     output: int
     schemes: tuple[str, ...]
     scheme_pairs: tuple[str, ...]
     whole_windows: int
+    answered: tuple[Answered, ...]
 
 
 class Settings(_Part):

@@ -15,10 +15,11 @@ import polars as pl
 
 from flows.grid import load_hardware
 from flows.systems.slicemoe import live, sweeps
-from flows.systems.slicemoe.answers import answers
+from flows.systems.slicemoe.answers import answers, fidelity_answers
+from flows.systems.slicemoe.operating import operating_points
 from flows.systems.slicemoe.settings import NAME, Settings, settings
 from flows.workers import each, pool_of
-from warehouse.results import side_path, write_rows
+from warehouse.results import read_rows, write_rows
 from warehouse.tape import Store
 
 __all__ = ["run", "settings"]
@@ -38,31 +39,34 @@ def run(
     study = chosen or settings()
     tapes = list(product(study.models, study.seeds))
     recorded = [(study.captured, seed) for seed in study.seeds]
-    inside = live.jobs(study.live)
+    inside = live.jobs(study)
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
+    points = []
     for work, jobs in ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside)):
-        for job in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
+        for job, path in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
             n_done += 1
             progress(n_done, total, _name(job))
-    points = pl.concat([_points(store, study, job) for job in tapes], how="vertical_relaxed")
-    made = answers(study, load_hardware(study.hardware), points)
+            if job in tapes:
+                points.append(_read(store, path))
+    machine, swept = load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed")
+    made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
     write_rows(store, "answers", made, of=NAME)
+    write_rows(store, "operating_points", operating_points(study, machine, swept), of=NAME)
     return made
 
 
-def _with(work: Callable[..., None], uri: str, study: Settings, job: Any) -> None:
-    work(Store(uri), study, job)
+def _with(work: Callable[..., Any], uri: str, study: Settings, job: Any) -> Any:
+    return work(Store(uri), study, job)
 
 
 def _name(job: sweeps.Job | live.Job) -> str:
     if isinstance(job, live.Job):
-        return " ".join([job.what, *(str(value) for _, value in job.parameters)])
+        return str(job)
     model, seed = job
     return f"{model.name}, seed {seed}"
 
 
-def _points(store: Store, study: Settings, job: sweeps.Job) -> pl.DataFrame:
-    path = side_path(store, "sliced_points", sweeps.points_of(study, sweeps.tape_of(store, study, job)))
+def _read(store: Store, path: str) -> pl.DataFrame:
     with store.fs.open(path, "rb") as handle:
         return pl.read_parquet(handle)

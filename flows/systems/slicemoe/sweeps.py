@@ -12,13 +12,14 @@ from typing import Any
 from capture.run import CaptureSettings, capture
 from capture.synthetic.tape import SynthesisSettings, synthesize
 from flows.grid import load_hardware, source_sha256
+from flows.scored import scored_trace
 from flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
 from policies.matryoshka import MAT
 from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 from replay.matched import sweep
-from replay.scores import Scores, scores_from_table
+from replay.scores import Scores
 from replay.sliced import replay_sliced, slices_of
-from replay.trace import Trace, trace_from_tables
+from replay.trace import Trace
 from replay.windows import window_costs
 from warehouse import models
 from warehouse.results import side_path, write_rows
@@ -58,23 +59,20 @@ class System:
 Sweep = tuple[System, tuple[float, ...], int]  # strengths of the router, bytes of the cache
 
 
-def tape_of(store: Store, study: Settings, job: Job) -> str:
-    """The job's tape, drawn or recorded where it is missing."""
+def of_tape(store: Store, study: Settings, job: Job) -> str:
+    """Writes what is missing of one tape's rows, and the tape itself where it is missing; the path of its points."""
     model, seed = job
-    return _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
-
-
-def of_tape(store: Store, study: Settings, job: Job) -> None:
-    """Writes what is missing of one tape's rows."""
-    (model, seed), trace_id = job, tape_of(store, study, job)
-    if store.fs.exists(side_path(store, "sliced_points", points_of(study, trace_id))):  # written last
-        return
-    trace, scores = _read(store, trace_id)
+    trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
+    of = _decided_by(study, trace_id)
+    path = side_path(store, "sliced_points", of)
+    if store.fs.exists(path):  # written last
+        return path
+    trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"study": NAME, "trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
     if not isinstance(model, Captured):
         warmups = _warmups(study, trace, scores, seed)
-        write_rows(store, "warmup_points", [{**where, **row} for row in warmups], of=points_of(study, trace_id))
+        write_rows(store, "warmup_points", [{**where, **row} for row in warmups], of=of)
     rows = []
     for system, strengths, capacity_bytes in _sweeps(study, model, trace):
         made = sweep(
@@ -82,10 +80,10 @@ def of_tape(store: Store, study: Settings, job: Job) -> None:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    write_rows(store, "sliced_points", rows, of=points_of(study, trace_id))
+    return write_rows(store, "sliced_points", rows, of=of)
 
 
-def points_of(study: Settings, trace_id: str) -> str:
+def _decided_by(study: Settings, trace_id: str) -> str:
     """What a tape's rows are of: the tape, the settings and the code that decide them."""
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
     return f"{NAME}/{trace_id}/{settings}/{load_hardware(study.hardware).sha256}/{source_sha256()}"
@@ -108,12 +106,6 @@ def _recorded(store: Store, model: Captured, seed: int) -> str:
         seed=seed,
     )
     return capture(settings, store, resume=True)
-
-
-def _read(store: Store, trace_id: str) -> tuple[Trace, Scores]:
-    tape = store.open(trace_id)
-    trace = trace_from_tables(trace_id, tape.geometry, tape.manifest.origin, tape.read("routing"), tape.read("passes"))
-    return trace, scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
 
 
 def _sweeps(study: Settings, model: Model | Captured, trace: Trace) -> list[Sweep]:

@@ -1,0 +1,97 @@
+"""A tape of what a policy did inside a model: the routing it applied, the model's own choice beside it, the scores it saw.
+
+    tape = AppliedTape(store, loaded, dataset, run, seed)
+    in_loop(loop, tape)(model, requests, ...)        # as often as there are batches; each is a shard
+    trace_id = tape.finish()
+
+Requests run one after the other, as single-batch serving does, so that the tape can be replayed through the same policy: it then
+decides what it decided here. Nothing is recorded where the store holds the tape already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from capture import families, measure, models
+from capture.closed_loop import ClosedLoop
+from capture.decode import Outcome, Pass, Request, decode
+from capture.plan import DEFAULT_TABLES, slug, versions
+from capture.routing import RoutingCapture, find_routers
+from capture.run import PACKAGES
+from capture.shard import AttentionKeep, ShardRecorder
+from warehouse.tape import Manifest, Store
+
+if TYPE_CHECKING:
+    from capture.evaluate_policy import PolicyRun
+
+
+class AppliedTape:
+    """Of one data set and seed of `evaluate_policy`; named by all that decides it. What a stopped run left is removed."""
+
+    def __init__(self, store: Store, loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> None:
+        self.loaded, self.dataset, self.seed = loaded, dataset, seed
+        lengths = ("prompt_tokens", "decode_tokens", "n_items")
+        self.settings = {"policy": run.name, "parameters": run.parameters, **{name: getattr(run, name) for name in lengths}}
+        runs_on = [str(loaded.model.device), str(loaded.model.dtype), versions(*PACKAGES)]
+        parts = json.dumps([self.settings, loaded.source.fingerprint, dataset, seed, runs_on], sort_keys=True)
+        name = f"{slug(loaded.source.model_id)}-{slug(dataset)}-{run.name}"
+        self.trace_id = f"{name}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+        self.writer = store.writer(self.trace_id)
+        self.writer.discard()
+        self.n_shards = self._n_passes = 0
+
+    def decode(self, loop: ClosedLoop, model: Any, requests: Sequence[Request], *rest: Any, **more: Any) -> list[Outcome]:
+        """capture.decode.decode with the policy in it, one request after the other; recorded."""
+        state = json.dumps(self.settings, sort_keys=True)
+        with RoutingCapture(model, with_scores=False, is_first=True) as natural, RoutingCapture(model) as applied:
+            recorder = ShardRecorder(applied, None, AttentionKeep(), self._n_passes, natural, state)
+
+            def on_pass(done: Pass) -> None:
+                recorder.record(done)
+                loop.record(done)
+
+            outcomes = [
+                decode(model, [request], *rest, on_pass=on_pass, before_prefill=loop.begin, with_nll=True, **more)[0]
+                for request in requests
+            ]
+        if not self.writer.is_finished:
+            self.writer.write_shard(self.n_shards, recorder.tables(requests, outcomes, self.dataset, DEFAULT_TABLES))
+        self._n_passes += recorder.n_passes
+        self.n_shards += 1
+        return outcomes
+
+    def finish(self) -> str:
+        """Writes the manifest, unless the tape is there, and returns the trace id."""
+        if not self.writer.is_finished:
+            self.writer.finish(self._manifest())
+        return self.trace_id
+
+    def _manifest(self) -> Manifest:
+        model, source = self.loaded.model, self.loaded.source
+        geometry = measure.geometry(model)
+        rule, params = families.score_rule(find_routers(model), geometry.top_k)
+        return Manifest(
+            trace_id=self.trace_id,
+            origin="captured",
+            source=source.model_id,
+            model_id=source.model_id,
+            model_revision=source.fingerprint,
+            dataset=self.dataset,
+            geometry=geometry,
+            score_rule=rule,
+            score_params=params,
+            tables=DEFAULT_TABLES,
+            rows=self.writer.count_rows(DEFAULT_TABLES, self.n_shards),
+            n_shards=self.n_shards,
+            tokenizer_sha256=models.tokenizer_sha256(self.loaded.tokenizer),
+            seed=self.seed,
+            settings=self.settings,
+            flags={"policy": f"{self.settings['policy']} ran inside the model: expert_ids are what it applied"},
+            versions={"python": platform.python_version(), **versions(*PACKAGES)},
+            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

@@ -1,0 +1,201 @@
+"""evaluate, orderings, fidelity: a model measured as it is, and with a policy inside it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Annotated, Any
+
+import typer
+
+from flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
+
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option("--param", help="Of the policy: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ..."),
+]
+CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
+SchemeOption = Annotated[
+    str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
+]
+
+
+def evaluate(
+    model: ModelOption = "embedded",
+    datasets: Annotated[
+        str, typer.Option("--datasets", help="Comma-separated, as --dataset of capture.")
+    ] = "code,docs,math,recall",
+    max_items: Annotated[
+        int | None, typer.Option(help="Items per data set. [default: as the model card]", show_default=False)
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="slicemoe: run it inside the model. [default: the model as it is]", show_default=False),
+    ] = None,
+    param: ParamOption = None,
+    cache: CacheOption = "37.5%",
+    scheme: SchemeOption = "amat",
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="Of a policy: how many seeds, each on text or items of its own.", min=1)
+    ] = 1,
+    tape: Annotated[
+        bool,
+        typer.Option("--tape", help="Also record a policy's routing and the model's own, a tape per data set and seed."),
+    ] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    store: StoreOption = None,
+) -> None:
+    """Measure a model, or a policy inside it. Writes table `quality`.
+
+    Without a policy: bits per byte on text, exact match where the data set has answers. With one: perplexity, KL and acceptance
+    against the unmodified model and the miss rate that was really had, or exact match.
+
+    \b
+    Examples:
+      tokentape evaluate --model embedded
+      tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
+    """
+    from flows.console import note, print_table, progress_bar
+    from warehouse.results import write_rows
+    from warehouse.tape import Store
+
+    names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
+    if tape and policy is None:
+        raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
+    with progress_bar("evaluate") as show:
+        if policy is None:
+            from capture.evaluate import evaluate as measure
+
+            rows, tapes = measure(model, names, max_items, device, dtype, show), []
+        else:
+            chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
+            rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
+    write_rows(place, "quality", rows)
+    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
+    print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    for trace_id in tapes:
+        note(f"tape {trace_id}: applied routing, and the model's own as natural_ids; `tokentape replay` takes it")
+
+
+def orderings(
+    model: ModelOption = "embedded",
+    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
+    store: StoreOption = None,
+) -> None:
+    """Measure which precision, router and warm-up beats which inside a model, against margins. Writes table `orderings`.
+
+    Held-out text, teacher-forced; about three minutes for the embedded model. A row holds if every seed keeps the margin.
+
+    \b
+    Example:
+      tokentape orderings --model embedded
+    """
+    from capture import models
+    from capture.orderings import orderings as measure
+    from flows.console import print_table, progress_bar
+    from warehouse.results import write_rows
+    from warehouse.tape import Store
+
+    loaded = models.load(models.find(model))
+    with progress_bar("orderings") as show:
+        rows = measure(loaded, range(seeds), progress=show)
+    write_rows(Store(store), "orderings", rows)
+    shown = [
+        (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
+        for r in rows
+    ]
+    columns = ("ratio", "margin", "mean", f"over {seeds} seeds", "holds")
+    print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
+
+
+def fidelity(
+    model: ModelOption = "embedded",
+    datasets: Annotated[str, typer.Option("--datasets", help="Comma-separated texts, as --dataset of capture.")] = "code",
+    max_items: Annotated[int | None, typer.Option(help="Windows of text per seed. [default: 16]", show_default=False)] = None,
+    param: ParamOption = None,
+    cache: CacheOption = "37.5%",
+    scheme: SchemeOption = "amat",
+    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="A shipped machine or my.toml, for time and energy.")
+    ] = "slicemoe-xpu",
+    store: StoreOption = None,
+) -> None:
+    """Compare open-loop replay with the closed loop: the same policy on the same text, replayed and inside the model.
+
+    A policy that reroutes changes what the model does next, and a replay of recorded scores cannot know that. Prints misses,
+    bytes, time and energy per decoded token both ways, mean and range over seeds, and writes table `fidelity`.
+
+    \b
+    Example:
+      tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
+    """
+    from flows.console import print_table, progress_bar, quantity
+    from flows.fidelity import UNITS, compare
+    from flows.grid import load_hardware
+    from flows.sliced_policy import NAME
+    from warehouse.results import write_rows
+    from warehouse.tape import Store
+
+    place = Store(store)
+    run = _policy_run(NAME, param or [], cache, scheme, max_items, place)
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    with progress_bar("fidelity") as show:
+        rows = compare(model, names, run, seeds, load_hardware(hardware), show)
+    write_rows(place, "fidelity", rows)
+    shown = []
+    for name, unit in UNITS.items():
+        pairs = [(row["open_loop"], row["closed_loop"]) for row in rows if row["metric"] == name]
+        gaps = [100 * (opened / closed - 1) if closed else 0.0 for opened, closed in pairs]
+        means = [sum(side) / len(pairs) for side in zip(*pairs, strict=True)]
+        shown.append(
+            (
+                name,
+                *(quantity(mean, unit) for mean in means),
+                f"{sum(gaps) / len(gaps):+.2f} %",
+                f"{min(gaps):+.2f} to {max(gaps):+.2f} %",
+            )
+        )
+    columns = ("per decoded token", "open loop", "closed loop", "open / closed - 1", "over seeds")
+    print_table(f"{model}: {run.parameters}", columns, shown, numbers=columns[1:])
+
+
+def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
+    """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
+    from capture.evaluate_policy import DEFAULT_WINDOWS
+    from flows import sliced_policy
+    from flows.names import unknown
+    from flows.own_policy import parse_params
+
+    if policy != sliced_policy.NAME:
+        raise unknown("policy inside a model", policy, (sliced_policy.NAME,))
+    share = cache.removesuffix("%")
+    if share == cache or not share.replace(".", "", 1).isdigit():
+        raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
+    return sliced_policy.inside_model(
+        parse_params(param), float(share) / 100, scheme, store, n_items=max_items or DEFAULT_WINDOWS
+    )
+
+
+def _measure_policy(
+    model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any, store: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `quality`, and the tapes recorded where there is a store for them."""
+    from capture import models
+    from capture.applied import AppliedTape
+    from capture.evaluate_policy import evaluate_policy
+
+    loaded = models.load(models.find(model), device, dtype)
+    rows, tapes = [], []
+    for name, seed in product(names, range(seeds)):
+        tape = AppliedTape(store, loaded, name, run, seed) if store else None
+        rows.append(evaluate_policy(loaded, name, run, seed, show, tape)[0])
+        tapes += [tape.finish()] if tape else []
+    return rows, tapes
+
+
+MEASURED = ("bits_per_byte", "perplexity", "kl", "acceptance", "accuracy", "miss_frac", "flash_bytes_per_token")
+
+
+def _short(value: object) -> object:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else value

@@ -1,0 +1,39 @@
+"""A tape as sliced serving reads it: its trace with the router's scores, and what its gates say of experts that are alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from policies.sliced.buddy import gate_similarity
+from replay.scores import Scores, scores_from_choices, scores_from_table
+from replay.trace import Trace, trace_from_tables
+from warehouse.tape import Store
+
+
+def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:
+    """The tape with its scores; of one without, what the chosen experts tell.
+
+    Where a policy rerouted while the tape was recorded, the trace is of the model's own choices, so that the same policy decides
+    again what it decided then.
+    """
+    tape = store.open(prefix)
+    routing = tape.read("routing")
+    if "natural_ids" in routing.columns:
+        routing = routing.with_columns(expert_ids=pl.col("natural_ids"))
+    trace = trace_from_tables(tape.trace_id, tape.geometry, tape.manifest.origin, routing, tape.read("passes"))
+    if tape.has("scores"):
+        return trace, scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
+    weights = routing["gate_weights"].explode()
+    if weights.null_count():
+        raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
+    return trace, scores_from_choices(trace, weights.to_numpy())
+
+
+def similarity(store: Store, prefix: str) -> NDArray[np.float32]:
+    """(L, E, E) cosine of two experts' gates over the tape's tokens (policies/sliced/buddy.py)."""
+    trace, scores = scored_trace(store, prefix)
+    if not scores.is_full:
+        raise ValueError(f"tape {trace.trace_id} holds the chosen experts only; similarity needs all scores: --tables scores")
+    return gate_similarity(trace.row_layer, scores.gates, len(trace.geometry.moe_layers))

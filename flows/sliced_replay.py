@@ -1,0 +1,60 @@
+"""One tape through the SliceMoE policy on one machine, open loop: `tokentape replay TRACE --policy slicemoe`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flows import machines
+from flows.grid import load_hardware, source_sha256
+from flows.own_policy import Value
+from flows.scored import scored_trace
+from flows.sliced_policy import compose
+from replay.capacity import bytes_of
+from replay.result import ReplayResult
+from replay.sliced import describe, replay_sliced, slices_of
+from replay.trace import Trace
+from warehouse import results
+from warehouse.tape import Store
+
+STUDY = "adhoc"
+
+
+def run(
+    store: Store,
+    prefix: str,
+    params: Mapping[str, Value],
+    hardware: str,
+    capacity: str,
+    mode: str = "paper",
+    start: str = "persistent",
+    seed: int = 0,
+) -> tuple[str, ReplayResult]:
+    """Computes one replay and writes it unless it is there. capacity: 50%, 1.5GB or 64 experts, of those at high precision.
+
+    Raises ValueError on bad input; nothing is written then.
+    """
+    machine, system = load_hardware(hardware), compose(params, store)
+    trace, scores = scored_trace(store, prefix)
+    size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
+    result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)
+    key = results.replay_id(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed))
+    if not results.has_result(store, key):
+        machines.record(store, machine)
+        results.write_result(store, key, result.tables(key, STUDY))
+    return key, result
+
+
+def _decided_by(
+    store: Store, trace: Trace, system: str, machine_sha256: str, size: int, start: str, seed: int
+) -> dict[str, object]:
+    manifest = store.open(trace.trace_id).manifest.model_dump(mode="json", exclude={"created_utc"})
+    return {
+        "study": STUDY,
+        "trace": manifest,
+        "policy": system,
+        "hardware": machine_sha256,
+        "capacity_bytes": size,
+        "start": start,
+        "seed": seed,
+        "sources": source_sha256(),
+    }

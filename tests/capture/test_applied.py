@@ -1,0 +1,104 @@
+"""The tape of a policy inside a model: what it applied, what the model chose itself, and a replay that decides the same."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from capture import models
+from capture.applied import AppliedTape
+from capture.evaluate_policy import PolicyRun, evaluate_policy
+from flows.scored import scored_trace
+from policies.scoring import topk_from_scores
+from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
+from replay.sliced import replay_sliced, slices_of
+from warehouse.tape import Store
+
+REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)
+FAMILIES = ("Qwen3Moe", "DeepseekV3", "GptOss")
+
+
+def run_of(system: SliceMoE, **changes: object) -> PolicyRun:
+    return PolicyRun(system, "slicemoe", {"n": 1}, 0.4, prompt_tokens=12, decode_tokens=20, n_items=3, **changes)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("record once, replay often. " * 60)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def recorded(model_folder, text, tmp_path_factory):
+    """`recorded(family, run)` -> the store, the tape, the row of `quality` and the loop's counts."""
+
+    def record(family: str, run: PolicyRun):
+        store = Store(str(tmp_path_factory.mktemp("applied") / "tape"))
+        loaded = models.load(models.find(model_folder(family)), device="cpu")
+        tape = AppliedTape(store, loaded, text, run, seed=0)
+        row, totals = evaluate_policy(loaded, text, run, tape=tape)
+        return store, store.open(tape.finish()), row, totals
+
+    return record
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded, family):
+    store, tape, row, totals = recorded(family, run_of(REROUTING))
+    trace, scores = scored_trace(store, tape.trace_id)
+    size = round(0.4 * trace.n_keys * sum(slices_of(trace.geometry, REROUTING.cache)))
+    found = replay_sliced(trace, scores, REROUTING, None, size, start="cold").metrics
+    assert found["high_bit_miss_frac"].value == pytest.approx(row["miss_frac"], rel=1e-12)
+    assert totals["rerouted"] > 0
+    routing = tape.read("routing")
+    natural, applied = (_sets(routing[name]) for name in ("natural_ids", "expert_ids"))
+    decode = routing["pass_id"].is_in(tape.read("passes").filter(kind="decode")["pass_id"].implode()).to_numpy()
+    rerouted = sum(len(a - n) for a, n in zip(applied, natural, strict=True))
+    assert rerouted >= totals["rerouted"]  # which leaves out the free steps
+    assert found["rerouted_frac"].value == pytest.approx(rerouted / (decode.sum() * trace.geometry.top_k))
+    assert all(a == n for a, n, late in zip(applied, natural, decode, strict=True) if not late)  # prompts keep their route
+
+
+def test_natural_ids_are_the_models_own_choice(recorded):
+    _, tape, _, _ = recorded("Qwen3Moe", run_of(REROUTING))
+    scores, natural = (_matrix(tape.read(table)[column]) for table, column in (("scores", "scores"), ("routing", "natural_ids")))
+    wanted, _ = topk_from_scores(scores.astype(np.float32), tape.manifest.score_rule, tape.manifest.score_params)
+    assert np.array_equal(natural, wanted)
+    assert "policy" in tape.manifest.flags
+    (state,) = set(tape.read("passes")["policy_state"])
+    assert json.loads(state)["policy"] == "slicemoe"
+
+
+def test_a_policy_without_strength_applies_the_models_own_choice(recorded):
+    plain = run_of(SliceMoE(ROUTERS["cache_prior"](0.0), precision=PRECISIONS["high-bit"]()), scheme=None)
+    _, tape, row, _ = recorded("Qwen3Moe", plain)
+    routing = tape.read("routing")
+    assert np.array_equal(_matrix(routing["natural_ids"]), _matrix(routing["expert_ids"]))
+    assert row["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert tape.manifest.rows["routing"] == 3 * (12 + 19) * len(tape.geometry.moe_layers)
+    assert sorted(set(tape.read("requests")["request_id"])) == [0, 1, 2]
+
+
+def test_what_a_stopped_run_left_is_replaced_and_a_finished_tape_stays(model_folder, text, tmp_path):
+    store, run = Store(str(tmp_path / "tape")), run_of(REROUTING)
+    loaded = models.load(models.find(model_folder("Qwen3Moe")), device="cpu")
+    evaluate_policy(loaded, text, run, tape=AppliedTape(store, loaded, text, run, 0))
+    assert store.trace_ids() == []  # nobody finished it
+    tape = AppliedTape(store, loaded, text, run, 0)
+    evaluate_policy(loaded, text, run, tape=tape)
+    before = store.open(tape.finish()).manifest
+    again = AppliedTape(store, loaded, text, run, 0)
+    evaluate_policy(loaded, text, run, tape=again)
+    assert store.open(again.finish()).manifest == before
+    assert AppliedTape(store, loaded, text, run, 1).trace_id != tape.trace_id
+
+
+def _matrix(column) -> np.ndarray:
+    return np.array(column.to_list())
+
+
+def _sets(column) -> list[set[int]]:
+    return [set(row) for row in column.to_list()]

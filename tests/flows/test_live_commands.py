@@ -1,0 +1,85 @@
+"""A policy inside the embedded model from the command line: its tape, the tape replayed, Buddy's similarity, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Cli
+from tiny_tape import write_tiny
+
+from capture import models
+from warehouse.results import read_rows
+from warehouse.tape import Store
+
+HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
+needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+POLICY = ("--param", "router=cache_prior", "--param", "router.strength=0.3", "--param", "pair=MAT42")
+RUN = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "slicemoe", "--cache", "40%")
+
+
+@needs_embedded
+def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, tmp_path: Path) -> None:
+    done = tokentape(*RUN, *POLICY, "--tape")
+    assert done.code == 0, done.err
+    store = Store(str(tmp_path / "tape"))
+    (trace_id,) = store.trace_ids()
+    assert trace_id in done.err
+    replayed = tokentape(
+        "replay", trace_id, "--policy", "slicemoe", *POLICY, "--capacity", "40%", "--scope", "global", "--start", "cold",
+        "--hardware", "slicemoe-xpu",
+    )  # fmt: skip
+    assert replayed.code == 0, replayed.err
+    assert tokentape("load").code == 0
+    asked = "select value from metrics where metric = 'high_bit_miss_frac'"
+    told = json.loads(tokentape("sql", asked, "--format", "json").out)
+    (quality,) = read_rows(store, "quality")
+    assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
+    assert json.loads(quality["parameters"])["router.strength"] == "0.3"
+    alike = tokentape(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
+    assert alike.code == 0, alike.err
+    assert len(read_rows(store, "quality")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("evaluate", "--datasets", "code", "--tape"), "--tape records what a policy applies; give --policy"),
+        ((*RUN, "--param", "router=buddy"), "give --param router.similarity=TRACE"),
+        ((*RUN, "--param", "router=buddy", "--param", "router.similarity=nothing"), "no tape 'nothing'"),
+        ((*RUN, "--param", "router=buddy", "--param", "router.similarity=tiny"), "holds the chosen experts only"),
+        (("replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "per-layer"), "--scope global only"),
+        (
+            ("replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--param", "router=cache_prior"),
+            "record the tape with scores",
+        ),
+    ],
+)
+def test_bad_requests_are_one_line(tokentape: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    write_tiny(Store(str(tmp_path / "tape")))
+    done = tokentape(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, tmp_path: Path) -> None:
+    write_tiny(Store(str(tmp_path / "tape")))
+    done = tokentape(
+        "replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--hardware", "slicemoe-xpu"
+    )
+    assert done.code == 0, done.err
+    assert "high_bit_miss_frac" in done.out
+
+
+def test_the_orderings_are_printed_and_kept(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from capture import orderings
+
+    row = {"model_id": "m", "dataset": "code", "assertion": "a / b", "margin": "<= 1.1", "mean": 1.2, "low": 1.0, "high": 1.3}
+    monkeypatch.setattr(models, "load", lambda *told: None)
+    monkeypatch.setattr(orderings, "orderings", lambda *told, **more: [row | {"n_seeds": 4, "holds": False}])
+    done = tokentape("orderings")
+    assert "0 of 1 hold" in done.out
+    assert "NO" in done.out
+    assert read_rows(Store(str(tmp_path / "tape")), "orderings")[0]["mean"] == 1.2

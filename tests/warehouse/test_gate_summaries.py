@@ -1,0 +1,138 @@
+"""Early selections, critical experts and gate curves of a random tape against a few lines of Python."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from warehouse import load as loader
+from warehouse.geometry import Geometry
+from warehouse.load import database_path, load
+from warehouse.sql import query
+from warehouse.tape import Manifest, Store
+
+TAUS, TABLES, TRACE = (0.35, 0.5, 0.7), ("early_popularity", "critical_experts", "gate_curve"), "random"
+PROMPTS, N_DECODED, LAYERS, N_EXPERTS, TOP_K = (3, 90), 15, (1, 4), 8, 3
+
+GEOMETRY = Geometry(
+    architecture="tiny",
+    n_layers=5,
+    hidden=8,
+    n_heads=2,
+    n_kv_heads=1,
+    head_dim=4,
+    vocab=100,
+    moe_layers=LAYERS,
+    n_experts=N_EXPERTS,
+    top_k=TOP_K,
+    expert_intermediate=8,
+)
+
+
+def routed(with_gates: bool = True) -> list[dict]:
+    """Two requests of unlike lengths that decode in one batch, the later request first; a row lacks its weights, one is lost."""
+    rng = np.random.default_rng(3)
+    places = [(request, position, request) for request, n in enumerate(PROMPTS) for position in range(n)]
+    places += [(request, PROMPTS[request] + step, 2 + step) for step in range(N_DECODED) for request in (1, 0)]
+    rows = [
+        {
+            "request_id": request,
+            "position": position,
+            "layer": layer,
+            "pass_id": pass_id,
+            "expert_ids": rng.choice(N_EXPERTS, TOP_K, replace=False).tolist(),
+            "gate_weights": (2.5 * np.sort(rng.dirichlet(np.full(TOP_K, 0.7)))[::-1]).tolist() if with_gates else None,
+        }
+        for request, position, pass_id in places
+        for layer in LAYERS
+    ]
+    rows[0]["gate_weights"] = None
+    rows = [row for row in rows if (row["request_id"], row["position"], row["layer"]) != (0, PROMPTS[0] + 2, LAYERS[0])]
+    return sorted(rows, key=lambda row: (row["pass_id"], row["layer"]))
+
+
+def stored(store: Store, rows: list[dict]) -> Store:
+    kinds = ["prefill"] * 2 + ["decode"] * N_DECODED
+    tables = {
+        "passes": pa.table(
+            {
+                "pass_id": range(len(kinds)),
+                "kind": kinds,
+                "n_tokens": [*PROMPTS, *[2] * N_DECODED],
+                "request_ids": [[0], [1], *[[1, 0]] * N_DECODED],
+                "policy_state": pa.nulls(len(kinds), pa.string()),
+            }
+        ),
+        "routing": pa.Table.from_pylist(rows),
+    }
+    tables["routing"] = tables["routing"].set_column(
+        5, "gate_weights", pa.array([row["gate_weights"] for row in rows], pa.list_(pa.float32()))
+    )
+    writer = store.writer(TRACE)
+    writer.write_shard(0, tables)
+    counts = {name: table.num_rows for name, table in tables.items()}
+    named = {"trace_id": TRACE, "origin": "imported", "source": "made", "model_id": "tiny", "dataset": "none"}
+    made = {"tables": tuple(tables), "rows": counts, "n_shards": 1, "created_utc": "2026-01-01T00:00:00+00:00"}
+    writer.finish(Manifest(**named, **made, geometry=GEOMETRY))
+    return store
+
+
+def summary(store: Store, table: str) -> pl.DataFrame:
+    return query(load(store, database_path(store)).database, f"from {table}").drop("trace_id")
+
+
+def test_early_selections_are_those_of_the_first_ten_decode_positions(store: Store) -> None:
+    counts = Counter(
+        (row["layer"], expert)
+        for row in routed()
+        if 0 <= row["position"] - PROMPTS[row["request_id"]] < 10
+        for expert in row["expert_ids"]
+    )
+    found = summary(stored(store, routed()), "early_popularity")
+    assert found.rows() == [(*key, n) for key, n in sorted(counts.items())]
+    assert found["n_selected"].sum() == (2 * len(LAYERS) * 10 - 1) * TOP_K  # the lost row is not made up for by an eleventh step
+
+
+def test_critical_experts_are_counted_by_layer_tau_and_bin(store: Store) -> None:
+    n_routed, n_critical = Counter(), Counter()
+    for row in routed():
+        first = row["position"] // 4 * 4  # 105 positions in bins of four
+        if row["gate_weights"] is not None:
+            weights = np.array(row["gate_weights"], np.float32).astype(np.float64)
+            for tau in TAUS:
+                n_routed[row["layer"], tau, first] += 1
+                n_critical[row["layer"], tau, first] += int((weights / weights.sum() > tau).sum())
+    found = summary(stored(store, routed()), "critical_experts")
+    assert found.rows() == [(*key, 4, n, n_critical[key]) for key, n in sorted(n_routed.items())]
+    assert found["first_position"].n_unique() <= 32
+
+
+def test_gate_curves_are_means_by_rank(store: Store) -> None:
+    shares = defaultdict(list)
+    for row in routed():
+        if row["gate_weights"] is not None:
+            for rank, weight in enumerate(sorted(row["gate_weights"], reverse=True), 1):
+                phase = "prefill" if row["pass_id"] < 2 else "decode"
+                shares[row["layer"], phase, rank].append(weight / sum(row["gate_weights"]))
+    found = summary(stored(store, routed()), "gate_curve")
+    assert [row[:3] for row in found.rows()] == sorted(shares)
+    assert found["gate_frac"].to_list() == pytest.approx([np.mean(shares[key]) for key in sorted(shares)], abs=1e-7)
+    assert found["n_routed"].to_list() == [len(shares[key]) for key in sorted(shares)]
+
+
+def test_a_tape_without_gate_weights_has_selections_only(store: Store) -> None:
+    stored(store, routed(with_gates=False))
+    assert [summary(store, name).is_empty() for name in TABLES] == [False, True, True]
+
+
+def test_threads_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(store, routed())
+    found = []
+    for threads in (1, 4):
+        monkeypatch.setattr(loader, "NO_EXTENSIONS", {**loader.NO_EXTENSIONS, "threads": threads})
+        found.append([summary(store, name) for name in TABLES])
+    assert all(one.equals(four) for one, four in zip(*found, strict=True))
