@@ -24,11 +24,12 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Control:
-    """A menu above the charts. Its values are those of the column `name` in the page's choices; labels: value -> words."""
+    """A menu above the charts, or a slider. Its values are those of `name` in the page's choices; labels: value -> words."""
 
     name: str
     title: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "menu"  # or "slider": its values in the order of the choices
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """One HTML file. choices: one row per selection that exists, best first; data: named rows the charts share.
+    """One HTML file. data: named rows the charts share.
 
-    A row that names some of the controls only leaves the others as they are.
+    choices: one row per selection that exists, best first. A row may leave controls out: it then goes with any value of theirs.
     """
 
     file: str
@@ -64,6 +65,15 @@ class Page:
     choices: tuple[Mapping[str, str], ...] = ()
     data: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def opening(self) -> dict[str, str]:
+        """What the page opens with: of each control the first value that exists together with the controls before it."""
+        found: dict[str, str] = {}
+        for control in self.controls:
+            fitting = (row for row in self.choices if all(row.get(name, value) == value for name, value in found.items()))
+            found |= next(({control.name: row[control.name]} for row in fitting if control.name in row), {})
+        return found
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,7 @@ def _spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 
 def _key(page: Page, figure: Figure) -> str:
-    first = {name: value for choice in reversed(page.choices) for name, value in choice.items()}
-    return "|".join(first.get(name, "") for name in figure.depends)
+    return "|".join(page.opening.get(name, "") for name in figure.depends)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The sentences of the SliceMoE page, computed from the rows its charts show."""
+"""The SliceMoE page's sentences on claims and replays, computed from the rows its charts show."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from dashboards.slicemoe_rows import MATCHED_FRAC
 from dashboards.units import joined, quantity
 
 NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
-HARDLY_MISSES_FRAC = 0.03  # below, a high-bit cache leaves a sliced one nothing to save
-SPARING = f"where the high-bit cache misses under {percent(HARDLY_MISSES_FRAC, 0)}"
-NOT_MEASURED = f"What DBSC does {SPARING} without a budget is not measured: run tokentape evaluate with --cache 95%."
 
 
 def claims(rows: pl.DataFrame) -> str:
@@ -43,10 +40,28 @@ def unanswered(rows: pl.DataFrame) -> str:
     return f"{said}" + (f"; for {unprinted} of them the paper prints no value." if unprinted else ".")
 
 
-def gains(rows: pl.DataFrame, tau: str) -> str:
-    """The largest gains of DBSC per model at one tau beside the paper's, and whether low precision everywhere gains more."""
+def flash(rows: pl.DataFrame) -> str:
+    """Flash's share of the energy where fewest and most misses are allowed, per model: least, DBSC's and most."""
     said = []
-    for model, of_model in rows.filter(pl.col("tau") == tau).group_by("name", maintain_order=True):
+    for target in dict.fromkeys((rows["target"].min(), rows["target"].max())):
+        at = rows.filter(pl.col("target") == target).sort("flash", maintain_order=True)
+        models = [f"{_ends(of)} on {name}" for (name,), of in sorted(at.partition_by("name", as_dict=True).items())]
+        said.append(f"with {100 * target:g} % of misses allowed {', '.join(models)}")
+    return f"Flash's share of a decoded token's energy: {'; '.join(said)}."
+
+
+def _ends(ranked: pl.DataFrame) -> str:
+    """The least and the most of ranked shares, and DBSC's where it is neither."""
+    first, *others = (f"{percent(row['flash'], 0)} ({row['configuration']})" for row in ranked.to_dicts())
+    dbsc = [words for words in others[:-1] if words.endswith("(DBSC)")]
+    return joined([" to ".join([first, *others[-1:]]), *dbsc])
+
+
+def gains(rows: pl.DataFrame, pair: str, tau: str) -> str:
+    """The largest gains of DBSC per model at one pair and tau beside the paper's; what low precision and Cumsum gain."""
+    of_pair = rows.filter((pl.col("pair") == pair) & pl.col("tau").is_in(["", tau]))
+    said = []
+    for model, of_model in of_pair.group_by("name", maintain_order=True):
         ranked = of_model.filter(pl.col("series") == "DBSC").sort("gain", "gb", descending=[False, True])
         best = {row["metric"]: row for row in ranked.to_dicts()}
         energy, speed = best["energy_gain"], best["speedup"]
@@ -54,9 +69,12 @@ def gains(rows: pl.DataFrame, tau: str) -> str:
             f"{_times(energy)} less energy and {_times(speed)} the speed on {model[0]} "
             f"(at {_each([energy['cache'], speed['cache']])}{_printed(energy, speed)})"
         )
-    sentence = f"With tau {tau}, DBSC reaches at most {joined(said)}."
-    top = rows.filter(pl.col("metric") == "energy_gain").sort("gain")
-    low, dbsc = (top.filter((pl.col("series") == name) & pl.col("tau").is_in(["", tau])) for name in ("low-bit", "DBSC"))
+    sentence = f"With {pair} and tau {tau}, DBSC reaches at most {joined(said)}."
+    energy_gains = of_pair.filter(pl.col("metric") == "energy_gain")
+    cumsum = energy_gains.filter(pl.col("series") == "Cumsum")["gain"]
+    if not cumsum.is_empty():
+        sentence += f" Cumsum in place of Cache-Prior takes {1 / cumsum.max():.2f} to {1 / cumsum.min():.2f} × the energy."
+    low, dbsc = (energy_gains.filter(pl.col("series").str.contains(f"^{name}")) for name in ("low-bit", "DBSC$"))
     beats = low.join(dbsc, on=["model", "cache"]).filter(pl.col("gain") > pl.col("gain_right"))
     if not beats.is_empty():
         sentence += (
@@ -67,96 +85,39 @@ def gains(rows: pl.DataFrame, tau: str) -> str:
 
 
 def sweep(rows: pl.DataFrame) -> str:
-    """Misses and energy of every configuration where it keeps the matched gate mass: rows of one model, cache and tau."""
+    """Misses and energy of every series where it keeps the matched gate mass: gains of one model, cache, pair and tau."""
     energies = rows.filter(pl.col("metric") == "energy_gain").to_dicts()
     first = energies[0]
     said = [
-        f"the high-bit cache misses {percent(first['miss_high_bit'])} and takes {_joules(first['energy_high_bit'])} per token"
+        f"the high-bit cache misses {percent(first['miss_high_bit'])}{_star(first['matched_high_bit'])} and takes "
+        f"{_joules(first['energy_high_bit'])} per token"
     ]
-    said += [f"{row['series']} {percent(row['miss'])} and {_joules(row['energy'])}" for row in energies]
-    return f"Keeping {percent(MATCHED_FRAC, 0)} of the gate mass, {', '.join(said)}."
+    said += [f"{row['series']} {percent(row['miss'])}{_star(row['matched'])} and {_joules(row['energy'])}" for row in energies]
+    sentence = f"Keeping {percent(MATCHED_FRAC, 0)} of the gate mass, {', '.join(said)}."
+    return sentence + (" *: a sweep does not cross it, and its end is read." if "*" in sentence else "")
+
+
+def _star(matched: bool) -> str:
+    return "" if matched else "*"
 
 
 def warmups(rows: pl.DataFrame) -> str:
-    """What PCW saves against an empty cache, in the first steps and over the whole decode, and which other start is next."""
-    ratio = {(row["warmup"], row["panel"]): row for row in rows.to_dicts()}
-    said = []
-    for window, words in (("first ten steps", "The first ten steps take"), ("whole decode", "over the whole decode")):
-        energy, latency = (ratio.get(("PCW", f"{name}, {window}")) for name in ("energy", "latency"))
-        if energy and latency:
-            less = f"{words} {percent(1 - energy['ratio'], 0)} less energy and {percent(1 - latency['ratio'], 0)} less time"
-            less += " with PCW than from an empty cache" if not said else ""
-            printed = [percent(1 - row["paper"], 0) for row in (energy, latency) if row["paper"] is not None]
-            said.append(less + (f" (paper: {' and '.join(printed)})" if printed else ""))
-    order = rows.filter(pl.col("panel") == "energy, first ten steps").sort("ratio")["warmup"].to_list()
-    return f"{'; '.join(said)}. By energy of the first steps, best first: {', '.join(order)}."
-
-
-def live(rows: pl.DataFrame, setup: str) -> str:
-    """One of the setups: DBSC against the high-bit and the low-bit cache under the same budget; where it loses, of all setups."""
-    here = rows.filter(pl.col("setup") == setup)
-    name = _measure(here)
-    budgets = _by_budget(here)
-    said = []
-    for other, word in (("high-bit", "DBSC beats the high-bit cache"), ("low-bit", "low-bit beats DBSC")):
-        pairs = [(at, of["DBSC"], of[other]) for at, of in sorted(budgets.items()) if at[1] and {"DBSC", other} <= of.keys()]
-        won = [
-            (at[1], dbsc, them)
-            for at, dbsc, them in pairs
-            if (_better(dbsc, them) if other == "high-bit" else _better(them, dbsc))
-        ]
-        if won:
-            target, dbsc, them = won[0]
-            first, second = (dbsc, them) if other == "high-bit" else (them, dbsc)
-            said.append(
-                f"{word} at {len(won)} of {len(pairs)} budgets ({joined([f'{100 * t:g} %' for t, _, _ in won])}; {name} "
-                f"{_value(first)} against {_value(second)} at {100 * target:g} %)"
-            )
-        elif pairs:
-            said.append(f"{word} at none of {len(pairs)} budgets")
-    sentence = f"{_upper('; '.join(said))}. " if said else ""
-    own, others = _without_budget(here), rows.filter(pl.col("setup") != setup).partition_by("setup", maintain_order=True)
-    elsewhere = [f"In {of['setup'][0]}, {told}" for of in others if SPARING in (told := _without_budget(of))][:1]
-    if SPARING in own:
-        return sentence + _upper(own)
-    return sentence + " ".join([_upper(own), *elsewhere] if own else elsewhere or [NOT_MEASURED])
-
-
-def _without_budget(rows: pl.DataFrame) -> str:
-    """What happens without a budget; the negative case is a high-bit cache that hardly misses by itself."""
-    found, name = _by_budget(rows).get(("none", 0.0), {}), _measure(rows)
-    if not {"DBSC", "high-bit"} <= found.keys():
-        return ""
-    high, dbsc = found["high-bit"], found["DBSC"]
-    said = f"without a budget the high-bit cache misses {percent(high['miss'])} ({name} {_value(high)}) and DBSC "
-    said += f"{percent(dbsc['miss'])} ({_value(dbsc)})"
-    if high["miss"] >= HARDLY_MISSES_FRAC:
-        return f"{said}."
-    return f"{said}: {SPARING}, DBSC {'loses' if _better(high, dbsc) else 'does not lose here'}."
-
-
-def _by_budget(rows: pl.DataFrame) -> dict[tuple[str, float], dict[str, dict[str, Any]]]:
-    """Budget and its target -> configuration -> row."""
-    found: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
-    for row in rows.to_dicts():
-        found.setdefault((row["budget"], row["target"] or 0.0), {})[row["configuration"]] = row
-    return found
-
-
-def _measure(rows: pl.DataFrame) -> str:
-    return "exact match" if rows["is_accuracy"][0] else "perplexity"
-
-
-def fidelity(rows: pl.DataFrame) -> str:
-    """The largest mean error over setups and quantities, and whether zero lies in its band."""
-    worst = rows.sort(pl.col("error").abs()).row(-1, named=True)
-    outside = rows.filter((pl.col("low") > 0) | (pl.col("high") < 0)).height
-    biased = (
-        f"in {outside} of {rows.height} comparisons all seeds err to the same side" if outside else "none errs to one side only"
+    """What PCW saves against an empty cache over one window, per model, and which other start is next: rows of the window."""
+    said, orders = [], {}
+    for (name,), of_model in rows.group_by("name", maintain_order=True):
+        pcw = {row["metric"]: row for row in of_model.filter(pl.col("warmup") == "PCW").to_dicts()}
+        energy, time = (percent(1 - pcw[metric]["ratio"], 0) for metric in ("energy", "latency"))
+        said.append(f"{energy} less energy and {time} less time on {name}")
+        by_energy = of_model.filter(pl.col("metric") == "energy").sort("ratio", maintain_order=True)
+        orders[name] = ", ".join(by_energy["warmup"].to_list())
+    printed = [percent(1 - paper, 0) for paper in rows.sort("metric").drop_nulls("paper")["paper"].unique(maintain_order=True)]
+    paper = f" (paper: {' and '.join(printed)})" if printed else ""
+    order = (
+        "; ".join(f"{found} ({name})" for name, found in orders.items()) if len(set(orders.values())) > 1 else orders.popitem()[1]
     )
     return (
-        f"Replay is off by {signed(worst['error'])} at most on average over seeds ({worst['quantity']}, {worst['setup']}; "
-        f"{signed(worst['low'])} to {signed(worst['high'])}); {biased}."
+        f"Over the first {rows['steps'][0]} steps a cache warmed by PCW takes {joined(said)} than an empty one{paper}. "
+        f"By energy, best first: {order}."
     )
 
 
@@ -193,15 +154,3 @@ def _each(words: list[str]) -> str:
 
 def _joules(value: float) -> str:
     return quantity(value, "J")
-
-
-def _value(row: Mapping[str, Any]) -> str:
-    return percent(row["value"]) if row["is_accuracy"] else significant(row["value"])
-
-
-def _better(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return bool(left["value"] > right["value"] if left["is_accuracy"] else left["value"] < right["value"])
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -1,8 +1,8 @@
-"""The charts of the SliceMoE page. Rows come by name from the page (slicemoe.py); the parameters follow its menus."""
+"""The SliceMoE page's charts of claims and replays, and the looks it shares. Rows come by name from the page (slicemoe.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import altair as alt
 
@@ -12,7 +12,10 @@ from dashboards.slicemoe_rows import MATCHED_FRAC
 # Configurations in drawing order. AMAT differs from low-bit in its weights alone: where only costs count, the lines coincide.
 LOOKS = {
     "high-bit": (theme.BLUE, "circle", [1, 0]),
+    "Cache-Prior": (theme.SKY, "cross", [1, 0]),
+    "Cumsum": (theme.SKY, "cross", [1, 0]),
     "low-bit": (theme.ORANGE, "square", [1, 0]),
+    "low-bit and AMAT": (theme.ORANGE, "square", [1, 0]),
     "AMAT": (theme.GREEN, "diamond", [4, 4]),
     "DBSC": (theme.VERMILLION, "triangle-up", [1, 0]),
     "DBSC + PCW": (theme.PURPLE, "triangle-down", [1, 0]),
@@ -26,6 +29,8 @@ WARMUPS = {"empty": "empty", "last_layer": "last layer", "random": "random", "pc
 WIDE, PLOT = 1000, 330  # of two panels side by side; of the claims' axis
 WORDS_AT = {"said_paper": 105, "said_replay": 125, "said_error": 360}  # columns of text, from the end of the plot
 PERCENT = alt.Axis(format=".0%")
+HEADER = alt.Header(labelFontSize=14, labelLimit=480, labelFontWeight=600)
+BUDGETS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1]  # marks of an axis of allowed misses
 
 
 def claims() -> alt.LayerChart:
@@ -74,9 +79,57 @@ def claims() -> alt.LayerChart:
     return alt.layer(paper, band, points, *words).properties(width=PLOT, height=alt.Step(36))
 
 
-def gains(start: Mapping[str, str], gigabytes: Sequence[float]) -> alt.FacetChart:
+def flash(panels: Sequence[str], names: Sequence[str]) -> alt.VConcatChart:
+    """Flash's share of a decoded token's energy against the misses that a budget allows; a panel per model."""
+    y = alt.Y("flash:Q", title="Flash's share of the energy (%)", axis=PERCENT, scale=alt.Scale(zero=False))
+    tips = [
+        alt.Tooltip("flash:Q", title="Flash's share", format=".1%"),
+        alt.Tooltip("low:Q", title="least of seeds", format=".1%"),
+        alt.Tooltip("high:Q", title="most of seeds", format=".1%"),
+        alt.Tooltip("seeds:Q"),
+    ]
+    return by_budget("flash", panels, names, y, ("low", "high"), tips)
+
+
+def by_budget(
+    data: str,
+    panels: Sequence[str],
+    names: Sequence[str],
+    y: alt.Y,
+    ends: tuple[str, str],
+    tips: Sequence[alt.Tooltip],
+    where: str = "true",
+    params: Sequence[alt.Parameter] = (),
+) -> alt.VConcatChart:
+    """A quantity, and below it the misses really had, against the misses that a budget allows. ends: columns of y's band."""
+    base = alt.Chart(alt.NamedData(data))
+    marks = alt.Axis(format=".0~%", values=BUDGETS)
+    x = alt.X("target:Q", title="allowed miss rate (%, log scale)", scale=_log(16), axis=marks)
+    misses = alt.Y("miss:Q", title="misses (%, log)", scale=_log(10), axis=marks)
+    colour, shape, dash = looks("configuration", names, columns=6)
+    said = [alt.Tooltip("configuration:N"), alt.Tooltip("target:Q", title="allowed", format=".0%")]
+    said += [alt.Tooltip("miss:Q", title="misses", format=".2%"), *tips]
+
+    def row(y: alt.Y, low: str, high: str, tall: int, *below: alt.Chart) -> alt.FacetChart:
+        band = base.mark_area(opacity=0.15).encode(x, alt.Y(f"{low}:Q"), alt.Y2(f"{high}:Q"), colour)
+        line = base.mark_line(strokeWidth=2).encode(x, y, colour, dash)
+        points = base.mark_point().encode(x, y, colour, shape, tooltip=said)
+        drawn = alt.layer(*below, band, line, points).properties(width=WIDE / 2, height=tall).transform_filter(where)
+        return drawn.facet(alt.Facet("panel:N", title=None, sort=list(panels), header=HEADER), columns=2, spacing=24)
+
+    allowed = base.mark_line(color=theme.INK, strokeDash=[3, 3], strokeWidth=1.2).encode(x, alt.Y("target:Q"))
+    rows = row(y, *ends, 230), row(misses, "miss_low", "miss_high", 130, allowed)
+    # Not add_params: of facets one below the other it asks for names that they do not have (altair 6.3).
+    return alt.vconcat(*rows, spacing=14, params=[made.param for made in params])
+
+
+def _log(padding: int) -> alt.Scale:
+    """Of shares from a thousandth on; nothing missed, or nothing allowed, still has a place."""
+    return alt.Scale(type="symlog", constant=0.001, zero=False, nice=False, padding=padding)
+
+
+def gains(start: Mapping[str, str], names: Sequence[str], gigabytes: Sequence[float]) -> alt.FacetChart:
     """Gain over the high-bit cache against the cache's size; a row per model, a column for energy and one for speed."""
-    names = ["DBSC", "DBSC + PCW", "low-bit"]
     base = alt.Chart(alt.NamedData("gains"))
     scale = alt.Scale(zero=False, padding=16, nice=False)
     x = alt.X("gb:Q", title="cache (GB)", scale=scale, axis=alt.Axis(values=list(gigabytes), grid=False))
@@ -91,25 +144,31 @@ def gains(start: Mapping[str, str], gigabytes: Sequence[float]) -> alt.FacetChar
         alt.Tooltip("miss:Q", title="misses", format=".1%"),
         alt.Tooltip("miss_high_bit:Q", title="misses, high-bit", format=".1%"),
     ]
-    colour, shape, _ = _looks("series", names, columns=3)
+    colour, shape, _ = looks("series", names, columns=6)
     band = base.mark_area(opacity=0.2).encode(x, alt.Y("low:Q", title=None), alt.Y2("high:Q"), colour)
     line = base.mark_line().encode(x, y, colour)
     points = base.mark_point().encode(x, y, colour, shape, tooltip=tips)
     # A word that most rows leave empty: a layer without any row would have no extent.
-    stars = base.transform_calculate(star="datum.matched ? '' : '*'").mark_text(dy=-11, fontSize=17, color=theme.INK)
+    stars = base.transform_calculate(star="datum.matched && datum.matched_high_bit ? '' : '*'").mark_text(
+        dy=-11, fontSize=17, color=theme.INK
+    )
+    one = base.transform_aggregate(n="count()", groupby=["model", "metric"]).transform_calculate(one="1")
+    level = one.mark_rule(color=theme.BLUE, strokeWidth=1.6).encode(alt.Y("one:Q"))
+    named = one.mark_text(dy=-8, fontSize=12, color=theme.BLUE).encode(
+        alt.Y("one:Q"), x=alt.value(0.66 * WIDE / 2), text=alt.value("Cache-Prior, high-bit: 1 ×")
+    )
     ends = base.transform_filter("isValid(datum.paper)").transform_aggregate(paper="max(paper)", groupby=["model", "metric"])
     rule = ends.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.4).encode(alt.Y("paper:Q"))
     said = ends.transform_calculate(words="'- - - paper, at most: ' + format(datum.paper, '.2f') + ' ×'")
     word = said.mark_text(align="left", fontSize=12, color=theme.INK).encode(x=alt.value(8), y=alt.value(4), text="words:N")
-    header = alt.Header(labelFontSize=14, labelLimit=300, labelFontWeight=600)
     return (
-        alt.layer(band, line, points, stars.encode(x, y, text="star:N"), rule, word)
-        .properties(width=WIDE / 2, height=210)
-        .add_params(alt.param(name="tau", value=start["tau"]))
-        .transform_filter("datum.tau === '' || datum.tau === tau")
+        alt.layer(band, level, line, points, stars.encode(x, y, text="star:N"), named, rule, word)
+        .properties(width=WIDE / 2, height=240)
+        .add_params(*(alt.param(name=name, value=start[name]) for name in ("pair", "tau")))
+        .transform_filter("datum.pair === pair && (datum.tau === '' || datum.tau === tau)")
         .facet(
-            row=alt.Row("name:N", title=None, header=header),
-            column=alt.Column("metric_name:N", title=None, header=header),
+            row=alt.Row("name:N", title=None, header=HEADER),
+            column=alt.Column("metric_name:N", title=None, header=HEADER),
             spacing=18,
         )
     )
@@ -117,26 +176,32 @@ def gains(start: Mapping[str, str], gigabytes: Sequence[float]) -> alt.FacetChar
 
 def sweeps(start: Mapping[str, str], names: Sequence[str]) -> alt.HConcatChart:
     """Kept gate mass against misses and against joules per token, a line per configuration along rising strength."""
-    params = [alt.param(name=name, value=start[name]) for name in ("model", "cache", "tau")]
+    params = [alt.param(name=name, value=start[name]) for name in ("model", "cache", "pair", "tau")]
     base = alt.Chart(alt.NamedData("sweeps")).transform_filter(
-        "datum.model === model && datum.cache === cache && (datum.tau === '' || datum.tau === tau)"
+        "datum.model === model && datum.cache === cache && datum.pair === pair && (datum.tau === '' || datum.tau === tau)"
     )
     panels = [
         _panel(base, names, "miss", alt.X("miss:Q", title="high-bit-normalised miss rate (%)", axis=PERCENT)),
-        _panel(base, names, "energy", alt.X("energy:Q", title="energy per token (J)", axis=alt.Axis(tickCount=6))),
+        _panel(
+            base,
+            names,
+            "energy",
+            alt.X("energy:Q", title="energy per token (J)", axis=alt.Axis(tickCount=6, labelExpr=theme.SI_JOULES)),
+        ),
     ]
     return alt.hconcat(*panels, spacing=24).add_params(*params)
 
 
 def _panel(base: alt.Chart, names: Sequence[str], quantity: str, x: alt.X) -> alt.LayerChart:
-    y = alt.Y("kept:Q", title="kept gate mass (%, proxy)", scale=alt.Scale(zero=False, nice=False, padding=8), axis=PERCENT)
-    colour, shape, dash = _looks("configuration", names, columns=4)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    y = alt.Y("kept:Q", title="kept gate mass (%, proxy)", scale=scale, axis=alt.Axis(format=".1~%"))
+    colour, shape, dash = looks("configuration", names, columns=6)
     tips = [
         alt.Tooltip("configuration:N"),
         alt.Tooltip("strength:Q", title="strength of the router"),
         alt.Tooltip("kept:Q", title="kept gate mass", format=".1%"),
         alt.Tooltip("miss:Q", title="misses", format=".1%"),
-        alt.Tooltip("energy:Q", title="energy per token (J)", format=".3f"),
+        alt.Tooltip("energy:Q", title="energy per token (J)", format=".3~s"),
         alt.Tooltip("seeds:Q"),
     ]
     level = (
@@ -154,8 +219,8 @@ def _panel(base: alt.Chart, names: Sequence[str], quantity: str, x: alt.X) -> al
     return alt.layer(level, along, across, line, points).properties(width=WIDE / 2, height=300)
 
 
-def warmups(start: Mapping[str, str]) -> alt.FacetChart:
-    """Energy and latency over those of an empty cache; a panel for each, in the first ten steps and over the decode."""
+def warmups(start: Mapping[str, str], panels: Sequence[str]) -> alt.FacetChart:
+    """Energy and latency over those of an empty cache, in the window that the slider shows; two panels for each model."""
     base = alt.Chart(alt.NamedData("warmups"))
     names = list(WARMUPS.values())
     y = alt.Y("warmup:N", title=None, sort=names, axis=alt.Axis(labelFontSize=13, ticks=False, domain=False))
@@ -171,91 +236,26 @@ def warmups(start: Mapping[str, str]) -> alt.FacetChart:
     words = base.mark_text(align="left", dx=6, fontSize=12, color=theme.INK).encode(
         alt.X("high:Q"), y, text=alt.Text("ratio:Q", format=".1%")
     )
-    paper = base.transform_filter("isValid(datum.paper)").transform_aggregate(paper="max(paper)", groupby=["panel"])
-    rule = paper.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.4).encode(alt.X("paper:Q"))
-    panels = [f"{quantity}, {window}" for window in ("first ten steps", "whole decode") for quantity in ("energy", "latency")]
-    facet = alt.Facet("panel:N", title=None, sort=panels, header=alt.Header(labelFontSize=14))
+    paper = base.transform_aggregate(paper="max(paper)", groupby=["panel"])  # none in most windows: then nothing is drawn
+    rule = paper.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.4).encode(
+        alt.X("paper:Q"), opacity=alt.condition("isValid(datum.paper)", alt.value(1), alt.value(0))
+    )
     return (
         alt.layer(bars, band, words, rule)
         .properties(width=232, height=alt.Step(32))
-        .add_params(alt.param(name="model", value=start["model"]))
-        .transform_filter("datum.model === model")
-        .facet(facet, columns=4, spacing=20)
+        .add_params(alt.param(name="steps", value=start["steps"]))
+        .transform_filter("datum.steps === steps")
+        .facet(alt.Facet("panel:N", title=None, sort=list(panels), header=alt.Header(labelFontSize=13)), columns=4, spacing=20)
     )
 
 
-def live(start: Mapping[str, str], names: Sequence[str]) -> alt.LayerChart:
-    """Quality inside a model against the misses it really had, a line per configuration along its budgets."""
-    base = (
-        alt.Chart(alt.NamedData("live"))
-        .add_params(alt.param(name="setup", value=start["setup"]))
-        .transform_filter("datum.setup === setup")
-        .transform_calculate(level="datum.is_accuracy ? 100 * datum.value : datum.value")
-        .transform_calculate(least="datum.is_accuracy ? 100 * datum.low : datum.low")
-        .transform_calculate(most="datum.is_accuracy ? 100 * datum.high : datum.high")
-    )
-    scale = alt.Scale(type="symlog", constant=0.01, nice=False, padding=12)
-    marks = [0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1]
-    x = alt.X(
-        "miss:Q", title="measured miss rate (% of high-bit expert bytes)", scale=scale, axis=alt.Axis(format=".1~%", values=marks)
-    )
-    levels = alt.Axis(values=[0, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 1e4, 1e5])
-    log = alt.Scale(type="symlog", constant=1, zero=False, nice=False, padding=12)
-    y = alt.Y("level:Q", title="perplexity (less is better), or exact match (%); log scale", scale=log, axis=levels)
-    colour, shape, dash = _looks("configuration", names, columns=6)
-    tips = [
-        alt.Tooltip("configuration:N"),
-        alt.Tooltip("budget_words:N", title="budget"),
-        alt.Tooltip("miss:Q", title="misses", format=".2%"),
-        alt.Tooltip("level:Q", title="quality", format=".4~g"),
-        alt.Tooltip("least:Q", title="least of seeds", format=".4~g"),
-        alt.Tooltip("most:Q", title="most of seeds", format=".4~g"),
-        alt.Tooltip("seeds:Q"),
-    ]
-    band = base.mark_area(opacity=0.12).encode(x, alt.Y("least:Q"), alt.Y2("most:Q"), colour)
-    ends = base.mark_rule(opacity=0.5, strokeWidth=1.2).encode(x, alt.Y("least:Q"), alt.Y2("most:Q"), colour)
-    across = base.mark_rule(opacity=0.5, strokeWidth=1.2).encode(alt.X("miss_low:Q"), y, colour, alt.X2("miss_high:Q"))
-    line = base.mark_line(strokeWidth=2).encode(x, y, colour, dash)
-    points = base.mark_point().encode(x, y, colour, shape, tooltip=tips)
-    free = base.transform_calculate(free="datum.budget === 'none' ? 'no budget' : ''")
-    said = free.mark_text(dy=-12, fontSize=11, color=theme.QUIET).encode(x, y, text="free:N")
-    return alt.layer(band, ends, across, line, points, said).properties(width=WIDE + 60, height=340)
+def drawing_order(found: Iterable[str]) -> list[str]:
+    """Names in the order of their looks, unknown ones behind."""
+    there = set(found)
+    return [name for name in LOOKS if name in there] + sorted(there - LOOKS.keys())
 
 
-def fidelity(longest: float) -> alt.FacetChart:
-    """Open over closed loop, less one: a panel per setup. longest: the largest |error| of a seed."""
-    base = alt.Chart(alt.NamedData("fidelity"))
-    y = alt.Y("quantity:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=alt.Axis(labelLimit=220, ticks=False))
-    scale = alt.Scale(domain=[-longest, 3.2 * longest], nice=False)
-    axis = alt.Axis(format="+.1~%", values=_even(longest))
-    x = alt.X("error:Q", title="open loop / closed loop - 1 (%)", scale=scale, axis=axis)
-    tips = [
-        alt.Tooltip("quantity:N"),
-        alt.Tooltip("words:N", title="open, closed loop"),
-        alt.Tooltip("error:Q", format="+.2%"),
-        alt.Tooltip("low:Q", title="least of seeds", format="+.2%"),
-        alt.Tooltip("high:Q", title="most of seeds", format="+.2%"),
-        alt.Tooltip("seeds:Q"),
-    ]
-    zero = base.transform_aggregate(n="count()").transform_calculate(zero="0").mark_rule(color=theme.INK).encode(alt.X("zero:Q"))
-    band = base.mark_rule(strokeWidth=8, opacity=0.35, strokeCap="round", color=theme.BLUE).encode(
-        alt.X("low:Q"), y, alt.X2("high:Q")
-    )
-    points = base.mark_point(color=theme.BLUE, size=70).encode(x, y, tooltip=tips)
-    words = base.mark_text(align="right", fontSize=12, color=theme.INK).encode(y, x=alt.value(WIDE / 2 - 40), text="words:N")
-    return (
-        alt.layer(zero, band, points, words)
-        .properties(width=WIDE / 2 - 40, height=alt.Step(26))
-        .facet(alt.Facet("setup:N", title=None, header=alt.Header(labelFontSize=13, labelLimit=520)), columns=2, spacing=24)
-    )
-
-
-def _even(longest: float) -> list[float]:
-    """Marks of an axis that ends at the data although the scale goes on: room for words."""
-    return [share * longest for share in (-1, -0.5, 0, 0.5, 1)]
-
-
-def _looks(field: str, names: Sequence[str], columns: int) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
+def looks(field: str, names: Sequence[str], columns: int) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
     """Colour, shape and dash of configurations; a name without a look takes a spare one."""
     spare = {name: (colour, "wedge", [1, 0]) for name, colour in theme.colours(n for n in names if n not in LOOKS).items()}
     colours, shapes, dashes = zip(*(LOOKS.get(name) or spare[name] for name in names), strict=True)

@@ -1,4 +1,4 @@
-"""What the SliceMoE page asks of the warehouse: one SQL question per function, with the names the charts use.
+"""What the SliceMoE page asks of the warehouse about claims and replays: one SQL question per function, with the charts' names.
 
 Every function takes an open read-only DuckDB connection and returns a polars frame; fractions stay fractions. `low` and `high`
 are the least and the most of the seeds.
@@ -11,24 +11,27 @@ import polars as pl
 
 MATCHED_FRAC = 0.95  # kept gate mass at which the study reads its sweeps (flows/systems/slicemoe/study.toml)
 
-# A claim that states a bound says so by its comparator, or in words where it has none.
+# A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
+# published number to be near to; their answers are the fidelity figure's.
 _CLAIMS = """
 select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
     c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error, coalesce(how, '') as how,
     case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
         then '>=' else '' end as bound
 from claims c left join answers a using (claim_id)
-where paper = 'slicemoe' order by claim_id, mode
+where paper = 'slicemoe' and location <> 'project' order by claim_id, mode
 """
 
-# tau is text, empty where the precision has none: menus and charts compare texts.
+# tau is text, empty where the precision has none: menus and charts compare texts. A router other than Cache-Prior names the line.
 _SWEPT = """
 swept as (
-    select * replace (coalesce(tau::varchar, '') as tau), (capacity_bytes / 1e9)::varchar || ' GB' as cache,
-        capacity_bytes / 1e9 as gb
-    from sliced_points
-    where study = 'slicemoe' and budget = 'none'
-        and capacity_bytes in (select capacity_bytes from sliced_points where configuration = 'dbsc' and budget = 'none')
+    select p.* replace (coalesce(tau::varchar, '') as tau, case when router = 'cache_prior' then configuration
+            when configuration = 'high-bit' then router else configuration || ' ' || router end as configuration),
+        if(capacity_bytes >= 1e9, round(capacity_bytes / 1e9, 2) || ' GB', round(capacity_bytes / 1e6, 2) || ' MB') as cache,
+        capacity_bytes / 1e9 as gb, coalesce(origin, '') = 'captured' as is_captured
+    from sliced_points p left join traces using (trace_id)
+    where study = 'slicemoe' and budget = 'none' and (p.model_id, capacity_bytes) in
+        (select (model_id, capacity_bytes) from sliced_points where configuration = 'dbsc' and budget = 'none')
 )
 """
 
@@ -43,11 +46,12 @@ stepped as (
         lag(decode_energy_j_per_token) over w as energy_before, lag(decode_step_s) over w as step_before,
         lag(high_bit_miss_frac) over w as miss_before
     from swept
-    window s as (partition by trace_id, hardware, capacity_bytes, configuration, tau, warmup), w as (s order by strength)
+    window s as (partition by trace_id, hardware, capacity_bytes, pair, configuration, tau, warmup),
+        w as (s order by strength)
 ),
 read_off as (
-    select model_id as model, seed, hardware, gb, cache, tau, is_below and place > 1 as matched,
-        case when configuration = 'dbsc' and warmup = 'pcw' then 'DBSC + PCW' else configuration end as series,
+    select model_id as model, seed, hardware, gb, cache, is_captured, pair, tau, is_below and place > 1 as matched,
+        configuration || if(warmup = 'last_layer', '', ' + ' || warmup) as series,
         case when matched then energy_before + (decode_energy_j_per_token - energy_before) * share
             else decode_energy_j_per_token end as energy,
         case when matched then step_before + (decode_step_s - step_before) * share else decode_step_s end as step,
@@ -55,14 +59,14 @@ read_off as (
     from stepped where (is_below and n_below = 1) or (n_below = 0 and place = n)
 ),
 compared as (
-    select o.* exclude (step, matched), o.matched and b.matched as matched, b.energy as energy_high_bit,
+    select o.* exclude (step, matched), o.matched, b.matched as matched_high_bit, b.energy as energy_high_bit,
         b.miss as miss_high_bit, b.energy / o.energy as energy_gain, b.step / o.step as speedup
-    from read_off o join read_off b using (model, seed, hardware, gb)
-    where b.series = 'high-bit' and o.series in ('dbsc', 'DBSC + PCW', 'low-bit')
+    from read_off o join read_off b using (model, seed, hardware, gb, pair)
+    where b.series = 'high-bit' and o.series <> 'high-bit'
 )
-select model, gb, cache, tau, if(series = 'dbsc', 'DBSC', series) as series, metric, bool_and(matched) as matched,
-    count(*) as seeds, avg(gain) as gain, min(gain) as low, max(gain) as high, avg(miss) as miss,
-    avg(miss_high_bit) as miss_high_bit, avg(energy) as energy, avg(energy_high_bit) as energy_high_bit
+select model, gb, cache, is_captured, pair, tau, series, metric, bool_and(matched) as matched,
+    bool_and(matched_high_bit) as matched_high_bit, count(*) as seeds, avg(gain) as gain, min(gain) as low, max(gain) as high,
+    avg(miss) as miss, avg(miss_high_bit) as miss_high_bit, avg(energy) as energy, avg(energy_high_bit) as energy_high_bit
 from (unpivot compared on energy_gain, speedup into name metric value gain)
 group by all order by all
 """
@@ -75,50 +79,39 @@ group by all order by all
 
 _SWEEPS = f"""
 with {_SWEPT}
-select model_id as model, cache, tau, configuration, strength, count(*) as seeds, avg(quality_frac) as kept,
-    min(quality_frac) as kept_low, max(quality_frac) as kept_high, avg(high_bit_miss_frac) as miss,
+select model_id as model, gb, cache, is_captured, pair, tau, configuration, strength, count(*) as seeds,
+    avg(quality_frac) as kept, min(quality_frac) as kept_low, max(quality_frac) as kept_high, avg(high_bit_miss_frac) as miss,
     min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high, avg(decode_energy_j_per_token) as energy,
     min(decode_energy_j_per_token) as energy_low, max(decode_energy_j_per_token) as energy_high
 from swept where warmup = 'last_layer' group by all order by all
 """
 
+# Under a hard budget the high-bit cache is swept twice: as it is, and with its router pulled towards resident experts.
+_BUDGETS = """
+select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
+        configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
+    max(strength) over (partition by model_id) as strength, flash_energy_frac, high_bit_miss_frac
+from sliced_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
+"""
+
+_FLASH = f"""
+select * exclude (flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac) as flash,
+    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac) as miss,
+    min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high
+from ({_BUDGETS}) group by all order by all
+"""
+
 _WARMUPS = """
-with held as (select * from sliced_points where study = 'slicemoe' and budget <> 'none'),
-relative as (
-    select o.model_id as model, o.warmup, o.seed, o.budget, o.capacity_bytes / 1e9 as gb, o.strength,
-        o.early_energy_j_per_token / e.early_energy_j_per_token as "energy, first ten steps",
-        o.early_step_s / e.early_step_s as "latency, first ten steps",
-        o.decode_energy_j_per_token / e.decode_energy_j_per_token as "energy, whole decode",
-        o.decode_step_s / e.decode_step_s as "latency, whole decode"
-    from held o join held e using (trace_id, hardware, capacity_bytes, configuration, tau, budget, strength)
-    where e.warmup = 'empty'
+with relative as (
+    select o.model_id as model, o.warmup, o.budget, o.capacity_bytes / 1e9 as gb, o.strength, o.window_steps as steps,
+        o.decode_energy_j_per_token / e.decode_energy_j_per_token as energy, o.decode_step_s / e.decode_step_s as latency
+    from warmup_points o
+    join warmup_points e using (study, trace_id, hardware, capacity_bytes, budget, strength, window_steps)
+    where study = 'slicemoe' and e.warmup = 'empty'
 )
-select model, warmup, budget, gb, strength, panel, avg(ratio) as ratio, min(ratio) as low, max(ratio) as high, count(*) as seeds
-from (unpivot relative on columns('energy,.*|latency,.*') into name panel value ratio)
-group by all order by all
-"""
-
-# A setup is everything but the precision and the budget, which the chart varies.
-_QUALITY = """
-with told as (
-    select *, json_merge_patch(parameters::json, '{"precision": null, "precision.tau": null, "budget": null,
-            "budget.target_frac": null, "budget.gain": null}'::json)::varchar as rest,
-        coalesce(parameters ->> '$.precision', 'dbsc') as configuration,
-        coalesce(parameters ->> '$."precision.tau"', '') as tau, coalesce(parameters ->> '$.budget', 'none') as budget,
-        (parameters ->> '$."budget.target_frac"')::double as target
-    from quality where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
-)
-select model_id as model, dataset, rest, configuration, tau, budget, target, perplexity is null as is_accuracy,
-    count(*) as seeds, avg(coalesce(perplexity, accuracy)) as value, min(coalesce(perplexity, accuracy)) as low,
-    max(coalesce(perplexity, accuracy)) as high, avg(miss_frac) as miss, min(miss_frac) as miss_low, max(miss_frac) as miss_high
-from told group by all order by all
-"""
-
-_FIDELITY = """
-select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds, avg(open_loop) as opened,
-    avg(closed_loop) as closed, avg(open_loop / closed_loop - 1) as error, min(open_loop / closed_loop - 1) as low,
-    max(open_loop / closed_loop - 1) as high
-from fidelity where closed_loop <> 0 group by all order by all
+select model, warmup, budget, gb, strength, steps, metric, avg(ratio) as ratio, min(ratio) as low, max(ratio) as high,
+    count(*) as seeds
+from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
 """
 
 
@@ -128,7 +121,7 @@ def claims(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def gains(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """How many times less energy and time than the high-bit cache, at equal kept gate mass, per model, cache, tau and series."""
+    """How many times less energy and time than the high-bit cache, at equal kept gate mass, per place and series."""
     return connection.sql(_GAINS, params={"quality": MATCHED_FRAC}).pl()
 
 
@@ -142,16 +135,11 @@ def sweeps(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return connection.sql(_SWEEPS).pl()
 
 
+def flash(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Share of a decoded token's energy that Flash takes under hard budgets, over seeds."""
+    return connection.sql(_FLASH).pl()
+
+
 def warmups(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Energy and latency of every initial cache over those of an empty one, seed by seed."""
+    """Energy and latency of every initial cache over those of an empty one, seed by seed, for every window."""
     return connection.sql(_WARMUPS).pl()
-
-
-def quality(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds."""
-    return connection.sql(_QUALITY).pl()
-
-
-def fidelity(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Open loop over closed loop - 1, per setup and quantity, over seeds."""
-    return connection.sql(_FIDELITY).pl()

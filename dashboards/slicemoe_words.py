@@ -1,28 +1,23 @@
-"""Rows of the SliceMoE page as people say them: names for configurations, setups and quantities, and the words beside a chart."""
+"""Claims and replays of the SliceMoE page as people say them: names for configurations and models, the words beside a chart."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import polars as pl
+from polars import selectors
 
 from dashboards import slicemoe_charts as charts
-from dashboards.answers import percent
 from dashboards.slicemoe_answers import signed, written
-from dashboards.units import quantity
 
-CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC"}
+CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC", "dbsc + pcw": "DBSC + PCW", "cumsum": "Cumsum", "cache_prior": "Cache-Prior"}
 ROUTERS = {"cache_prior": "Cache-Prior", "max_rank": "Max-Rank", "cumsum": "Cumsum", "buddy": "BuddyMoE", "lru": "LRU"}
-QUANTITIES = {
-    "miss_frac": "miss rate",
-    "flash_bytes_per_token": "Flash bytes per token",
-    "dram_bytes_per_token": "DRAM bytes per token",
-    "step_s": "time per token",
-    "step_j": "energy per token",
-}
 METRICS = {"energy_gain": "energy", "speedup": "speed"}
+SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line
+BOTH = "low-bit and AMAT"
+DIGITS = 5  # of a drawn number
+EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constraint starts to act
 RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
 SAID = ("claim", "said_paper", "said_replay", "said_error")
 
@@ -64,78 +59,64 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
 
 
 def gains(found: pl.DataFrame, paper: pl.DataFrame) -> pl.DataFrame:
-    """Gains with the paper's largest beside them and the model's name as the paper has it."""
-    said = found.join(paper, on=["model", "metric"], how="left", maintain_order="left")
+    """Gains with the paper's largest beside them, the model's name as the paper has it, and one line for what moves one load.
+
+    A captured model without a published number is left out: its caches are of another size.
+    """
+    wanted = found.filter(~pl.col("is_captured") | pl.col("model").is_in(paper["model"].implode())).drop("is_captured")
+    said = merged(wanted).join(paper, on=["model", "metric"], how="left", maintain_order="left")
     named = said.with_columns(pl.col("name").max().over("model").fill_null(pl.col("model")))
-    return named.with_columns(metric_name=pl.col("metric").replace(METRICS))
+    return rounded(named.with_columns(metric_name=pl.col("metric").replace(METRICS)))
 
 
-def configured(swept: pl.DataFrame) -> pl.DataFrame:
+def merged(found: pl.DataFrame) -> pl.DataFrame:
+    """Series by name, in drawing order; AMAT together with low-bit where the two agree everywhere."""
+    named = configured(found, "series")
+    low, amat = (named.filter(pl.col("series") == name) for name in ("low-bit", "AMAT"))
+    pairs = low.join(amat, on=["model", "cache", "pair", "metric"])
+    agree = (pl.col("gain") / pl.col("gain_right") - 1).abs() <= SAME_FRAC
+    if amat.is_empty() or pairs.height != amat.height or not pairs.select(agree.all()).item():
+        return named
+    return named.filter(pl.col("series") != "AMAT").with_columns(pl.col("series").replace({"low-bit": BOTH}))
+
+
+def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFrame:
     """Configurations by name, in drawing order."""
-    named = swept.with_columns(pl.col("configuration").replace(CONFIGURATIONS))
-    place = pl.col("configuration").replace_strict({name: n for n, name in enumerate(charts.LOOKS)}, default=len(charts.LOOKS))
+    named = found.with_columns(pl.col(column).replace(CONFIGURATIONS))
+    place = pl.col(column).replace_strict({name: n for n, name in enumerate(charts.LOOKS)}, default=len(charts.LOOKS))
     return named.sort(place, maintain_order=True)
 
 
-def warmups(found: pl.DataFrame, claims: pl.DataFrame) -> pl.DataFrame:
-    """Ratios with the paper's own for the panels it speaks of: its gains, turned over."""
+def swept(found: pl.DataFrame) -> pl.DataFrame:
+    """Points of sweeps: drawn models first, wide pairs first, configurations in drawing order."""
+    placed = configured(found).sort(
+        "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
+    )
+    return rounded(placed.drop("is_captured", "gb"))
+
+
+def flash(found: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+    """Shares of Flash, a panel for each model, cache and pair. names: model -> as the paper has it."""
+    name = pl.col("model").replace(names)
+    return rounded(configured(found).with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair")))
+
+
+def warmups(found: pl.DataFrame, claims: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+    """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
     stated = claims.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
-    panels = {"energy gain": "energy, first ten steps", "speed-up": "latency, first ten steps"}
-    paper = {panels[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in panels}
-    said = pl.col("panel").replace_strict(paper, default=None, return_dtype=pl.Float64)
-    return found.with_columns(pl.col("warmup").replace(charts.WARMUPS), paper=said)
-
-
-def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    """Live rows of the `size` setups that have most of them, each named in words."""
-    tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
-    budget = (
-        pl.when(pl.col("target").is_null())
-        .then(pl.col("budget"))
-        .otherwise(pl.format("{} {} %", "budget", pl.col("target") * 100))
+    metrics = {"energy gain": "energy", "speed-up": "latency"}
+    paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}
+    said = pl.col("metric").replace_strict(paper, default=None, return_dtype=pl.Float64)
+    name = pl.col("model").replace(names)
+    return rounded(found).with_columns(
+        pl.col("warmup").replace(charts.WARMUPS),
+        pl.col("steps").cast(pl.String),
+        paper=pl.when(pl.col("steps") == EARLY_STEPS).then(said),
+        name=name,
+        panel=pl.format("{}: {}", name, "metric"),
     )
-    named = configured(found).with_columns(pl.concat_str("configuration", tau), budget_words=budget)
-    return _largest(_with_setup(named, ("model", "dataset", "rest")), size).drop("rest", "tau")
 
 
-def fidelity(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    said = [
-        ", ".join(
-            quantity(value, row["unit"]) if row["unit"] != "1" else percent(value) for value in (row["opened"], row["closed"])
-        )
-        for row in found.to_dicts()
-    ]
-    named = found.with_columns(
-        pl.Series("words", said, pl.String),
-        quantity=pl.col("metric").replace(QUANTITIES),
-        order=pl.col("metric").replace_strict({name: n for n, name in enumerate(QUANTITIES)}, default=len(QUANTITIES)),
-    )
-    told = ("model", "dataset", "rest") + (("hardware",) if named["hardware"].n_unique() > 1 else ())
-    return _largest(_with_setup(named, told), size).drop("rest")
-
-
-def _with_setup(found: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
-    said = [_setup_words(*(str(row[name]) for name in columns)) for row in found.to_dicts()]
-    return found.with_columns(pl.Series("setup", said, pl.String))
-
-
-def _setup_words(model: str, dataset: str, rest: str, hardware: str = "") -> str:
-    """A model, a text and a policy's parameters, as people say them."""
-    parameters = json.loads(rest)
-    cache = parameters.pop("cache_frac", None)
-    words = [model, dataset] + ([f"cache {100 * cache:g} %"] if cache is not None else [])
-    if parameters.get("scheme") == "amat":  # as the policy has it unless told otherwise
-        parameters.pop("scheme")
-    named = [parameters.pop(name, "") for name in ("precision", "pair", "router")]
-    words += [{**CONFIGURATIONS, **ROUTERS}.get(name, name) for name in named if name]
-    words += [f"{name.replace('_', ' ')} {value}" for name, value in parameters.items()]
-    return ", ".join([*words, *filter(None, [hardware])])
-
-
-def _largest(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    """The rows of the `size` setups with most rows, those first."""
-    sized = found.with_columns(n_rows=pl.len().over("setup")).sort(
-        ["n_rows", "setup"], descending=[True, False], maintain_order=True
-    )
-    kept = sized["setup"].unique(maintain_order=True).head(size)
-    return sized.filter(pl.col("setup").is_in(kept.implode())).drop("n_rows")
+def rounded(found: pl.DataFrame) -> pl.DataFrame:
+    """Numbers to the digits that a drawing shows: a page has to carry them."""
+    return found.with_columns(selectors.float().round_sig_figs(DIGITS))

@@ -49,8 +49,8 @@ SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")
 SPARE_SHAPES = ("triangle-right", "triangle-left", "wedge", "arrow", "square")
 # Operations, devices, regimes: whatever has no look of its own, in the order it is met.
 PALETTE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, *SPARE_COLOURS)
-# A label of a time axis: 0.02 as 20 ms. d3 joins its prefix to the number.
-SI_SECONDS = "replace(format(datum.value, '~s') + 's', regexp('([mµn]?s)$'), ' $1')"
+# Labels of a time or energy axis: 0.02 as 20 ms. d3 joins its prefix to the number.
+SI_SECONDS, SI_JOULES = (f"replace(format(datum.value, '~s') + '{unit}', regexp('([kmµn]?{unit})$'), ' $1')" for unit in "sJ")
 
 CONFIG: dict[str, Any] = {
     "font": FONT,

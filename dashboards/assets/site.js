@@ -1,5 +1,5 @@
 "use strict";
-// Draws the page's charts and keeps menus, answers and charts in step. The page data is what dashboards/shell.py wrote.
+// Draws the page's charts and keeps menus, sliders, answers and charts in step. The page data is what dashboards/shell.py wrote.
 // A selection can be linked to: experts.html#trace=...&scope=per-layer
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -7,7 +7,7 @@ const views = new Map();
 const chosen = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const PICK = "policy_pick_store"; // where Vega-Lite keeps what is picked in a legend
 
-// A row of choices that does not name a menu leaves it as it is.
+// A row of choices that leaves a control out goes with any value of it.
 function optionsOf(index) {
   const { name } = page.controls[index];
   const earlier = page.controls.slice(0, index).map((control) => control.name);
@@ -15,15 +15,23 @@ function optionsOf(index) {
   return [...new Set(page.choices.filter(fits).map((row) => row[name]))];
 }
 
-// Every menu offers what exists together with the menus before it; a choice that no longer exists falls back to the first.
-function fillMenus() {
+// Every control offers what exists together with those before it; a choice that no longer exists falls back to the first.
+function fillControls() {
   page.controls.forEach(({ name, labels }, index) => {
     const options = optionsOf(index);
     if (!options.includes(chosen[name])) chosen[name] = options[0];
-    const menu = document.querySelector(`select[name="${name}"]`);
-    menu.replaceChildren(...options.map((value) => new Option(labels[value] ?? value, value, false, value === chosen[name])));
-    menu.disabled = options.length < 2;
-    menu.title = menu.selectedOptions[0]?.text ?? "";
+    const element = document.querySelector(`#controls [name="${name}"]`);
+    const words = labels[chosen[name]] ?? chosen[name];
+    if (element.type === "range") {
+      element.max = options.length - 1;
+      element.value = options.indexOf(chosen[name]);
+      element.ariaValueText = element.nextElementSibling.value = words;
+    } else {
+      const entry = (value) => new Option(labels[value] ?? value, value, false, value === chosen[name]);
+      element.replaceChildren(...options.map(entry));
+    }
+    element.disabled = options.length < 2;
+    element.title = words;
   });
 }
 
@@ -77,16 +85,22 @@ async function draw(name, { spec }) {
   if (view.picks) view.addSignalListener("policy_pick", () => sharePick(view));
 }
 
-document.getElementById("controls")?.addEventListener("change", (event) => {
-  chosen[event.target.name] = event.target.value;
-  fillMenus();
+// A menu tells of a change once or twice, a slider while it is dragged.
+function choose({ target }) {
+  const index = page.controls.findIndex(({ name }) => name === target.name);
+  const value = target.type === "range" ? optionsOf(index)[target.value] : target.value;
+  if (chosen[target.name] === value) return;
+  chosen[target.name] = value;
+  fillControls();
   writeAnswers();
   showParts();
   history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
   for (const [name, view] of views) show(view, name);
-});
+}
 
-fillMenus();
+for (const kind of ["input", "change"]) document.getElementById("controls")?.addEventListener(kind, choose);
+
+fillControls();
 writeAnswers();
 showParts();
 Promise.all(Object.entries(page.charts).map(([name, chart]) => draw(name, chart))).then(

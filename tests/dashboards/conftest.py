@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
 from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
-from made_up_slicemoe import add_claims, add_fidelity, add_live, add_operating, add_points
+from made_up_slicemoe import STUDY
 
 from warehouse.tables import WAREHOUSE_TABLES
 
@@ -32,7 +32,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
-    for add in (add_points, add_claims, add_live, add_fidelity, add_operating):
+    for add in STUDY:
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 

@@ -31,7 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 
 @pytest.mark.parametrize(
     ("file", "n_charts"),
-    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 9), ("validation.html", 4)],
+    [("index.html", 1), ("experts.html", 6), ("hardware.html", 3), ("slicemoe.html", 14), ("validation.html", 4)],
 )
 def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
     assert sorted(p.name for p in site.glob("*.html")) == PAGES
@@ -87,6 +87,38 @@ def test_menus_legends_and_links_agree(site: Path, tmp_path: Path) -> None:
     assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
     assert 'data-bright="2"' in page.dom  # LRU, in the latency and the energy panel: the legend of another chart
     assert 'data-faded="12"' in page.dom
+
+
+# Drags a slider, then takes the model with small caches from a menu before it.
+SLIDER = """
+const drawn = setInterval(async () => {
+  if (!document.body.dataset.drawn) return;
+  clearInterval(drawn);
+  const choose = (name, value, kind) => {
+    const control = document.querySelector(`[name="${name}"]`);
+    control.value = value;
+    control.dispatchEvent(new Event(kind, { bubbles: true }));
+  };
+  choose("steps", "1", "input");
+  choose("model", "embedded", "change");
+  await new Promise((done) => setTimeout(done, 500));
+  document.body.dataset.said = document.querySelector('[name="steps"] + output').value;
+  document.body.dataset.cache = document.querySelector('[name="cache"]').value;
+  document.body.dataset.link = location.hash;
+  const bars = [...document.querySelectorAll("#warmups .mark-rect.role-mark path")].map((bar) => bar.getAttribute("aria-label"));
+  document.body.dataset.bars = bars.join(" | ");
+}, 50);
+"""
+
+
+def test_a_slider_changes_its_chart_its_answer_and_the_link(site: Path, tmp_path: Path) -> None:
+    page = open_page(with_script(site / "slicemoe.html", SLIDER, tmp_path).as_uri(), tmp_path)
+    assert_clean(page, 14)
+    assert page.text_of("warmups-answer").startswith("Over the first 128 steps")
+    assert 'data-said="first 128"' in page.dom
+    assert 'data-cache="3.2 MB"' in page.dom
+    assert "steps=128" in re.search(r'data-link="([^"]*)"', page.dom)[1]  # type: ignore[index]
+    assert "95.0%" in re.search(r'data-bars="([^"]*)"', page.dom)[1]  # type: ignore[index]
 
 
 def test_the_checks_can_fail(site: Path, tmp_path: Path) -> None:

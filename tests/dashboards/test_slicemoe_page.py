@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -12,17 +13,32 @@ import polars as pl
 import pytest
 from chromium_page import CHROMIUM, open_page
 from made_up import Tape, catalogue, gates, summaries, write
-from made_up_slicemoe import add_claims, add_fidelity, add_live, add_operating, add_points, add_tapes, point
+from made_up_slicemoe import (
+    CAPTURED,
+    EVERYTHING,
+    add_budgets,
+    add_captured,
+    add_claims,
+    add_fidelity,
+    add_live,
+    add_operating,
+    add_orderings,
+    add_points,
+    add_schemes,
+    add_tapes,
+    add_unheld,
+    add_warmups,
+    point,
+)
 
-from dashboards import shell, slicemoe, slicemoe_answers, slicemoe_rows, slicemoe_tape
+from dashboards import shell, slicemoe, slicemoe_rows, slicemoe_tape
 from dashboards.site import PAGE_BYTES
 from flows.systems.slicemoe.settings import settings
 from replay.matched import METRICS, Point, at_quality, gains
 from warehouse.sql import connect
 from warehouse.tables import WAREHOUSE_TABLES
 
-EVERYTHING = (add_points, add_claims, add_live, add_fidelity, add_operating, add_tapes)
-SMALL_CACHE, SPARE_CACHE = "embedded, code, cache 25 %, MAT42", "embedded, code, cache 95 %"
+LIVE, N_FIGURES = "embedded, code", 14
 
 
 @contextmanager
@@ -48,8 +64,8 @@ def said(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
 def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
     assert said["claims"][""] == (
         "Within 10 % of the paper: 1 of 1 fitted (worst: +5.0 %, energy gain, Big-Model), 0 of 1 predicted (worst: -50.0 %, "
-        "energy gain, Other-Model) and 0 of 2 reported only (worst: -20.0 %, speed-up, somewhere). 1 of 2 bounds hold. 2 of 8 "
-        "numbers have no answer: perplexity (2); for 1 of them the paper prints no value."
+        "energy gain, Other-Model) and 0 of 2 reported only (worst: -20.0 %, speed-up, somewhere). 1 of 2 bounds hold. 3 of 9 "
+        "numbers have no answer: perplexity (3); for 1 of them the paper prints no value."
     )
 
 
@@ -62,43 +78,143 @@ def test_a_bound_has_words_and_no_mark(connection: duckdb.DuckDBPyConnection) ->
     ]
 
 
-def test_gains_are_read_at_equal_kept_gate_mass(said: dict[str, dict[str, str]]) -> None:
-    """High-bit .9 J; DBSC .4 and .54 J: 2.25 and 1.67 times; .9 s against .5 s. Low-bit .3 J: 3 times."""
-    assert said["gains"]["0.35"] == (
-        "With tau 0.35, DBSC reaches at most 1.96 × less energy and 1.80 × the speed on Big-Model (at 2.0 GB; paper 2.00) "
-        "and 1.96 × less energy and 1.80 × the speed on Other-Model (at 2.0 GB; paper 4.00). Low precision everywhere "
-        "gains more in 4 of 4 caches: the proxy charges it little, and only a live model can say what it costs."
+def test_gains_are_read_at_equal_kept_gate_mass_and_pair(said: dict[str, dict[str, str]]) -> None:
+    """High-bit .9 J; DBSC .4 and .54 J: 2.25 and 1.67 times; .9 s against .5 s. Low-bit .3 J: 3 times. Cumsum 1 J."""
+    assert said["gains"]["MAT84|0.35"] == (
+        "With MAT84 and tau 0.35, DBSC reaches at most 1.96 × less energy and 1.80 × the speed on Big-Model (at 2.0 GB; paper "
+        "2.00) and 1.96 × less energy and 1.80 × the speed on Other-Model (at 2.0 GB; paper 4.00). Cumsum in place of "
+        "Cache-Prior takes 1.11 to 1.11 × the energy. Low precision everywhere gains more in 4 of 4 caches: the proxy charges "
+        "it little, and only a live model can say what it costs."
     )
-    assert said["sweeps"]["big-model|2.0 GB|0.5"] == (
-        "Keeping 95 % of the gate mass, the high-bit cache misses 45.0 % and takes 900 mJ per token, low-bit 15.0 % and 300 mJ, "
-        "DBSC 23.5 % and 470 mJ, DBSC + PCW 23.5 % and 470 mJ."
-    )
-
-
-def test_warmups_beside_the_papers(said: dict[str, dict[str, str]]) -> None:
-    assert said["warmups"]["big-model"] == (
-        "The first ten steps take 50 % less energy and 25 % less time with PCW than from an empty cache (paper: 60 % and 50 %); "
-        "over the whole decode 5 % less energy and 0 % less time. By energy of the first steps, best first: PCW, random, last "
-        "layer, empty."
+    assert said["gains"]["MAT42|0.35"].startswith("With MAT42 and tau 0.35, DBSC reaches at most 2.52 × less energy")
+    assert said["sweeps"]["big-model|2.0 GB|MAT84|0.5"] == (
+        "Keeping 95 % of the gate mass, the high-bit cache misses 45.0 % and takes 900 mJ per token, Cumsum 50.0 % and 1 J, "
+        "low-bit and AMAT 15.0 % and 300 mJ, DBSC 23.5 % and 470 mJ, DBSC + PCW 23.5 % and 470 mJ."
     )
 
 
-def test_live_says_where_dbsc_loses(said: dict[str, dict[str, str]]) -> None:
-    loses = (
-        "the high-bit cache misses 2.0 % (perplexity 9.00) and DBSC 2.0 % (9.90): " + slicemoe_answers.SPARING + ", DBSC loses."
-    )
-    assert said["live"][SMALL_CACHE] == (
-        "DBSC beats the high-bit cache at 2 of 2 budgets (1 % and 30 %; perplexity 40.0 against 100 at 1 %); low-bit beats DBSC "
-        f"at 1 of 2 budgets (1 %; perplexity 30.0 against 40.0 at 1 %). In {SPARE_CACHE}, without a budget {loses}"
-    )
-    assert said["live"][SPARE_CACHE] == f"Without a budget {loses}"
+def test_what_moves_the_same_bytes_is_one_line_and_says_so(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    page = slicemoe.page(connection, 16)
+    assert set(page.data["gains"]["series"]) == {"Cumsum", "low-bit and AMAT", "DBSC", "DBSC + PCW"}
+    assert "they share a line" in next(f.reading for f in page.figures if f.name == "gains")
+
+    def add_dearer_amat(rows: dict[str, list[dict]]) -> None:
+        add_points(rows)
+        for row in rows["sliced_points"]:
+            row["decode_step_s"] *= 1.02 if row["configuration"] == "amat" else 1.0
+
+    with opened(tmp_path / "dearer.duckdb", add_dearer_amat) as other:
+        page = slicemoe.page(other, 16)
+    assert {"low-bit", "AMAT"} < set(page.data["gains"]["series"])
+    assert "they share a line" not in next(f.reading for f in page.figures if f.name == "gains")
 
 
-def test_unmeasured_negative_case_is_not_claimed(tmp_path: Path) -> None:
+def test_a_captured_model_has_its_own_caches_and_no_published_gains(connection: duckdb.DuckDBPyConnection) -> None:
+    page = slicemoe.page(connection, 16)
+    assert CAPTURED not in page.data["gains"]["model"].to_list()
+    assert {row["cache"] for row in page.choices if row.get("model") == CAPTURED} == {"3.2 MB"}
+    assert page.opening["model"] != CAPTURED
+    sweeps = next(figure for figure in page.figures if figure.name == "sweeps")
+    assert sweeps.answers[f"{CAPTURED}|3.2 MB|MAT84|0.5"] == (
+        "Keeping 95 % of the gate mass, the high-bit cache misses 0.0 % and takes 900 µJ per token, DBSC 0.0 %* and 100 µJ. "
+        "*: a sweep does not cross it, and its end is read."
+    )
+
+
+def test_flash_takes_its_share_under_every_budget(said: dict[str, dict[str, str]]) -> None:
+    each = "{} (low-bit) to {} (high-bit) and {} (DBSC) on "
+    low, high = each.format("41 %", "71 %", "51 %"), each.format("60 %", "90 %", "70 %")
+    assert said["flash"][""] == (
+        f"Flash's share of a decoded token's energy: with 1 % of misses allowed {low}Big-Model, {low}Other-Model; "
+        f"with 20 % of misses allowed {high}Big-Model, {high}Other-Model."
+    )
+
+
+def test_warmups_beside_the_papers_in_the_window_it_speaks_of(said: dict[str, dict[str, str]]) -> None:
+    order = " By energy, best first: PCW, random, last layer, empty."
+    assert said["warmups"]["10"] == (
+        "Over the first 10 steps a cache warmed by PCW takes 50 % less energy and 25 % less time on Big-Model and 50 % less "
+        "energy and 25 % less time on Other-Model than an empty one (paper: 60 % and 50 %)." + order
+    )
+    assert said["warmups"]["128"] == (
+        "Over the first 128 steps a cache warmed by PCW takes 5 % less energy and 0 % less time on Big-Model and 5 % less energy "
+        "and 0 % less time on Other-Model than an empty one." + order
+    )
+
+
+def test_the_same_budgets_inside_a_model(said: dict[str, dict[str, str]]) -> None:
+    assert said["budgets"][LIVE] == (
+        "MAT42, 25 % cached: perplexity at 1 % 30.0 (low-bit) to 100 (high-bit) and 40.0 (DBSC); at 30 % 15.0 (DBSC) to 20.0 "
+        "(high-bit). The budget is exceeded most by high-bit: 1.20 % where 1 % is allowed."
+    )
+    assert said["live"][LIVE] == (
+        "MAT42, 25 % cached: DBSC beats the high-bit cache at 2 of 2 budgets (perplexity 40.0 against 100 at 1 %); low-bit beats "
+        "DBSC at 1 of 2 budgets (1 %; perplexity 30.0 against 40.0 at 1 %)."
+    )
+
+
+def test_where_slicing_loses_is_measured_or_not_claimed(said: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    assert said["sparing"][LIVE] == (
+        "Where the high-bit cache misses under 3 % by itself, there is nothing left to save: with MAT84, 95 % cached, DBSC "
+        "loses: perplexity worse by 10.0 % (10.0 % to 10.0 %), misses 2.0 % against 2.0 %."
+    )
     with opened(tmp_path / "some.duckdb", lambda rows: add_live(rows, with_spare_cache=False)) as connection:
-        live = next(figure for figure in slicemoe.page(connection, 16).figures if figure.name == "live")
-    assert live.answers[SMALL_CACHE].endswith(slicemoe_answers.NOT_MEASURED)
-    assert "DBSC loses" not in live.answers[SMALL_CACHE]
+        page = slicemoe.page(connection, 16)
+    sparing = next(figure for figure in page.figures if figure.name == "sparing")
+    assert sparing.chart is None
+    assert "--cache 95%" in sparing.missing
+
+
+def test_a_verdict_needs_every_seed(tmp_path: Path) -> None:
+    """DBSC loses on one seed and wins on the other; a larger cache misses too much to speak of."""
+
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_live(rows)
+        for row in rows["quality"]:
+            if row["seed"] == 1 and '"cache_frac": 0.95' in row["parameters"] and "dbsc" in row["parameters"]:
+                row["perplexity"] = 0.9 * 11.0
+
+    with opened(tmp_path / "mixed.duckdb", add) as connection:
+        answers = {figure.name: figure.answers for figure in slicemoe.page(connection, 16).figures}
+    assert "it depends on the seed: perplexity worse by 0.0 % (-10.0 % to 10.0 %)" in answers["sparing"][LIVE]
+
+
+def test_exact_match_is_better_where_it_is_more(tmp_path: Path) -> None:
+    """Accuracies of 5 over the perplexity, whose seeds are .9 and 1.1 of the middle: low-bit has 1.01 x 5 / 30."""
+
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_live(rows)
+        for row in rows["quality"]:
+            row |= {"accuracy": 5.0 / row["perplexity"], "perplexity": None}
+
+    with opened(tmp_path / "right.duckdb", add) as connection:
+        answers = {figure.name: figure.answers for figure in slicemoe.page(connection, 16).figures}
+    assert "DBSC loses: exact match worse by 10.0 % (10.0 % to 10.0 %)" in answers["sparing"][LIVE]
+    assert (
+        "MAT42, 25 % cached: exact match at 1 % 16.8 % (low-bit) to 5.1 % (high-bit) and 12.6 % (DBSC)"
+        in answers["budgets"][LIVE]
+    )
+    assert "DBSC beats the high-bit cache at 2 of 2 budgets (exact match 12.6 % against 5.1 % at 1 %)" in answers["live"][LIVE]
+
+
+def test_schemes_beside_the_papers_ratio(said: dict[str, dict[str, str]]) -> None:
+    assert said["schemes"][""] == (
+        "AMAT's perplexity over that of experts quantised at the low width: 1.100 × at MAT42 (1.100 to 1.100; paper 1.20 "
+        "Big-Model). The worst is zero point not shifted at MAT42: 9,000. Without a finite perplexity on some seed: zero point "
+        "not shifted at MAT42."
+    )
+
+
+def test_missed_orderings_come_first(connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]) -> None:
+    assert said["orderings"][""] == (
+        "Missed on some seed: perplexity five / six is 2.50 (1.50 to 3.50), at least 2 is wanted. The other 2 of 3 keep their "
+        "margin on every seed."
+    )
+    rows = slicemoe.page(connection, 16).data["orderings"]
+    assert rows.select("assertion", "said_holds").row(0) == ("perplexity five / six", "missed")
+    assert dict(rows.select("assertion", "room").iter_rows()) == pytest.approx(
+        {"perplexity five / six": 1.25, "misses three / four": 1.5, "perplexity one / two": 1.2}
+    )
 
 
 def test_fidelity_says_the_largest_error_and_its_band(said: dict[str, dict[str, str]]) -> None:
@@ -187,15 +303,18 @@ def test_the_matched_level_is_the_studys() -> None:
 
 @pytest.mark.parametrize("level", [0.6, 0.75, 0.95])
 def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: float) -> None:
-    """Oracle: random sweeps, some that start below the level, some that never fall to it, some that come back."""
+    """Oracle: random sweeps, some that start below the level, some that never fall to it, some that come back; none mixed."""
     rng = np.random.default_rng(7)
+    systems = [("high-bit", "cache_prior"), ("high-bit", "cumsum"), ("dbsc", "cache_prior")]
     sweeps = {
-        (seed, name): [
+        (seed, name, router, pair): [
             point("m", seed, 2.0, name, None if name == "high-bit" else 0.35, "last_layer", "none", strength, *values)
+            | {"router": router, "pair": pair}
             for strength, values in zip(np.arange(6) / 5, rng.uniform(0.5, 1.0, (6, 3)).tolist(), strict=True)
         ]
         for seed in range(12)
-        for name in ("high-bit", "dbsc")
+        for name, router in systems
+        for pair in ("MAT84", "MAT42")
     }
     with opened(
         tmp_path / "random.duckdb", lambda rows: rows["sliced_points"].extend(p for points in sweeps.values() for p in points)
@@ -204,39 +323,56 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, monkeypatch: py
         found = slicemoe_rows.gains(c)
     fields = ("strength", "quality_frac", *METRICS)
     read = {key: at_quality([Point(**{f: p[f] for f in fields}) for p in points], level) for key, points in sweeps.items()}
-    wanted = [gains(read[seed, "high-bit"], read[seed, "dbsc"]) for seed in range(12)]
-    for metric, name in (("energy_gain", "energy"), ("speedup", "speed")):
-        row = found.filter(pl.col("metric") == metric).row(0, named=True)
-        values = [gain[name] for gain in wanted]
-        assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(values), min(values), max(values)))
-        assert row["matched"] == all(point.quality_frac == pytest.approx(level) for point in read.values())
+
+    def crosses(name: str, router: str, pair: str) -> bool:
+        return all(read[seed, name, router, pair].quality_frac == pytest.approx(level) for seed in range(12))
+
+    for (name, router), pair in product(systems[1:], ("MAT84", "MAT42")):
+        wanted = [gains(read[seed, *systems[0], pair], read[seed, name, router, pair]) for seed in range(12)]
+        of = found.filter((pl.col("series") == ("cumsum" if router == "cumsum" else name)) & (pl.col("pair") == pair))
+        for metric, gain in (("energy_gain", "energy"), ("speedup", "speed")):
+            row = of.filter(pl.col("metric") == metric).row(0, named=True)
+            values = [each[gain] for each in wanted]
+            assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(values), min(values), max(values)))
+            assert row["matched"] == crosses(name, router, pair)
+            assert row["matched_high_bit"] == crosses(*systems[0], pair)
 
 
 def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
     with opened(tmp_path / "empty.duckdb") as connection:
         html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
-    assert html.count('class="missing"') == 9
+    assert html.count('class="missing"') == N_FIGURES
     for command in ("tokentape study slicemoe", "tokentape evaluate --model embedded", "tokentape fidelity --model embedded"):
         assert command in html
     assert "<form" not in html
 
 
-@pytest.mark.parametrize(("adders", "n_charts", "controls"), [
-    ((add_points,), 3, ["model", "cache", "tau"]), ((add_claims,), 1, []), ((add_live,), 1, ["setup"]), ((add_fidelity,), 1, []),
-    ((add_operating,), 1, []), ((add_tapes,), 2, ["trace", "layer"]),
+@pytest.mark.parametrize(("adders", "drawn", "controls"), [
+    ((add_points,), ["gains", "sweeps"], ["model", "cache", "pair", "tau"]),
+    ((add_captured,), ["sweeps"], ["model", "cache", "pair", "tau"]),
+    ((add_budgets,), ["flash"], []),
+    ((add_warmups,), ["warmups"], ["steps"]),
+    ((add_claims,), ["claims"], []),
+    ((add_live,), ["budgets", "live", "sparing"], ["setup"]),
+    ((add_schemes,), ["schemes"], []),
+    ((add_orderings,), ["orderings"], []),
+    ((add_fidelity,), ["fidelity"], []),
+    ((add_operating,), ["operating"], []),
+    ((add_tapes,), ["early", "critical"], ["trace", "layer"]),
 ])  # fmt: skip
-def test_each_part_stands_alone(tmp_path: Path, adders: tuple, n_charts: int, controls: list[str]) -> None:
+def test_each_part_stands_alone(tmp_path: Path, adders: tuple, drawn: list[str], controls: list[str]) -> None:
     with opened(tmp_path / "part.duckdb", *adders) as connection:
         page = slicemoe.page(connection, 16)
         html = shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)])
     assert [control.name for control in page.controls] == controls
-    assert html.count('class="chart"') == n_charts
-    assert html.count('class="missing"') == 9 - n_charts
+    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
+    assert html.count('class="chart"') == len(drawn)
+    assert html.count('class="missing"') == N_FIGURES - len(drawn)
 
 
 def test_the_proxy_is_never_called_accuracy(connection: duckdb.DuckDBPyConnection) -> None:
     figures = {figure.name: figure for figure in slicemoe.page(connection, 16).figures}
-    for name in ("gains", "sweeps", "warmups"):
+    for name in ("flash", "gains", "sweeps", "warmups"):
         texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), figures[name].chart.to_json()]
         assert not any("accura" in text.lower() for text in texts)
 
@@ -248,7 +384,21 @@ def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_pa
     (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
     page = open_page((tmp_path / slicemoe.FILE).as_uri(), tmp_path)
     assert (page.console, page.requests) == ([], set())
-    assert page.n_drawn == page.n_places == 9
+    assert page.n_drawn == page.n_places == N_FIGURES
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
+    with opened(tmp_path / "both.duckdb", add_live, add_unheld) as connection:
+        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
+    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
+    page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#setup=embedded, code, scheme none", tmp_path)
+    assert page.console == []
+    assert page.text_of("budgets-answer").startswith("Nothing to draw: no sliced cache was held to a budget")
+    assert page.text_of("live-answer") == (
+        "MAT84, 50 % cached: DBSC and another configuration are not measured under one budget."
+    )
+    assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
@@ -258,4 +408,4 @@ def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(connection: duckdb.
     assert page.console == []
     assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
     assert page.text_of("critical-answer") == slicemoe_tape.NO_GATES
-    assert page.text_of("gains-answer").startswith("With tau 0.35,")
+    assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
