@@ -142,7 +142,9 @@ def _setup_words(model: str, dataset: str, rest: str, hardware: str = "") -> str
         parameters.pop("scheme")
     named = [parameters.pop(name, "") for name in ("precision", "pair", "router")]
     words += [{**CONFIGURATIONS, **ROUTERS}.get(name, name) for name in named if name]
-    words += [f"{name.replace('_', ' ')} {value}" for name, value in parameters.items()]
+    budget, target = parameters.pop("budget", ""), parameters.pop("budget.target_frac", None)
+    words += [budget if target is None else f"{budget} {100 * float(target):g} %"] if budget else []
+    words += [f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in parameters.items()]
     return ", ".join([*words, *filter(None, [hardware])])
 
 

@@ -47,7 +47,7 @@ def claims(
         print(json.dumps(rows, indent=1))
         return
     answered = [row for row in rows if row["replay"] is not None]
-    comparators = {claim["claim_id"]: claim["comparator"] for claim in stated}
+    comparators = {claim["claim_id"]: _comparator(claim) for claim in stated}
     shown = [
         (
             *(r[name] for name in ("role", "metric", "setting")),
@@ -84,6 +84,12 @@ def _number(value: float | None) -> str:
 
 def _band(row: dict[str, Any]) -> str:
     return "" if row["band_low"] is None else f"{row['band_low']:.4g} to {row['band_high']:.4g}"
+
+
+def _comparator(claim: dict[str, Any]) -> str:
+    """How the paper states the number; some bounds are said in words alone."""
+    said = any(words in claim["setting"] for words in ("at least", "more than"))
+    return ">=" if said else str(claim["comparator"])
 
 
 def _error(row: dict[str, Any], comparator: str) -> str:

@@ -39,7 +39,7 @@ class Fidelity(_Part):
     """A rerouting policy whose replay is compared with the closed loop."""
 
     name: str
-    parameters: dict[str, str | float]
+    parameters: dict[str, str | int | float]
 
 
 class Answered(_Part):
