@@ -45,6 +45,17 @@ def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped
     return stack_s[low]
 
 
+@njit(int64(_I1, _F1, int64, int64), cache=True, nogil=True)
+def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
+    """Drops the stack's entries of iterations before `first`; returns how many stay."""
+    kept = 0
+    for i in range(stacked):
+        if stack_at[i] >= first:
+            stack_at[kept], stack_s[kept] = stack_at[i], stack_s[i]
+            kept += 1
+    return kept
+
+
 def percentile_s(histogram: NDArray[np.int64], q: float) -> float:
     """The q-th percentile (0 to 100) of the counted gaps, linear within a bin; NaN where there are none."""
     total = int(histogram.sum())

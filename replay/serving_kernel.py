@@ -7,7 +7,7 @@ from numba import njit, types
 from numba.core.types import float64, int64, uint64
 
 from policies.serving.groups import group_start, n_groups
-from replay.serving_gaps import add_gap, longest_since
+from replay.serving_gaps import add_gap, drop_before, longest_since
 from replay.serving_state import (
     ARRIVED,
     BUCKET_NEXT,
@@ -37,7 +37,7 @@ from replay.serving_state import (
     leave,
     restart,
 )
-from replay.serving_step import EXPERT_BYTES, N_COST, N_TIMES, covered, iteration_cost
+from replay.serving_step import ATTENTION_S, COMM_S, DENSE_S, EXPERT_BYTES, MOE_S, N_COST, OTHER_S, covered, iteration_cost
 from replay.serving_union import add_row, add_slice, count_touches, share_of
 
 # Rows of `times` (4, n), seconds.
@@ -51,49 +51,49 @@ N_TOTALS = N_COST + 2
 # Columns of the recorded iterations.
 RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
 RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
-_FIRST_RECORDS, _FIRST_STACK = 1024, 256
 
 _I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
 _F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
 _U3 = types.Array(uint64, 3, "C")
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1)
-_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2)
+_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
 
 
-@njit(types.Tuple((_F2, _I2))(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), cache=True, nogil=True)
+@njit(types.void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), cache=True, nogil=True, error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits,
     layers, engine, layers_before, cov_prefill, cov_decode,
     masks, blocks, first_rows, moe_of,
-    times, histogram, sums, totals, counts, touches,
+    times, histogram, sums, totals, counts, touches, recorded, recorded_n,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (serving_gaps.py), `totals`, `counts`, `touches`.
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as serving_state.py starts them. rule: BatchRule.numbers() and the window;
-    steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block, 1 to record.
+    steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block.
     layers, engine, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables: CostTables. masks .. moe_of:
-    ExpertMasks, or empty. Returns the recorded iterations: (i, 3) of RECORD_TIMES and (i, 5) of RECORD_COUNTS.
+    ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit.
     """
     n, window = arrival.shape[0], rule[6]
     waits_for_idle, starts_decoding = rule[3], rule[5]
-    max_seqs, n_blocks, block_tokens, is_recording = limits
+    max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
     n_kinds, n_layers = layers.shape[0], layers_before.shape[0] - 1
-    cov_mixed, cov_only, cost = np.zeros(n_kinds), np.zeros(n_kinds), np.zeros(N_COST)
+    cov_mixed, cov_only = np.zeros(n_kinds), np.zeros(n_kinds)
     in_group, others = np.zeros(n_kinds), np.zeros(n_kinds)
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
     state[FREE] = n_blocks
     state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
-    stack_at, stack_s, stacked = np.zeros(_FIRST_STACK, np.int64), np.zeros(_FIRST_STACK), 0
+    # Longest gaps are asked for since the oldest decode joined: not more iterations than the longest output has tokens.
+    stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), np.int64(0)
     scratch = np.zeros(1)
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = np.int64(0), np.int64(0), np.int64(1)
     batch_tokens, pairs, pairs_w = np.int64(0), 0.0, 0.0
-    recorded = np.zeros((_FIRST_RECORDS if is_recording else 0, len(RECORD_TIMES)))
-    recorded_n = np.zeros((_FIRST_RECORDS if is_recording else 0, len(RECORD_COUNTS)), np.int64)
+    union = np.zeros(masks.shape[2], np.uint64)
     now, n_done, at = arrival[0], 0, np.int64(0)
+    at_bucket = at_window = at_block = np.int64(0)  # remainders of `at`, kept beside it: three divisions less per iteration
     while n_done < n:
         arrived = state[ARRIVED]
         while arrived < n and arrival[arrived] <= now:
@@ -120,8 +120,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 requests[r, GENERATED] = 1
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
         if n_blocks > 0:
-            slot = at % block_tokens
-            while state[N_DECODE] > 0 and state[FREE] < needs_block[slot]:
+            while state[N_DECODE] > 0 and state[FREE] < needs_block[at_block]:
                 r = state[NEWEST]
                 if at - requests[r, JOINED] > 1:
                     longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
@@ -129,7 +128,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 restart(r, at, requests, state, bucket, leaves_window, needs_block)
                 counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
                 times[FINISHED, r] = now  # until it finishes: when it had its last token
-            state[FREE] -= needs_block[slot]
+            state[FREE] -= needs_block[at_block]
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens, pairs, pairs_w = form_batch(
                 rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes
@@ -150,7 +149,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             others[c] = layers_before[n_layers, c] - in_group[c]
             if moe_of.shape[0] > 0 and moe_of[c] >= 0:
                 moe, n_experts = moe_of[c], touches.shape[1]
-                union = np.zeros(masks.shape[2], np.uint64)
+                union[:] = np.uint64(0)
                 r = state[OLDEST]
                 while r >= 0:
                     at_token = requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
@@ -168,19 +167,14 @@ def run_engine(  # type: ignore[no-untyped-def]
                 cov_only[c] = covered(cov_decode, n_decode, c)
                 cov_mixed[c] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - cov_only[c])
         n_prefill = batch_tokens if n_members > 0 else np.int64(0)
-        iteration_cost(
+        cost = iteration_cost(
             layers, engine, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
-            pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]), cost,
+            pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]),
         )  # fmt: skip
-        seconds = 0.0
+        seconds = cost[MOE_S] + cost[DENSE_S] + cost[ATTENTION_S] + cost[COMM_S] + cost[OTHER_S]
         for i in range(N_COST):
             totals[i] += cost[i]
-            if i < N_TIMES:
-                seconds += cost[i]
-        if is_recording:
-            if at == recorded.shape[0]:
-                recorded = np.concatenate((recorded, np.zeros_like(recorded)))
-                recorded_n = np.concatenate((recorded_n, np.zeros_like(recorded_n)))
+        if at < recorded.shape[0]:
             recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[EXPERT_BYTES]
             recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
@@ -194,20 +188,17 @@ def run_engine(  # type: ignore[no-untyped-def]
             while stacked > 0 and stack_s[stacked - 1] <= seconds:
                 stacked -= 1
             if stacked == stack_s.shape[0]:
-                stack_at = np.concatenate((stack_at, np.zeros_like(stack_at)))
-                stack_s = np.concatenate((stack_s, np.zeros_like(stack_s)))
+                stacked = drop_before(stack_at, stack_s, stacked, requests[state[OLDEST], JOINED] + 1)
             stack_at[stacked], stack_s[stacked] = at, seconds
             stacked += 1
         else:
             stacked = 0
         state[CONTEXT] += n_decode
         state[CONTEXT_W] += state[IN_WINDOW]
-        slot = at % (window + 1)
-        state[IN_WINDOW] -= leaves_window[slot]
-        leaves_window[slot] = 0
-        slot = at % bucket.shape[0]
-        r = bucket[slot]
-        bucket[slot] = -1
+        state[IN_WINDOW] -= leaves_window[at_window]
+        leaves_window[at_window] = 0
+        r = bucket[at_bucket]
+        bucket[at_bucket] = -1
         while r >= 0:  # those whose last token this was
             longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
             times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
@@ -241,8 +232,9 @@ def run_engine(  # type: ignore[no-untyped-def]
                     join(r, at, requests, state, bucket, leaves_window, needs_block)
             n_members = np.int64(0)
         at += 1
+        at_bucket = 0 if at_bucket + 1 == bucket.shape[0] else at_bucket + 1
+        at_window = 0 if at_window == window else at_window + 1
+        at_block = 0 if at_block + 1 == block_tokens else at_block + 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED]
     totals[NOW] = now
-    n_recorded = at if is_recording else 0
-    return recorded[:n_recorded], recorded_n[:n_recorded]

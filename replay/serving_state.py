@@ -135,7 +135,7 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule: fills `members` and `takes` (tokens of each); returns how many, tokens, and the query-key
-    pairs of their slices in all and within the window (window: state's caller keeps it in the last entry of `rule`)."""
+    pairs of their slices, in all and within the window. rule: BatchRule.numbers() and the window."""
     budget, counts_decodes, may_split, _, max_prompts, _, window = rule
     room = budget - state[N_DECODE] if counts_decodes else budget
     n_members, tokens, pairs, pairs_w = 0, 0, 0.0, 0.0
@@ -149,18 +149,17 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
             r = state[HEAD]
         else:
             break
-        q = requests[r]
-        blocks = blocks_of(q[TARGET], block_tokens)
+        blocks = blocks_of(requests[r, TARGET], block_tokens)
         if is_new and (state[N_DECODE] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
             break
-        rest = q[TARGET] - q[POSITION]
+        rest = requests[r, TARGET] - requests[r, POSITION]
         take = min(rest, room - tokens) if may_split else rest
         if take <= 0 or (not may_split and n_members > 0 and tokens + rest > room):
             break
         if is_new:
             state[FREE] -= blocks
             if state[REQUEUED] >= 0:
-                state[REQUEUED] = q[REQUEUED_NEXT]
+                state[REQUEUED] = requests[r, REQUEUED_NEXT]
                 state[N_REQUEUED] -= 1
             else:
                 state[HEAD] += 1
@@ -168,7 +167,7 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take
-        middle = q[POSITION] + 0.5 * take
+        middle = requests[r, POSITION] + 0.5 * take
         pairs += take * middle
         pairs_w += take * min(middle, float(window))
         if take < rest:

@@ -8,7 +8,7 @@ makes the coefficients.
 from __future__ import annotations
 
 from numba import njit, types
-from numba.core.types import float64, int64
+from numba.core.types import float64, int64, uint64
 
 # Columns of `layers` (C, N_LAYER): one row per kind of layer. All times are those of one device of the tensor-parallel group.
 (
@@ -54,60 +54,60 @@ N_TIMES = 5
 _F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
 
 
-@njit(float64(_F2, int64, int64), cache=True, nogil=True)
+@njit(float64(_F2, int64, int64), cache=True, nogil=True, error_model="numpy")
 def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     """Share of a layer's experts that n_tokens touch. Beyond the table the untouched share falls as 1 / n_tokens."""
     last = table.shape[0] - 1
     if n_tokens <= last:
-        return table[n_tokens, kind]
+        return table[uint64(n_tokens), uint64(kind)]
     return 1.0 - (1.0 - table[last, kind]) * last / n_tokens
 
 
 @njit(
-    types.void(_F2, _F1, _F1, _F1, _F1, _F1, int64, int64, float64, float64, float64, float64, _F1),
+    types.UniTuple(float64, N_COST)(_F2, _F1, _F1, _F1, _F1, _F1, int64, int64, float64, float64, float64, float64),
     cache=True,
     nogil=True,
+    error_model="numpy",
 )
-def iteration_cost(layers, engine, in_group, others, cov_mixed, cov_decode, n_prefill, n_decode, pairs, pairs_w, context, context_w, cost):  # type: ignore[no-untyped-def]
-    """Fills `cost` (N_COST,) of one iteration.
+def iteration_cost(  # type: ignore[no-untyped-def]
+    layers, engine, in_group, others, cov_mixed, cov_decode, n_prefill, n_decode, pairs, pairs_w, context, context_w
+):
+    """The cost of one iteration, in the order of MOE_S .. OPS.
 
-    in_group, others: (C,) layers of each kind that process the prompt batch and the decodes, and the decodes only. cov_mixed,
-    cov_decode: (C,) share of the experts touched in them. pairs: query-key pairs of the prompt slices; context: tokens in the
-    decodes' KV caches; with _w: counted within the window.
+    in_group, others: (C,) layers of each kind that process the prompt batch and the decodes, and the decodes only; a layer
+    without tokens does nothing. cov_mixed, cov_decode: (C,) share of the experts touched in them. pairs: query-key pairs of the
+    prompt slices; context: tokens in the decodes' KV caches; with _w: counted within the window.
     """
-    for i in range(N_COST):
-        cost[i] = 0.0
+    moe_s = dense_s = attention_s = comm_s = other_s = expert_bytes = moved_bytes = ops = 0.0
     kv = 1.0
     if engine[KV_FRAC_PER_DECODE] > 0.0:
         kv = max(1.0, engine[KV_FRAC] / (engine[KV_FRAC_PER_DECODE] * max(n_decode, 1)))
-    n_layers = 0.0
-    for c in range(layers.shape[0]):
-        n_layers += in_group[c] + others[c]
-        keys = context_w if layers[c, IS_WINDOWED] else context
-        queries = pairs_w if layers[c, IS_WINDOWED] else pairs
+    rest_s = engine[PREFILL_LAYER_S] if n_prefill > 0 else engine[DECODE_LAYER_S]
+    for kind in range(layers.shape[0]):
+        c = uint64(kind)
+        of_kind = layers[c]
+        keys = context_w if of_kind[IS_WINDOWED] > 0.0 else context
         for is_group in range(2):
             count = in_group[c] if is_group else others[c]
-            if count == 0.0:
-                continue
-            share = cov_mixed[c] if is_group else cov_decode[c]
             n = float(n_decode + n_prefill if is_group else n_decode)
-            seen = queries if is_group else 0.0
-            has_tokens = 1.0 if n > 0.0 else 0.0
-            cost[MOE_S] += count * (share * layers[c, COVERED_S] + has_tokens * layers[c, SHARED_S] + n * layers[c, TOKEN_S])
-            cost[DENSE_S] += count * max(layers[c, WEIGHTS_S], n * layers[c, WEIGHTS_TOKEN_S])
-            cost[ATTENTION_S] += count * (seen * layers[c, PAIR_S] + keys * kv * layers[c, CONTEXT_S])
-            cost[COMM_S] += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])
-            cost[EXPERT_BYTES] += count * share * layers[c, COVERED_BYTES]
-            cost[MOVED_BYTES] += count * (
-                share * layers[c, FFN_BYTES] + layers[c, FIXED_BYTES] + keys * layers[c, CONTEXT_BYTES] + n * layers[c, TOKEN_BYTES]
-            )
-            cost[OPS] += count * (n * layers[c, TOKEN_OPS] + (seen + keys) * layers[c, PAIR_OPS])
+            if count == 0.0 or n == 0.0:
+                continue
+            share, queries = cov_decode[c], 0.0
             if is_group:
-                cost[OTHER_S] += count * n_prefill * engine[PREFILL_TOKEN_S]
-    if n_prefill > 0:
-        cost[OTHER_S] += n_layers * engine[PREFILL_LAYER_S] + engine[PREFILL_ITERATION_S]
-    else:
-        cost[OTHER_S] += n_layers * engine[DECODE_LAYER_S] + engine[DECODE_ITERATION_S]
-    cost[DENSE_S] += engine[HEAD_S]
-    for i in range(N_TIMES):
-        cost[i] *= engine[MULTIPLIER]
+                share = cov_mixed[c]
+                queries = pairs_w if of_kind[IS_WINDOWED] > 0.0 else pairs
+                other_s += count * n_prefill * engine[PREFILL_TOKEN_S]
+            moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
+            dense_s += count * max(of_kind[WEIGHTS_S], n * of_kind[WEIGHTS_TOKEN_S])
+            attention_s += count * (queries * of_kind[PAIR_S] + keys * kv * of_kind[CONTEXT_S])
+            comm_s += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])
+            other_s += count * rest_s
+            expert_bytes += count * share * of_kind[COVERED_BYTES]
+            moved_bytes += count * (
+                share * of_kind[FFN_BYTES] + of_kind[FIXED_BYTES] + keys * of_kind[CONTEXT_BYTES] + n * of_kind[TOKEN_BYTES]
+            )
+            ops += count * (n * of_kind[TOKEN_OPS] + (queries + keys) * of_kind[PAIR_OPS])
+    dense_s += engine[HEAD_S]
+    other_s += engine[PREFILL_ITERATION_S] if n_prefill > 0 else engine[DECODE_ITERATION_S]
+    m = engine[MULTIPLIER]
+    return moe_s * m, dense_s * m, attention_s * m, comm_s * m, other_s * m, expert_bytes, moved_bytes, ops
