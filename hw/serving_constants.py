@@ -1,7 +1,7 @@
 """Constants of the serving engine's cost model: efficiencies and overheads of one engine on one machine, with the energy's.
 
-They are fitted to published runs (replay/serving_fit.py) or assumed, and kept in hw/fits/serving-*.toml with what they were fitted
-on. Constants are correlated: 10 % more or less between two fits is normal.
+They are fitted to published runs (replay/serving_fit.py) or assumed, and kept in hw/fits/serving-*.toml with what they were
+fitted on. Constants are correlated: 10 % more or less between two fits is normal.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class ServingConstants:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0.0 <= value < float("inf") or (value == 0.0 and field.name.endswith(("_frac", "multiplier", "correlation"))):
-                raise ValueError(f"{field.name} is {value}; it must be finite and positive")
+            may_be_0 = not field.name.endswith(("_frac", "multiplier", "correlation"))
+            if not 0.0 <= value < float("inf") or (value == 0.0 and not may_be_0):
+                raise ValueError(f"{field.name} is {value}; it must be finite and {'at least 0' if may_be_0 else 'above 0'}")
 
 
 # A plain roofline: nothing fitted. 3.5 to 6 times too fast, though orderings keep their sign (Layered Prefill, our notes).
@@ -64,7 +65,7 @@ ROOFLINE = ServingConstants(
 
 @dataclass(frozen=True)
 class ServingFit:
-    """Constants with their origin. length_scale: fitted with them, of the arXiv prompts; fitted_on: claim ids; loss: what is left."""
+    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; fitted_on: claim ids; loss: what is left."""
 
     constants: ServingConstants
     length_scale: float
@@ -77,7 +78,7 @@ class ServingFit:
 def save(fit: ServingFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
     lines = [
-        "# Written by `python -m bench.serving_fit`; hw/fits/README.md says what this is.",
+        "# Written by `python -m flows.serving_fit`; hw/fits/README.md says what this is.",
         f'machine = "{fit.machine}"',
         f'model = "{fit.model}"',
         f"length_scale = {fit.length_scale:.6g}",

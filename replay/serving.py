@@ -8,6 +8,7 @@ arrival. Deterministic: equal inputs give equal results.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,10 +64,10 @@ class Limits:
 class ServingRun:
     """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
 
-    end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read, whole,
-    all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_lost_tokens: processed again
-    after losing their KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an expert,
-    where coverage is exact.
+    end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
+    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_lost_tokens: processed
+    again after losing their KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an
+    expert, where coverage is exact.
     """
 
     requests: Requests
@@ -90,7 +91,7 @@ class ServingRun:
     gap_mean_s: float
     gap_std_s: float
     gaps: Ints = field(repr=False)
-    iterations: dict[str, NDArray[np.generic]] = field(repr=False)
+    iterations: dict[str, NDArray[Any]] = field(repr=False)
     touches: Ints = field(repr=False)
 
     @property

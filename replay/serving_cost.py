@@ -1,7 +1,7 @@
-"""What an iteration costs on a machine: a model's geometry, the machine's peaks and fitted constants as the kernel's coefficients.
+"""What an iteration costs on a machine: a model's geometry, the machine's peaks and fitted constants as coefficients.
 
-Per layer and device (n tokens, of which n_p prefill; tp devices share the layer): experts read and multiplied, one after the other;
-attention projections read or multiplied, whichever is longer; attention; two all-reduces; the rest. See docs/serving.md.
+Per layer and device, where the machine's devices share the layer: experts read and multiplied, one after the other; attention
+projections read or multiplied, whichever is longer; attention; two all-reduces; the rest. See docs/serving.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hw.collective import all_reduce_s
 from hw.serving_constants import ServingConstants
 from hw.spec import HardwareSpec
 from replay.serving_coverage import Coverage
-from replay.serving_step import N_ENGINE, N_LAYER
+from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, iteration_cost
 from warehouse.geometry import Geometry
 
 Floats = NDArray[np.float64]
@@ -104,6 +104,17 @@ def cost_tables(
     )
 
 
+def decode_step_s(cost: CostTables, batch: int, context_tokens: int) -> float:
+    """Seconds of an iteration of `batch` decodes, each attending to so many tokens, and no prefill."""
+    keys = float(batch * context_tokens), float(batch * min(context_tokens, cost.window))
+    covered_frac = cost.cov_decode[batch]
+    nothing = np.zeros_like(covered_frac)
+    parts = iteration_cost(
+        cost.layers, cost.engine, nothing, cost.layers_before[-1], covered_frac, covered_frac, 0, batch, 0.0, 0.0, *keys
+    )
+    return float(sum(parts[:N_TIMES]))
+
+
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:
     """A column per kind of layer; a dense layer is touched whole by any token."""
     any_token = (np.arange(len(table)) > 0).astype(np.float64)
@@ -151,7 +162,7 @@ def _layer(
 def _engine(geometry: Geometry, machine: HardwareSpec, constants: ServingConstants) -> Floats:
     """CostTables.engine, in the order of serving_step.py."""
     bytes_per_s = machine.n_devices * machine.tiers[machine.fast].peak_bytes_per_s.value
-    # The machine's own closed form at its own link efficiency gives the latency; the bytes go at the constants' share of the peak.
+    # The latency is the machine's own closed form; the bytes go at the constants' share of the link's peak.
     latency_s = float(all_reduce_s(machine, np.zeros(1))[0])
     link = machine.link(machine.fast, machine.fast)
     token_s = 0.0

@@ -1,7 +1,7 @@
 """Which share of a layer's experts n tokens touch, as tables for the serving engine: published, closed-form or recorded.
 
-Decode tokens come from different requests; prefill tokens from one prompt, where they correlate more. A layer with both takes them
-for independent of each other: 1 - (1 - prefill)(1 - decode). Source: Layered Prefill, Table 1 and section 5 of our notes.
+Decode tokens come from different requests; prefill tokens from one prompt, where they correlate more. In a layer with both they
+count as independent: 1 - (1 - prefill)(1 - decode). Source: Layered Prefill, Table 1 and section 5 of our notes.
 """
 
 from __future__ import annotations

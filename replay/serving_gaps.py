@@ -58,13 +58,13 @@ def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-d
 
 def percentile_s(histogram: NDArray[np.int64], q: float) -> float:
     """The q-th percentile (0 to 100) of the counted gaps, linear within a bin; NaN where there are none."""
-    total = int(histogram.sum())
-    if total == 0:
+    filled = np.flatnonzero(histogram)
+    if not filled.size:
         return float("nan")
-    rank = q / 100.0 * (total - 1)
-    below = np.cumsum(histogram)
-    i = int(np.searchsorted(below, rank, side="right"))
-    i = min(i, int(np.flatnonzero(histogram)[-1]))
-    low, high = (np.array([(_BASE + i + k) << _SHIFT], np.int64).view(np.float64)[0] for k in range(2))
-    inside = (rank - (below[i] - histogram[i]) + 0.5) / histogram[i]
-    return float(low + (high - low) * min(max(inside, 0.0), 1.0))
+    upto = np.cumsum(histogram[filled])
+    rank = q / 100.0 * float(upto[-1] - 1)
+    i = int(np.searchsorted(upto, rank, side="right"))
+    low, high = (np.array([_BASE + filled[i] + end]) << _SHIFT for end in (0, 1))
+    inside = (rank + 0.5 - (upto[i] - histogram[filled[i]])) / histogram[filled[i]]
+    low_s, high_s = low.view(np.float64)[0], high.view(np.float64)[0]
+    return float(low_s + (high_s - low_s) * min(inside, 1.0))

@@ -86,26 +86,20 @@ def run_engine(  # type: ignore[no-untyped-def]
     state[FREE] = n_blocks
     state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
     # Longest gaps are asked for since the oldest decode joined: not more iterations than the longest output has tokens.
-    stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), np.int64(0)
+    stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), 0
     scratch = np.zeros(1)
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
-    n_members, group, n_of_groups = np.int64(0), np.int64(0), np.int64(1)
-    batch_tokens, pairs, pairs_w = np.int64(0), 0.0, 0.0
+    n_members, group, n_of_groups = 0, 0, 1
+    batch_tokens, pairs, pairs_w = 0, 0.0, 0.0
     union = np.zeros(masks.shape[2], np.uint64)
-    now, n_done, at = arrival[0], 0, np.int64(0)
-    at_bucket = at_window = at_block = np.int64(0)  # remainders of `at`, kept beside it: three divisions less per iteration
+    now, n_done, at = arrival[0], 0, 0
+    at_bucket = at_window = at_block = 0  # remainders of `at`, kept beside it: three divisions less per iteration
     while n_done < n:
         arrived = state[ARRIVED]
         while arrived < n and arrival[arrived] <= now:
             arrived += 1
         state[ARRIVED] = arrived
-        if (
-            state[N_DECODE] == 0
-            and n_members == 0
-            and state[PARTIAL] < 0
-            and state[REQUEUED] < 0
-            and state[HEAD] == arrived
-        ):
+        if state[N_DECODE] == 0 and n_members == 0 and state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == arrived:
             now = arrival[arrived]
             continue
         if starts_decoding:
@@ -133,14 +127,14 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members, batch_tokens, pairs, pairs_w = form_batch(
                 rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes
             )
-            group = np.int64(0)
+            group = 0
             if n_members > 0:
                 n_of_groups = n_groups(steps, batch_tokens)
             for j in range(n_members):
                 if requests[members[j], POSITION] == requests[members[j], CACHED] and requests[members[j], GENERATED] == 0:
                     times[STARTED, members[j]] = now
         n_decode = state[N_DECODE]
-        first_layer = last_layer = np.int64(0)
+        first_layer = last_layer = 0
         if n_members > 0:
             first_layer = group_start(group, n_of_groups, n_layers)
             last_layer = group_start(group + 1, n_of_groups, n_layers)
@@ -166,7 +160,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             else:
                 cov_only[c] = covered(cov_decode, n_decode, c)
                 cov_mixed[c] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - cov_only[c])
-        n_prefill = batch_tokens if n_members > 0 else np.int64(0)
+        n_prefill = batch_tokens if n_members > 0 else 0
         cost = iteration_cost(
             layers, engine, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
             pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]),
@@ -230,7 +224,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                     state[FREE] += blocks_of(requests[r, TARGET], block_tokens)
                 else:
                     join(r, at, requests, state, bucket, leaves_window, needs_block)
-            n_members = np.int64(0)
+            n_members = 0
         at += 1
         at_bucket = 0 if at_bucket + 1 == bucket.shape[0] else at_bucket + 1
         at_window = 0 if at_window == window else at_window + 1

@@ -53,10 +53,14 @@ class ExpertMasks:
             raise ValueError("recorded coverage needs a kind of its own for every MoE layer; make the costs with by_layer=True")
         needed = requests.n_prompt_tokens + requests.n_output_tokens - 1
         if len(self.n_tokens) != len(needed):
-            raise ValueError(f"recorded coverage: masks of {len(self.n_tokens)} requests, {len(needed)} to serve; use masks.of(requests)")
+            raise ValueError(
+                f"recorded coverage: masks of {len(self.n_tokens)} requests, {len(needed)} to serve; use masks.of(requests)"
+            )
         if np.any(self.n_tokens < needed):
             first = int(np.argmax(self.n_tokens < needed))
-            raise ValueError(f"request {first}: the tape routes {self.n_tokens[first]} of its {needed[first]} tokens; it has gaps")
+            raise ValueError(
+                f"request {first}: the tape routes {self.n_tokens[first]} of its {needed[first]} tokens; it has gaps"
+            )
 
 
 def masks_of(trace: Trace) -> ExpertMasks:
@@ -69,8 +73,8 @@ def masks_of(trace: Trace) -> ExpertMasks:
     if np.any(n_rows != n_tokens * n_layers):
         bad = int(np.argmax(n_rows != n_tokens * n_layers))
         raise ValueError(
-            f"tape {trace.trace_id}: request {requests[bad]} has {n_rows[bad]} routing rows, {n_tokens[bad]} tokens in {n_layers} "
-            "MoE layers need one each; its routing has gaps: use recorded curves, or record it again"
+            f"tape {trace.trace_id}: request {requests[bad]} has {n_rows[bad]} routing rows, {n_tokens[bad]} tokens in "
+            f"{n_layers} MoE layers need one each; its routing has gaps: use recorded curves, or record it again"
         )
     first = np.concatenate(([0], np.cumsum(n_tokens)))
     masks = np.zeros((first[-1], n_layers, -(-n_experts // 64)), np.uint64)

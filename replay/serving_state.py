@@ -7,7 +7,7 @@ that iteration, a linked list. A second list runs over the decodes in the order 
 from __future__ import annotations
 
 from numba import njit, types
-from numba.core.types import float64, int64
+from numba.core.types import int64
 
 # Columns of `requests` (n, N_REQUEST).
 (
@@ -129,7 +129,7 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 
 
 @njit(
-    types.Tuple((int64, int64, float64, float64))(_I1, int64, int64, int64, _I2, _I1, _I1, _I1),
+    "Tuple((int64, int64, float64, float64))(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )

@@ -1,8 +1,8 @@
 """Seconds, bytes and operations of one iteration of a serving engine, from coefficients per kind of layer.
 
 Layers of one kind cost the same for the same work, so an iteration is a sum over kinds: layers of the group that processes the
-prompt batch, and the others, which see decodes only. The terms are those of Layered Prefill (docs/serving.md); replay/serving_cost.py
-makes the coefficients.
+prompt batch, and the others, which see decodes only. docs/serving.md explains the terms; replay/serving_cost.py makes the
+coefficients.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOE_S, DENSE_S, ATTENTION_S, COMM_S, OTHER_S, EXPERT_BYTES, MOVED_BYTES, OPS = r
 N_COST = 8
 N_TIMES = 5
 
-_F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
+_F2 = types.Array(float64, 2, "C")
 
 
 @njit(float64(_F2, int64, int64), cache=True, nogil=True, error_model="numpy")
@@ -64,7 +64,8 @@ def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
 
 
 @njit(
-    types.UniTuple(float64, N_COST)(_F2, _F1, _F1, _F1, _F1, _F1, int64, int64, float64, float64, float64, float64),
+    "UniTuple(float64, 8)(float64[:, ::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int64, int64, "
+    "float64, float64, float64, float64)",
     cache=True,
     nogil=True,
     error_model="numpy",

@@ -44,7 +44,9 @@ class Requests:
             if len(getattr(self, name)) != n:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries, arrival_s has {n}; give one per request")
         self._refuse(~np.isfinite(self.arrival_s) | (self.arrival_s < 0), "arrival_s", "it must be finite and at least 0")
-        self._refuse(np.diff(self.arrival_s, prepend=0.0) < 0, "arrival_s", "it comes before the one ahead of it; sort by arrival")
+        self._refuse(
+            np.diff(self.arrival_s, prepend=0.0) < 0, "arrival_s", "it comes before the one ahead of it; sort by arrival"
+        )
         self._refuse(self.n_prompt_tokens < 1, "n_prompt_tokens", "a prompt has at least 1 token")
         self._refuse(self.n_output_tokens < 1, "n_output_tokens", "a request asks for at least 1 token")
         is_wrong = (self.n_cached_tokens < 0) | (self.n_cached_tokens >= self.n_prompt_tokens)
@@ -107,7 +109,10 @@ _TABLE_4 = "derived: truncated fit to Layered Prefill Table 4 (mean, std, p90)"
 _SHAREGPT_OUTPUT = LengthFit("gamma", 1.5025, 408.12, 4, 1024, _TABLE_4)
 LENGTHS: dict[str, tuple[LengthFit, LengthFit]] = {
     "sharegpt": (LengthFit("gamma", 0.7536, 4347.32, 4, 8192, _TABLE_4), _SHAREGPT_OUTPUT),
-    "arxiv": (LengthFit("lognormal", 8.9611, 0.6611, 64, 32768, _TABLE_4), LengthFit("lognormal", 5.4001, 0.5370, 4, 512, _TABLE_4)),
+    "arxiv": (
+        LengthFit("lognormal", 8.9611, 0.6611, 64, 32768, _TABLE_4),
+        LengthFit("lognormal", 5.4001, 0.5370, 4, 512, _TABLE_4),
+    ),
     "30k": (LengthFit("normal", 30000, 1000, 1000, 32768, "assumed for Layered Prefill section 5.11"), _SHAREGPT_OUTPUT),
 }
 
@@ -125,8 +130,8 @@ def synthetic(
     rng = np.random.default_rng(seed)
     arrival = arrivals(count, rate_per_s, rng, cv)
     prompt, output = (fit.draw(count, rng) for fit in LENGTHS[dataset])
-    lengths = (np.maximum(1, np.rint(drawn)).astype(np.int64) for drawn in (prompt * length_scale, output))
-    return Requests(arrival, *lengths, origin=f"synthetic {dataset}")
+    n_prompt, n_output = (np.maximum(1, np.rint(drawn)).astype(np.int64) for drawn in (prompt * length_scale, output))
+    return Requests(arrival, n_prompt, n_output, origin=f"synthetic {dataset}")
 
 
 def arrivals(n: int, rate_per_s: float, rng: np.random.Generator, cv: float = 1.0) -> Floats:

@@ -1,4 +1,4 @@
-"""Disaggregated serving: one engine processes prompts, another decodes, the KV cache moves between them (DistServe, OSDI 2024)."""
+"""Disaggregated serving: one engine processes prompts, another decodes, the KV cache moves (DistServe, OSDI 2024)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from policies.serving.rule import BatchRule, at_least_one
 
 @dataclass(frozen=True)
 class Disaggregated:
-    """chunk_tokens: of the prefill engine (Layered Prefill does not give it: assumed). kv_bytes_per_s: of the link between the two
-    engines (assumed, Layered Prefill section 4 of our notes: 300 GB/s)."""
+    """chunk_tokens: of the prefill engine, which Layered Prefill does not give; kv_bytes_per_s: of the link between them. Both
+    assumed."""
 
     chunk_tokens: int = 2048
     kv_bytes_per_s: float = 300e9

@@ -1,11 +1,13 @@
 """Groups of layers: how many a prompt batch of T tokens walks through, and which layers each holds (Layered Prefill section 4).
 
-    paper   N = min(N_max, max(1, ceil(T / 512)))
-    code    a table of steps chosen by N_max, as the authors ran it
-    fixed   N = N_max, whatever T
+paper   N = min(N_max, max(1, ceil(T / 512)))
+code    a table of steps chosen by N_max, as the authors ran it
+fixed   N = N_max, whatever T
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from numba import njit
 
@@ -16,7 +18,7 @@ RULES = ("paper", "code", "fixed")
 
 _UP_TO_TOKENS = (512, 1024, 2048, 4096, UNLIMITED)
 # Groups by N_max for batches of up to so many tokens. Source: Layered Prefill, the authors' public code (facts only).
-STEP_TABLE = {
+STEP_TABLE: dict[int, tuple[int, ...]] = {
     4: (1, 2, 4, 4, 4),
     12: (1, 2, 4, 6, 12),
     16: (1, 2, 4, 8, 16),
@@ -39,10 +41,8 @@ def steps(rule: str, n_max: int, n_layers: int) -> tuple[tuple[int, int], ...]:
         return (*((n * TOKENS_PER_GROUP, n) for n in range(1, most)), (UNLIMITED, most))
     if rule != "code":
         raise ValueError(f"n_lg_rule {rule!r} is unknown; choose {', '.join(RULES)}")
-    row = STEP_TABLE.get(n_max)
-    if row is None:
-        common = STEP_TABLE[16]
-        row = (*(min(n_max, n) for n in common[:-1]), n_max)
+    cut = (*(min(n_max, n) for n in STEP_TABLE[16][:-1]), n_max)
+    row = STEP_TABLE.get(n_max, cut)
     return tuple((tokens, min(n, n_layers)) for tokens, n in zip(_UP_TO_TOKENS, row, strict=True))
 
 
@@ -67,4 +67,4 @@ def split(n_layers: int, n_of_groups: int) -> tuple[int, ...]:
     if not 1 <= n_of_groups <= n_layers:
         raise ValueError(f"{n_of_groups} groups do not split {n_layers} layers; give 1 to {n_layers}")
     starts = [group_start(group, n_of_groups, n_layers) for group in range(n_of_groups + 1)]
-    return tuple(last - first for first, last in zip(starts, starts[1:], strict=False))
+    return tuple(last - first for first, last in pairwise(starts))

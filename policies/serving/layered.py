@@ -1,4 +1,4 @@
-"""Layered prefill: prompts are cut along layers, one group of layers per iteration beside the decodes (Layered Prefill section 4)."""
+"""Layered prefill: prompts are cut along layers, one group per iteration beside the decodes (Layered Prefill section 4)."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ def share(n: float) -> float:
     return float(table[i] + (log - i) * (table[i + 1] - table[i]))
 
 
-def both(geometry: Geometry, machine: str = "h100x2", constants: ServingConstants = NOTED, **options: Any) -> tuple[CostTables, OracleModel]:
+def both(
+    geometry: Geometry, machine: str = "h100x2", constants: ServingConstants = NOTED, **options: Any
+) -> tuple[CostTables, OracleModel]:
     spec = load(machine)
     cost = cost_tables(geometry, spec, constants, TABLE_1, **options)
     peak_bytes, peak_ops = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value

@@ -89,7 +89,7 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
     for r in everyone:
         r.position = r.cached
     coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
-    now, free, group, n_groups, running = coming[0].arrival, kv_blocks or 0, 0, 1, None
+    now, free, group, n_groups = coming[0].arrival, kv_blocks or 0, 0, 1
     while coming or queue or decoding or partial or batch:
         while coming and coming[0].arrival <= now:
             queue.append(coming.pop(0))
@@ -98,7 +98,7 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
             continue
         if kv_blocks is not None:
             kept = []
-            for r in list(decoding):  # in the order in which they joined
+            for r in decoding:  # in the order in which they joined
                 if r not in decoding:
                     continue
                 if (r.prompt + r.emitted - 1) % block:
@@ -126,16 +126,15 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
         slices = [(take, r.position) for r, take in batch]
         cost = seconds_of_iteration(model, slices, [r.prompt + r.emitted for r in decoding], layers)
         tokens = sum(take for take, _ in slices)
-        row = dict(start_s=now, seconds=cost[0], expert_bytes=cost[1], moved=cost[2], ops=cost[3], n_decode=len(decoding))
-        row |= dict(n_prefill=tokens, first_layer=layers.start, last_layer=layers.stop, n_waiting=len(queue))
-        log.append(row)
+        row = {"start_s": now, "n_decode": len(decoding), "n_prefill": tokens, "n_waiting": len(queue)}
+        row |= {"first_layer": layers.start, "last_layer": layers.stop}
+        log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
         now += cost[0]
         for r in decoding:
             r.emitted += 1
             r.token_times.append(now)
         for r in decoding:
             free += r.blocks(block) if r.emitted == r.output else 0
-        running = decoding
         decoding = [r for r in decoding if r.emitted < r.output]
         group += bool(batch)
         if batch and group == n_groups:
@@ -153,7 +152,6 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 else:
                     free += r.blocks(block)
             batch = []
-    assert running is not None
     return everyone, log
 
 

@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from serving_models import NOTED, both, tiny
+from serving_oracle import serve_slowly
 
 from policies.serving import Chunked, Continuous, Layered, Static
 from replay.serving import Limits, serve
 from replay.workload import Requests
-from tests.replay.serving_models import NOTED, both, tiny
-from tests.replay.serving_oracle import serve_slowly
 
 MODELS = [
     both(tiny()),
