@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -159,4 +160,29 @@ def resampled(requests: Requests, n: int, rate_per_s: float, seed: int, cv: floa
         requests.n_cached_tokens[rows],
         f"resampled from {requests.origin}",
         tape,
+    )
+
+
+def spread_ties(requests: Requests) -> Requests:
+    """The same requests with equal arrival times spread evenly until the next one: traces stamped in steps are no queue.
+
+    Those of the last stamp take as long as the step before.
+    """
+    stamps, first, counts = np.unique(requests.arrival_s, return_index=True, return_counts=True)
+    if stamps.size < 2:
+        return requests
+    steps = np.append(np.diff(stamps), stamps[-1] - stamps[-2])
+    within = np.arange(len(requests)) - np.repeat(first, counts)
+    return replace(requests, arrival_s=requests.arrival_s + within * np.repeat(steps / counts, counts))
+
+
+def from_table(rows: pl.DataFrame, origin: str) -> Requests:
+    """The requests of a tape's table `requests`, in order of arrival; of equal ones by request id. No prefix is cached."""
+    rows = rows.sort("request_id").with_row_index("row").sort("arrival_s", maintain_order=True)
+    return Requests(
+        rows["arrival_s"].to_numpy().astype(np.float64),
+        rows["n_prompt_tokens"].to_numpy().astype(np.int64),
+        rows["n_output_tokens"].to_numpy().astype(np.int64),
+        origin=origin,
+        tape_request=rows["row"].to_numpy().astype(np.int64),
     )
