@@ -29,7 +29,9 @@ def cached_tokens(
     found = np.zeros(len(n_prompt_tokens), np.int64)
     for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, n_prompt_tokens.tolist(), strict=True)):
         if len(blocks) != -(-n_tokens // block_tokens):
-            raise ValueError(f"request {r}: {len(blocks)} prefix blocks of {block_tokens} tokens do not fit {n_tokens} prompt tokens")
+            raise ValueError(
+                f"request {r}: {len(blocks)} prefix blocks of {block_tokens} tokens do not fit {n_tokens} prompt tokens"
+            )
         n_hits = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
         found[r] = min(n_hits * block_tokens, n_tokens - 1)
         for block in reversed(blocks):  # the end of a prefix is of no use without its start: it leaves first

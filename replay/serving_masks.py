@@ -49,7 +49,7 @@ class ExpertMasks:
                 "recorded coverage: the tape has {} MoE layers, {} experts, top {}; ".format(*self.shape)
                 + "the model has {}, {}, top {}".format(*wanted)
             )
-        if (cost.moe_of < 0).sum() > len({layer for layer in range(geometry.n_layers) if layer not in geometry.moe_layers}):
+        if not set(range(wanted[0])) <= set(cost.moe_of.tolist()):
             raise ValueError("recorded coverage needs a kind of its own for every MoE layer; make the costs with by_layer=True")
         needed = requests.n_prompt_tokens + requests.n_output_tokens - 1
         if len(self.n_tokens) != len(needed):

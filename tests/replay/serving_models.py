@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +60,27 @@ class OracleModel:
     bytes_per_s: float
     ops_per_s: float
 
-    def cov_decode(self, n: float) -> float:
-        return share(n)
+    def covered(self, layer: int, batch: list, decoding: list) -> float:
+        n = sum(take for _, take in batch)
+        prefill = max(8 / 128, share(n / self.constants.prefill_correlation)) if n else 0.0
+        return 1 - (1 - prefill) * (1 - share(len(decoding)))
 
-    def cov_prefill(self, n: int) -> float:
-        return max(8 / 128, share(n / self.constants.prefill_correlation)) if n else 0.0
+
+@dataclass
+class RecordedOracle(OracleModel):
+    """Coverage by sets: ids[request, position, layer] of a tape; touched counts iterations per (layer, expert)."""
+
+    ids: dict[tuple[int, int, int], set[int]]
+    touched: Counter[tuple[int, int]]
+
+    def covered(self, layer: int, batch: list, decoding: list) -> float:
+        tokens = [(r.number, r.prompt + r.emitted - 1) for r in decoding]
+        tokens += [(r.number, r.position + i) for r, take in batch for i in range(take)]
+        parts = [self.ids[(*token, layer)] for token in tokens]
+        union = set().union(*parts)
+        assert max(map(len, parts)) <= len(union) <= sum(map(len, parts))
+        self.touched.update((layer, expert) for expert in union)
+        return len(union) / self.geometry.n_experts
 
 
 def share(n: float) -> float:

@@ -46,10 +46,10 @@ def groups_of(scheduler, tokens, n_layers):
     return min(row[column], n_layers)
 
 
-def seconds_of_iteration(model, slices, decode_contexts, group):
-    """Seconds, expert bytes, moved bytes and operations. slices: (take, position) of each prompt; group: its layers."""
+def cost_of_iteration(model, batch, decoding, group):
+    """Seconds, expert bytes, moved bytes and operations. batch: requests and the prompt tokens taken; group: its layers."""
     g, c, tp = model.geometry, model.constants, model.tp
-    B, T = len(decode_contexts), sum(take for take, _ in slices)
+    B, T = len(decoding), sum(take for _, take in batch)
     bw, flops = model.bytes_per_s, model.ops_per_s
     total = [0.0, 0.0, 0.0, 0.0]
     q, kv = g.n_heads * g.head_dim, 2 * g.n_kv_heads * g.head_dim * 2
@@ -61,10 +61,10 @@ def seconds_of_iteration(model, slices, decode_contexts, group):
         if n == 0:
             continue
         window = g.sliding_windows[layer] if g.sliding_windows else 0
-        seen = sum(take * min(pos + take / 2, window or math.inf) for take, pos in slices) if n_p else 0.0
-        context = sum(min(length, window or math.inf) for length in decode_contexts)
+        seen = sum(take * min(r.position + take / 2, window or math.inf) for r, take in batch) if n_p else 0.0
+        context = sum(min(r.prompt + r.emitted, window or math.inf) for r in decoding)
         if layer in g.moe_layers:
-            cov = 1 - (1 - model.cov_prefill(n_p)) * (1 - model.cov_decode(B))
+            cov = model.covered(layer, batch if n_p else [], decoding)
             expert_bytes, active = g.n_experts * 3 * g.hidden * g.expert_intermediate * 2, g.top_k * g.expert_intermediate
             total[1] += cov * expert_bytes
         else:
@@ -123,9 +123,8 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
             size, longer = divmod(model.geometry.n_layers, n_groups)
             first = group * size + min(group, longer)
             layers = range(first, first + size + (group < longer))
-        slices = [(take, r.position) for r, take in batch]
-        cost = seconds_of_iteration(model, slices, [r.prompt + r.emitted for r in decoding], layers)
-        tokens = sum(take for take, _ in slices)
+        cost = cost_of_iteration(model, batch, decoding, layers)
+        tokens = sum(take for _, take in batch)
         row = {"start_s": now, "n_decode": len(decoding), "n_prefill": tokens, "n_waiting": len(queue)}
         row |= {"first_layer": layers.start, "last_layer": layers.stop}
         log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
