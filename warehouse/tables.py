@@ -64,7 +64,9 @@ COLUMNS: dict[str, Column] = {
     "n_output_tokens": Column(U32, "tokens", "tokens generated, or teacher-forced after the prompt"),
     "prompt_sha256": Column(TEXT, "", "SHA-256 of the prompt's token ids as little-endian int32"),
     "prefix_blocks": Column(
-        pa.list_(U32), "", "id of each block of prompt tokens and all before it: equal ids, equal prefixes; block size in the manifest"
+        pa.list_(U32),
+        "",
+        "id of each block of prompt tokens and all before it: equal ids, equal prefixes; block size in the manifest",
     ),
     # tokens
     "token_id": Column(I32, "", "vocabulary id of the token that is the INPUT at this position"),

@@ -4,8 +4,8 @@
     mooncake   JSONL  timestamp (ms from the start), input_length, output_length, hash_ids     one id per 512 prompt tokens
     csv        any CSV; the caller names the columns of arrival (seconds, or a date and time), prompt and output tokens
 
-Rows come in any order; arrivals are counted from the earliest. Rows without a prompt or an output token cannot be served: they are
-left out and counted in the manifest's flags. A name that ends in .gz is unpacked.
+Rows come in any order; arrivals are counted from the earliest. Rows without a prompt or an output token cannot be served: they
+are left out and counted in the manifest's flags. A name that ends in .gz is unpacked.
 """
 
 from __future__ import annotations

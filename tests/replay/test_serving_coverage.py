@@ -143,5 +143,5 @@ def test_a_tape_of_another_model_or_with_gaps_is_refused() -> None:
         offsets=np.concatenate(([0], np.cumsum(widths[kept]))),
         ids=np.delete(trace.ids, np.arange(trace.offsets[40], trace.offsets[41])),
     )
-    with pytest.raises(ValueError, match="request 0 has 89 routing rows, 30 tokens in 3 MoE layers.*gaps"):
+    with pytest.raises(ValueError, match=r"request 0 has 89 routing rows, 30 tokens in 3 MoE layers.*gaps"):
         masks_of(gap)

@@ -144,7 +144,7 @@ def test_only_claims_for_calibration_are_fitted_on() -> None:
     assert len(wanted) == 7 + 15
     assert {roles[claim] for fact in wanted for claim in fact.claims} == {"calibrate"}
     changed = [row | {"role": "predict"} if "table-6/ttft_mean" in row["claim_id"] else row for row in rows]
-    with pytest.raises(ValueError, match="table-6/ttft_mean.*may not be fitted on"):
+    with pytest.raises(ValueError, match=r"table-6/ttft_mean.*may not be fitted on"):
         facts(changed)
 
 
