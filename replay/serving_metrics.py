@@ -6,7 +6,7 @@ seeds a metric is the median with its 5 to 95 % band: near saturation a single r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,11 +160,16 @@ def over_seeds(
     load_accounting: str = "full",
 ) -> dict[str, Metric]:
     """Median of every metric over runs that differ in their seed; low, high: 5th and 95th percentile over the seeds."""
-    runs = [metrics(serve_seed(seed), level, load_accounting) for seed in seeds]
+    return over_runs([metrics(serve_seed(seed), level, load_accounting) for seed in seeds])
+
+
+def over_runs(runs: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """The same of runs' metrics. Raises ValueError where there are none."""
     if not runs:
         raise ValueError("no seeds; give at least one")
     found = {}
     for name, first in runs[0].items():
-        low, value, high = np.nanpercentile([run[name].value for run in runs if name in run], (5, 50, 95))
+        values = [run[name].value for run in runs if name in run]
+        low, value, high = np.percentile(values, (5, 50, 95))
         found[name] = Metric(float(value), first.unit, float(low), float(high), first.denominator)
     return found

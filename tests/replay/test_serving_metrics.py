@@ -17,6 +17,7 @@ from replay.serving_cost import CostTables, cost_tables, decode_step_s
 from replay.serving_coverage import FixedCoverage
 from replay.serving_fit import facts
 from replay.serving_metrics import ServiceLevel, attained, jain, load_of, metrics, over_seeds, queue_length, token_times
+from replay.serving_result import replay_serving
 from replay.serving_step import COVERED_BYTES
 from replay.workload import Requests, synthetic
 from warehouse import models
@@ -104,6 +105,27 @@ def test_bands_over_seeds(qwen: CostTables) -> None:
     assert [band.low, band.value, band.high] == pytest.approx(np.percentile(alone, (5, 50, 95)).tolist())
     with pytest.raises(ValueError, match="no seeds"):
         over_seeds(lambda seed: serve(synthetic("arxiv", 1.0, seed, n=5), Layered(), qwen), ())
+
+
+def test_a_point_of_a_study_fits_the_result_tables(qwen: CostTables) -> None:
+    spec = machine("h100x2")
+
+    def point(rate: float):
+        return replay_serving(lambda seed: synthetic("arxiv", rate, seed, n=150), Layered(), qwen, spec, range(5), level=LEVEL)
+
+    calm, again, flooded = point(1.0), point(1.0), point(6.0)
+    tables = calm.tables("id", "study")
+    assert {name: table.to_pylist() for name, table in tables.items()} == {
+        name: table.to_pylist() for name, table in again.tables("id", "study").items()
+    }
+    assert tables["metrics"].num_rows == len(calm.metrics) > 30
+    assert calm.settings["policy"] == "layered"
+    assert not calm.settings["is_extrapolated"]
+    assert "grows without bound" in flooded.settings["outside_envelope"]
+    at_once = replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20).at_once(), Chunked(), qwen, spec, range(2))
+    assert "saturation_distance_frac" not in at_once.metrics
+    with pytest.raises(ValueError, match="those of h100x2, not of a100"):
+        replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20), Chunked(), qwen, machine("a100"))
 
 
 def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: CostTables) -> None:
