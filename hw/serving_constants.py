@@ -65,7 +65,7 @@ ROOFLINE = ServingConstants(
 
 @dataclass(frozen=True)
 class ServingFit:
-    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; fitted_on: claim ids; loss: what is left."""
+    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; fitted_on: claim ids; loss: left on them."""
 
     constants: ServingConstants
     length_scale: float

@@ -31,7 +31,9 @@ TABLE_1 = PublishedCoverage(
 )
 
 
-def tiny(n_layers: int = 4, windows: tuple[int, ...] = (), moe_layers: tuple[int, ...] | None = None) -> Geometry:
+def tiny(
+    n_layers: int = 4, windows: tuple[int, ...] = (), moe_layers: tuple[int, ...] | None = None, shared: int = 0
+) -> Geometry:
     """A model whose every size differs from every other."""
     return Geometry(
         architecture="tiny",
@@ -45,6 +47,7 @@ def tiny(n_layers: int = 4, windows: tuple[int, ...] = (), moe_layers: tuple[int
         n_experts=128,
         top_k=8,
         expert_intermediate=160,
+        shared_intermediate=shared,
         dense_intermediate=1100,
         sliding_windows=windows,
     )

@@ -66,17 +66,20 @@ def cost_of_iteration(model, batch, decoding, group):
         if layer in g.moe_layers:
             cov = model.covered(layer, batch if n_p else [], decoding)
             expert_bytes, active = g.n_experts * 3 * g.hidden * g.expert_intermediate * 2, g.top_k * g.expert_intermediate
+            shared = 3 * g.hidden * g.shared_intermediate * 2
+            active += g.shared_intermediate
             total[1] += cov * expert_bytes
         else:
+            shared = 0
             cov, expert_bytes, active = 1.0, 3 * g.hidden * g.dense_intermediate * 2, g.dense_intermediate
-        t_moe = cov * expert_bytes / tp / (bw * c.expert_bandwidth_frac)
+        t_moe = (cov * expert_bytes + shared) / tp / (bw * c.expert_bandwidth_frac)
         t_moe += 2 * 3 * g.hidden * active * n / tp / (flops * c.expert_ops_frac)
         t_dense = max(2 * w_d / tp / (bw * c.dense_bandwidth_frac), 2 * w_d * n / tp / (flops * c.dense_ops_frac))
         t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac) + context * kv / tp / (bw * eta_kv)
         t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / 250e9) if tp > 1 else 0.0
         t_other = (c.prefill_layer_s if T else c.decode_layer_s) + c.prefill_token_s * g.hidden / 2048 * n_p
         total[0] += t_moe + t_dense + t_att + t_comm + t_other
-        total[2] += cov * expert_bytes + 2 * w_d + context * kv + 40 * n * g.hidden
+        total[2] += cov * expert_bytes + shared + 2 * w_d + context * kv + 40 * n * g.hidden
         total[3] += 2 * (3 * g.hidden * active + w_d) * n + 4 * q * (seen + context)
     total[0] += g.vocab * g.hidden * 2 / tp / (bw * c.dense_bandwidth_frac)
     total[0] = c.time_multiplier * (total[0] + (c.prefill_iteration_s if T else c.decode_iteration_s))

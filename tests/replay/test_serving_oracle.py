@@ -16,7 +16,7 @@ from replay.workload import Requests
 MODELS = [
     both(tiny()),
     both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100"),
-    both(tiny(6, moe_layers=(1, 2, 3, 4, 5)), constants=dataclasses.replace(NOTED, kv_frac_per_decode=0.119)),
+    both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), constants=dataclasses.replace(NOTED, kv_frac_per_decode=0.119)),
 ]
 N_WORKLOADS = 200
 
