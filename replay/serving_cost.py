@@ -15,7 +15,7 @@ from hw.collective import all_reduce_s
 from hw.serving_constants import ServingConstants
 from hw.spec import HardwareSpec
 from replay.serving_coverage import Coverage
-from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, iteration_cost
+from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, covered, iteration_cost
 from warehouse.geometry import Geometry
 
 Floats = NDArray[np.float64]
@@ -107,7 +107,7 @@ def cost_tables(
 def decode_step_s(cost: CostTables, batch: int, context_tokens: int) -> float:
     """Seconds of an iteration of `batch` decodes, each attending to so many tokens, and no prefill."""
     keys = float(batch * context_tokens), float(batch * min(context_tokens, cost.window))
-    covered_frac = cost.cov_decode[batch]
+    covered_frac = np.array([covered(cost.cov_decode, batch, kind) for kind in range(len(cost.layers))])
     nothing = np.zeros_like(covered_frac)
     parts = iteration_cost(
         cost.layers, cost.engine, nothing, cost.layers_before[-1], covered_frac, covered_frac, 0, batch, 0.0, 0.0, *keys
