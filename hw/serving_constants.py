@@ -65,12 +65,14 @@ ROOFLINE = ServingConstants(
 
 @dataclass(frozen=True)
 class ServingFit:
-    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; fitted_on: claim ids; loss: left on them."""
+    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; mode: which facts;
+    fitted_on: their claims' ids; loss: left on them."""
 
     constants: ServingConstants
     length_scale: float
     machine: str
     model: str
+    mode: str
     fitted_on: tuple[str, ...]
     loss: float
 
@@ -81,6 +83,7 @@ def save(fit: ServingFit, path: Path) -> None:
         "# Written by `python -m flows.serving_fit`; hw/fits/README.md says what this is.",
         f'machine = "{fit.machine}"',
         f'model = "{fit.model}"',
+        f'mode = "{fit.mode}"',
         f"length_scale = {fit.length_scale:.6g}",
         f"loss = {fit.loss:.6g}",
         "fitted_on = [",
@@ -99,7 +102,7 @@ def load(name_or_path: str) -> ServingFit:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         constants = ServingConstants(**data["constants"])
-        names = ("length_scale", "machine", "model", "fitted_on", "loss")
+        names = ("length_scale", "machine", "model", "mode", "fitted_on", "loss")
         rest = {name: data[name] for name in names}
     except FileNotFoundError:
         shipped = ", ".join(p.stem.removeprefix("serving-") for p in sorted(FITS.glob("serving-*.toml")))

@@ -167,7 +167,7 @@ def run_rule(
         np.append(rule.numbers(), cost.window),
         rule.step_numbers(),
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
-        *(cost.layers, cost.engine, cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(cost.layers, cost.engine, cost.expert_times, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
     )

@@ -15,7 +15,7 @@ from hw.collective import all_reduce_s
 from hw.serving_constants import ServingConstants
 from hw.spec import HardwareSpec
 from replay.serving_coverage import Coverage
-from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, iteration_cost
+from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, covered, iteration_cost
 from warehouse.geometry import Geometry
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,8 @@ class CostTables:
     """Coefficients of serving_step.py for one model on one machine.
 
     layers (C, N_LAYER), engine (N_ENGINE,), layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE
-    layer of a kind, -1 where it stands for several. cov_prefill, cov_decode: shares touched, a column per kind.
+    layer of a kind, -1 where it stands for several. cov_prefill, cov_decode: shares touched, a column per kind. expert_times: a
+    table of serving_step.experts_s, empty where the constants tell.
     """
 
     geometry: Geometry
@@ -45,6 +46,7 @@ class CostTables:
     cov_prefill: Floats = field(repr=False)
     cov_decode: Floats = field(repr=False)
     window: int = 0
+    expert_times: Floats = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
 
     def load_frac(self, accounting: str) -> float:
         """Share of the expert-load counter that an accounting counts: full, per_gpu (a shard), one_matrix (of three)."""
@@ -61,11 +63,13 @@ def cost_tables(
     coverage: Coverage,
     expert_format: str = "bf16",
     by_layer: bool = False,
+    expert_times: Floats | None = None,
 ) -> CostTables:
     """Coefficients for a model whose layers are shared by all devices of the machine (tensor parallelism).
 
-    by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. Raises ValueError for windows of several
-    sizes, BadSpec where the machine lacks a link or a data type.
+    by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. expert_times: seconds of a layer's
+    experts by tokens and share touched (replay/serving_experts.py) in place of the constants'. Raises ValueError for windows of
+    several sizes, BadSpec where the machine lacks a link or a data type.
     """
     windows = {w for w in geometry.sliding_windows if w}
     if len(windows) > 1:
@@ -101,16 +105,28 @@ def cost_tables(
         _of_kinds(prefill, columns),
         _of_kinds(decode, columns),
         windows.pop() if windows else 0,
+        np.zeros((0, 0)) if expert_times is None else np.ascontiguousarray(expert_times, np.float64),
     )
 
 
 def decode_step_s(cost: CostTables, batch: int, context_tokens: int) -> float:
     """Seconds of an iteration of `batch` decodes, each attending to so many tokens, and no prefill."""
     keys = float(batch * context_tokens), float(batch * min(context_tokens, cost.window))
-    covered_frac = cost.cov_decode[batch]
+    covered_frac = np.array([covered(cost.cov_decode, batch, kind) for kind in range(len(cost.layers))])
     nothing = np.zeros_like(covered_frac)
     parts = iteration_cost(
-        cost.layers, cost.engine, nothing, cost.layers_before[-1], covered_frac, covered_frac, 0, batch, 0.0, 0.0, *keys
+        cost.layers,
+        cost.engine,
+        cost.expert_times,
+        nothing,
+        cost.layers_before[-1],
+        covered_frac,
+        covered_frac,
+        0,
+        batch,
+        0.0,
+        0.0,
+        *keys,
     )
     return float(sum(parts[:N_TIMES]))
 
@@ -142,6 +158,7 @@ def _layer(
         ffn_bytes / (bytes_per_s * constants.expert_bandwidth_frac),
         token_ops / (ops_per_s * constants.expert_ops_frac),
         shared * VALUE_BYTES / (bytes_per_s * constants.expert_bandwidth_frac),
+        2.0 * shared / (ops_per_s * constants.expert_ops_frac),
         dense * VALUE_BYTES / (bytes_per_s * constants.dense_bandwidth_frac),
         2.0 * dense / (ops_per_s * constants.dense_ops_frac),
         pair_ops / (ops_per_s * constants.attention_ops_frac),

@@ -56,14 +56,14 @@ _I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
 _F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
 _U3 = types.Array(uint64, 3, "C")
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1)
-_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
+_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
 
 
 @njit(types.void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), cache=True, nogil=True, error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits,
-    layers, engine, layers_before, cov_prefill, cov_decode,
+    layers, engine, expert_times, layers_before, cov_prefill, cov_decode,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
 ):  # fmt: skip
@@ -71,8 +71,9 @@ def run_engine(  # type: ignore[no-untyped-def]
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as serving_state.py starts them. rule: BatchRule.numbers() and the window;
     steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block.
-    layers, engine, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables: CostTables. masks .. moe_of:
-    ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit.
+    layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables: CostTables.
+    masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
+    iterations as fit.
     """
     n, window = arrival.shape[0], rule[6]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -162,7 +163,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 cov_mixed[c] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - cov_only[c])
         n_prefill = batch_tokens if n_members > 0 else 0
         cost = iteration_cost(
-            layers, engine, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
+            layers, engine, expert_times, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
             pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]),
         )  # fmt: skip
         seconds = cost[MOE_S] + cost[DENSE_S] + cost[ATTENTION_S] + cost[COMM_S] + cost[OTHER_S]

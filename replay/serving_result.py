@@ -45,7 +45,7 @@ def replay_serving(
         outside.append(saturated)
     name = next((name for name, kind in SCHEDULERS.items() if type(scheduler) is kind), type(scheduler).__name__)
     parts = {
-        "scheduler": dataclasses.asdict(scheduler) if dataclasses.is_dataclass(scheduler) else {},  # type: ignore[arg-type]
+        "scheduler": dataclasses.asdict(scheduler) if dataclasses.is_dataclass(scheduler) else {},
         "limits": dataclasses.asdict(limits),
         "constants": dataclasses.asdict(cost.constants),
         "load_accounting": load_accounting,

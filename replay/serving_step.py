@@ -7,6 +7,8 @@ coefficients.
 
 from __future__ import annotations
 
+import math
+
 from numba import njit, types
 from numba.core.types import float64, int64, uint64
 
@@ -15,6 +17,7 @@ from numba.core.types import float64, int64, uint64
     COVERED_S,  # reading all routed experts; times the share touched
     TOKEN_S,  # a token through its experts, or through the dense FFN
     SHARED_S,  # reading what every token uses of the FFN beside routed experts
+    SHARED_TOKEN_S,  # a token through that
     WEIGHTS_S,  # reading the attention projections
     WEIGHTS_TOKEN_S,  # a token through them
     PAIR_S,  # a prefill query and a key
@@ -27,8 +30,8 @@ from numba.core.types import float64, int64, uint64
     TOKEN_BYTES,  # activations
     TOKEN_OPS,
     PAIR_OPS,
-) = range(15)
-N_LAYER = 15
+) = range(16)
+N_LAYER = 16
 
 # Entries of `engine` (N_ENGINE,).
 (
@@ -50,6 +53,7 @@ N_ENGINE = 11
 MOE_S, DENSE_S, ATTENTION_S, COMM_S, OTHER_S, EXPERT_BYTES, MOVED_BYTES, OPS = range(8)
 N_COST = 8
 N_TIMES = 5
+POINTS_PER_OCTAVE = 8  # of a table of expert times
 
 _F2 = types.Array(float64, 2, "C")
 
@@ -63,21 +67,33 @@ def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     return 1.0 - (1.0 - table[last, kind]) * last / n_tokens
 
 
+@njit("float64(float64[:, ::1], float64, float64)", cache=True, nogil=True, error_model="numpy")
+def experts_s(table, n_tokens, share):  # type: ignore[no-untyped-def]
+    """Seconds of a layer's experts from a table over tokens (POINTS_PER_OCTAVE from 1) and share touched (0 to 1), bilinear."""
+    across, along = table.shape[1] - 1, table.shape[0] - 1
+    x, y = min(math.log2(n_tokens) * POINTS_PER_OCTAVE, along), share * across
+    i, j = min(int(x), along - 1), min(int(y), across - 1)
+    low = table[i, j] + (table[i, j + 1] - table[i, j]) * (y - j)
+    high = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * (y - j)
+    return low + (high - low) * (x - i)
+
+
 @njit(
-    "UniTuple(float64, 8)(float64[:, ::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int64, int64, "
-    "float64, float64, float64, float64)",
+    "UniTuple(float64, 8)(float64[:, ::1], float64[::1], float64[:, ::1], float64[::1], float64[::1], float64[::1], float64[::1],"
+    "int64, int64, float64, float64, float64, float64)",
     cache=True,
     nogil=True,
     error_model="numpy",
 )
 def iteration_cost(  # type: ignore[no-untyped-def]
-    layers, engine, in_group, others, cov_mixed, cov_decode, n_prefill, n_decode, pairs, pairs_w, context, context_w
+    layers, engine, expert_times, in_group, others, cov_mixed, cov_decode, n_prefill, n_decode, pairs, pairs_w, context, context_w
 ):
     """The cost of one iteration, in the order of MOE_S .. OPS.
 
-    in_group, others: (C,) layers of each kind that process the prompt batch and the decodes, and the decodes only; a layer
-    without tokens does nothing. cov_mixed, cov_decode: (C,) share of the experts touched in them. pairs: query-key pairs of the
-    prompt slices; context: tokens in the decodes' KV caches; with _w: counted within the window.
+    expert_times: a table of experts_s, or empty: then the coefficients tell. in_group, others: (C,) layers of each kind that
+    process the prompt batch and the decodes, and the decodes only; a layer without tokens does nothing. cov_mixed, cov_decode: (C,)
+    share of the experts touched in them. pairs: query-key pairs of the prompt slices; context: tokens in the decodes' KV caches;
+    with _w: counted within the window.
     """
     moe_s = dense_s = attention_s = comm_s = other_s = expert_bytes = moved_bytes = ops = 0.0
     kv = 1.0
@@ -98,7 +114,10 @@ def iteration_cost(  # type: ignore[no-untyped-def]
                 share = cov_mixed[c]
                 queries = pairs_w if of_kind[IS_WINDOWED] > 0.0 else pairs
                 other_s += count * n_prefill * engine[PREFILL_TOKEN_S]
-            moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
+            if expert_times.shape[0] > 0 and of_kind[COVERED_BYTES] > 0.0:
+                moe_s += count * (experts_s(expert_times, n, share) + of_kind[SHARED_S] + n * of_kind[SHARED_TOKEN_S])
+            else:
+                moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
             dense_s += count * max(of_kind[WEIGHTS_S], n * of_kind[WEIGHTS_TOKEN_S])
             attention_s += count * (queries * of_kind[PAIR_S] + keys * kv * of_kind[CONTEXT_S])
             comm_s += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])

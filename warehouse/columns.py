@@ -254,6 +254,7 @@ COLUMNS: dict[str, Column] = {
     "tokens_of": Column(TEXT, "", "decode (tokens of different requests) or prefill (consecutive tokens of one)"),
     "layer_band": Column(TEXT, "", "layers that the mean is over"),
     "coverage_frac": Column(F64, "1", "share of the layer's experts that are touched"),
+    "recorded_err_frac": Column(F64, "1", "the form over what was recorded, less 1; null where nothing was"),
     # claims
     "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
     "paper": Column(TEXT, "", "short name of the paper"),

@@ -379,6 +379,7 @@ TABLES: dict[str, Table] = {
             "hardware",
             "coverage",
             "n_seeds",
+            "outside_envelope",
             "metric",
             "unit",
             "value",
@@ -387,7 +388,7 @@ TABLES: dict[str, Table] = {
         ),
         ("study", "point_id", "metric"),
         "a metric of a serving engine at one rate: median and 5 to 95 % band over seeds",
-        nullable=("rate_per_s", "low", "high"),
+        nullable=("rate_per_s", "outside_envelope", "low", "high"),
     ),
     "serving_attainment": Table(
         ("study", "point_id", "ttft_limit_s", "tbt_limit_s", "attained_frac"),
@@ -411,10 +412,13 @@ TABLES: dict[str, Table] = {
         "an output token of one request, seconds after its arrival",
     ),
     "coverage_points": Table(
-        ("study", "source", "model_id", "form", "tokens_of", "layer_band", "n_tokens", "coverage_frac", "low", "high"),
+        (
+            *("study", "source", "model_id", "form", "tokens_of", "layer_band", "n_tokens"),
+            *("coverage_frac", "low", "high", "recorded_err_frac"),
+        ),
         ("study", "source", "model_id", "form", "tokens_of", "layer_band", "n_tokens"),
         "share of a layer's experts that n tokens touch together, as a form states it or a tape recorded it",
-        nullable=("low", "high"),
+        nullable=("low", "high", "recorded_err_frac"),
     ),
     "answers": Table(
         ("claim_id", "study", "mode", "value", "low", "high", "how"),

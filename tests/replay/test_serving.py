@@ -17,7 +17,7 @@ from replay.serving import Limits, ServingRun, serve
 from replay.serving_cost import CostTables, cost_tables
 from replay.serving_coverage import FixedCoverage
 from replay.serving_metrics import load_of, token_times
-from replay.serving_step import DECODE_ITERATION_S, PREFILL_ITERATION_S
+from replay.serving_step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
 from replay.workload import Requests, synthetic
 from warehouse import models
 
@@ -52,7 +52,7 @@ def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Request
 def test_schedule_worked_by_hand(golden: dict) -> None:
     cost = both(tiny())[0]
     engine = np.zeros_like(cost.engine)
-    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, -1]] = 1.0
+    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
     cost = dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
     run = serve(requests_of(GOLDEN["requests"]), SCHEDULERS[golden["scheduler"]](**golden["fields"]), cost, record=True)
     names = ("start_s", "n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
@@ -127,7 +127,7 @@ def test_loads_are_equal_for_one_short_prompt_at_full_coverage() -> None:
     cost = costs_of("qwen3-30b-a3b", coverage=FixedCoverage(1.0))
     for prompt in (1, 100, 512):
         loads = [serve(one(prompt), scheduler, cost).expert_bytes for scheduler in (Chunked(512), Layered())]
-        assert loads == [cost.layers[0, 8] * 48] * 2
+        assert loads == [cost.layers[0, COVERED_BYTES] * 48] * 2
 
 
 def test_runs_are_byte_identical(qwen: CostTables) -> None:
@@ -152,14 +152,14 @@ def test_static_with_one_request_is_orca(qwen: CostTables) -> None:
 def test_time_multiplier_scales_everything(qwen: CostTables) -> None:
     requests = synthetic("arxiv", 1.3, 1, n=60)
     slow = costs_of("qwen3-30b-a3b")
-    slow.engine[10] = 2.5
+    slow.engine[MULTIPLIER] = 2.5
     a, b = serve(requests, Layered(), qwen), serve(requests.scaled(1 / 2.5), Layered(), slow)
     np.testing.assert_allclose(b.finish_s, 2.5 * a.finish_s, rtol=1e-9)
     np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
     scaled = qwen.engine * 2.5
-    scaled[8:] = qwen.engine[8:]
+    scaled[KV_FRAC:] = qwen.engine[KV_FRAC:]  # shares, and the multiplier itself
     layers = qwen.layers.copy()
-    layers[:, :7] *= 2.5
+    layers[:, :IS_WINDOWED] *= 2.5
     c = serve(requests.scaled(1 / 2.5), Layered(), dataclasses.replace(qwen, engine=scaled, layers=layers))
     np.testing.assert_allclose(c.finish_s, b.finish_s, rtol=1e-9)
 

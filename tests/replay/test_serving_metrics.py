@@ -7,6 +7,8 @@ import pytest
 from serving_models import NOTED, TABLE_1, both, tiny
 
 from hw import serving_constants
+from hw.calibrate import gpu_of
+from hw.calibrate import shipped as shipped_fits
 from hw.serving_constants import ROOFLINE, ServingConstants
 from hw.sourced import BadSpec
 from hw.spec import load as machine
@@ -15,10 +17,11 @@ from replay.serving import ServingRun, serve
 from replay.serving_capacity import capacity, saturation_rate_per_s
 from replay.serving_cost import CostTables, cost_tables, decode_step_s
 from replay.serving_coverage import FixedCoverage
-from replay.serving_fit import facts
+from replay.serving_experts import expert_times
+from replay.serving_facts import facts
 from replay.serving_metrics import ServiceLevel, attained, jain, load_of, metrics, over_seeds, queue_length, token_times
 from replay.serving_result import replay_serving
-from replay.serving_step import COVERED_BYTES
+from replay.serving_step import COVERED_BYTES, experts_s
 from replay.workload import Requests, synthetic
 from warehouse import models
 from warehouse.load import claims
@@ -64,6 +67,28 @@ def test_without_calibration_it_is_several_times_too_fast(qwen: CostTables) -> N
     lone = Requests(np.zeros(1), np.array([8192]), np.array([1]))
     slower, faster = (serve(lone, Chunked(), cost).ttft_s[0] for cost in (qwen, roof))
     assert 2.0 < slower / faster < 6.0
+
+
+def test_expert_times_from_measured_kernels(qwen: CostTables) -> None:
+    spec = machine("h100x2")
+    fit = next(fits["moe"] for fits in shipped_fits() if fits["moe"].machine == "h100")
+    table = expert_times(qwen.geometry, spec, fit)
+    cost = cost_tables(qwen.geometry, spec, NOTED, TABLE_1, expert_times=table)
+    for n, share in ((1.0, 8 / 128), (32.0, 0.5), (512.0, 0.96875), (8192.0, 1.0)):
+        shapes = {"num_tokens": n, "active_experts": share * 128, "hidden_size": 2048, "inter_size": 768, "topk": 8}
+        rows = {name: np.array([float(value)]) for name, value in (shapes | {"num_experts": 128, "moe_tp_size": 2}).items()}
+        direct = fit.seconds(gpu_of(spec), rows)[0]
+        assert experts_s(table, n, share) == pytest.approx(direct, rel=1e-9), "exact at the table's points"
+        rows |= {"num_tokens": np.array([n * 1.05])}
+        assert experts_s(table, n * 1.05, share) == pytest.approx(fit.seconds(gpu_of(spec), rows)[0], rel=0.05)
+    requests = synthetic("arxiv", 1.0, 0, n=60)
+    slow, fast = (serve(requests, Chunked(), costs) for costs in (qwen, cost))
+    assert fast.seconds_of["moe"] < 0.7 * slow.seconds_of["moe"], "these kernels read experts at 93 % of the bandwidth, not 37 %"
+    assert serve(requests, Layered(), cost).expert_bytes < fast.expert_bytes
+    with pytest.raises(ValueError, match="need the fit of operator moe, got gemm"):
+        expert_times(qwen.geometry, spec, next(iter(shipped_fits()))["gemm"])
+    with pytest.raises(ValueError, match="Qwen3ForCausalLM has no experts"):
+        expert_times(models.load("qwen3-8b").geometry, spec, fit)
 
 
 def test_metrics_by_counting(run: ServingRun) -> None:
@@ -168,6 +193,9 @@ def test_only_claims_for_calibration_are_fitted_on() -> None:
     changed = [row | {"role": "predict"} if "table-6/ttft_mean" in row["claim_id"] else row for row in rows]
     with pytest.raises(ValueError, match=r"table-6/ttft_mean.*may not be fitted on"):
         facts(changed)
+    assert len(facts(rows, "long-context")) == 7 + 15 + 2
+    with pytest.raises(ValueError, match="mode 'all' is unknown"):
+        facts(rows, "all")
 
 
 def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> None:
