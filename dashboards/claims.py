@@ -26,7 +26,8 @@ SAID = ("claim", "said_paper", "said_replay", "said_error")
 # published number to be near to; their answers are the fidelity figure's.
 _CLAIMS = """
 select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
-    c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error, coalesce(how, '') as how,
+    coalesce(mode, '') as mode, c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error,
+    coalesce(how, '') as how,
     case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
         then '>=' else '' end as bound
 from claims c left join answers a using (claim_id)
@@ -67,6 +68,7 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
     where = re.sub(r"^secondary source \((.*)\)$", r"\1", row["location"])
     where = where if where[:1].isalpha() else f"section {where}"
     head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
+    head += ", counted physically" if row["mode"] == "physical" else ""
     sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
     error = "" if row["error"] is None else signed(row["error"])
     return {
