@@ -23,7 +23,7 @@ MEASURES = {
     "jain": ("Jain index (1: all alike)", "1", ".2f"),
 }
 LOG = ("ttft_mean_s", "tbt_p99_s")
-WIDTH = 175
+WIDTH = 205
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ FIGURES = (
         "others",
         "How do older schedulers compare?",
         ("other schedulers", "table-2", "table-6", "table-10", "table-12"),
-        ("model", "hardware"),
+        ("model",),
         "Static and Orca take whole prompts; disaggregated has an engine of one GPU for prompts and another for decoding; "
         "layered with one pass of 32,768 tokens cuts no prompt.",
         NO_OTHERS,
@@ -81,22 +81,26 @@ def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
     if held.is_empty():
         return held
     metrics = [name for name in MEASURES if name in held.columns]
-    label = pl.concat_str([pl.col(name) for name in beside.row], separator=", ")
-    told = held.with_columns(label=pl.format("{}, {}/s", label, pl.col("rate"))).filter(pl.col("rate").is_not_null())
+    place = {name: n for n, name in enumerate(held["series"].unique(maintain_order=True))}
+    turn = [pl.col("series").replace_strict(place), "model", "hardware", "arrival", "rate", "system"]
+    told = held.filter(pl.col("rate").is_not_null()).sort(turn).with_columns(label=_label(beside))
     if beside.name == "others":
         is_other = ~pl.col("scheduler").is_in(["chunked", "layered"]) | pl.col("series").eq("other schedulers")
         told = told.filter(pl.col("rate").is_in(told.filter(is_other)["rate"].unique().implode()))
     if beside.name == "arrivals" and told["arrival"].n_unique() < 2:
         return told.clear()
     bands = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
-    placed = told.select("label", "system", "scheduler", "n_seeds", *bands)
-    return placed.with_columns(order=pl.col("label").rank("dense")) if beside.name == "elsewhere" else _in_turn(placed)
+    labels = {name: n for n, name in enumerate(told["label"].unique(maintain_order=True))}
+    order = pl.col("label").replace_strict(labels, return_dtype=pl.Int64)
+    return told.select("label", "system", "scheduler", "n_seeds", *bands, order=order)
 
 
-def _in_turn(found: pl.DataFrame) -> pl.DataFrame:
-    """With `order`: labels as they are met."""
-    labels = {name: n for n, name in enumerate(found["label"].unique(maintain_order=True))}
-    return found.with_columns(order=pl.col("label").replace_strict(labels, return_dtype=pl.Int64))
+def _label(beside: Beside) -> pl.Expr:
+    """A row's name; a trace is called as its series, not as its tape."""
+    cached = pl.when(pl.col("workload").str.contains("prefix cache")).then(pl.lit(" with prefix cache")).otherwise(pl.lit(""))
+    named = pl.concat_str([pl.col(name) for name in beside.row], separator=", ")
+    trace = pl.format("{} trace{}", pl.col("series").str.to_titlecase(), cached)
+    return pl.format("{}, {}/s", pl.when(pl.col("arrival") == "trace").then(trace).otherwise(named), "rate")
 
 
 def _figure(beside: Beside, found: pl.DataFrame) -> Figure:
@@ -153,8 +157,12 @@ def _chart(data: str, metrics: Sequence[str], names: Sequence[str]) -> alt.HConc
 
 def _panel(data: str, metric: str, names: Sequence[str], place: int) -> alt.LayerChart:
     title, factor, form = MEASURES[metric]
-    base = alt.Chart(alt.NamedData(data)).transform_calculate(
-        shown=f"datum.{metric} * {factor}", low=f"datum.{metric}_low * {factor}", high=f"datum.{metric}_high * {factor}"
+    base = (
+        alt.Chart(alt.NamedData(data))
+        .transform_filter(f"isValid(datum.{metric})")
+        .transform_calculate(
+            shown=f"datum.{metric} * {factor}", low=f"datum.{metric}_low * {factor}", high=f"datum.{metric}_high * {factor}"
+        )
     )
     axis = alt.Axis(labelLimit=330, ticks=False, domain=False, grid=True, labels=place == 0, labelFontSize=12.5)
     y = alt.Y("label:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=axis)

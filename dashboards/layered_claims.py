@@ -34,7 +34,7 @@ def part(connection: duckdb.DuckDBPyConnection) -> Part:
                 ("table",),
                 "Above: every answered number by its place in the paper; below: those of the place chosen. Bands: 5 to 95 % of "
                 "the seeds. Fitted numbers prove nothing by being near; predicted ones were never fitted to. A number that the "
-                "paper states as a bound has words only. Numbers that are not in the paper's text are not shown.",
+                "paper states as a bound has words only. A place without an answered number is left out.",
                 NO_CLAIMS,
             ),
         ),
@@ -64,15 +64,22 @@ def _predicted_first(answered: pl.DataFrame, tables: list[str]) -> list[str]:
 
 
 def predicted(found: pl.DataFrame) -> str:
-    """Median and mean error of the predicted numbers, and how many lie inside the band of the seeds."""
+    """Median and mean error of the predicted numbers, of all and of layered prefill's, and how many lie inside the band."""
     is_value = (pl.col("bound") == "") & (pl.col("mode") != "physical")
     values = found.filter(is_value & (pl.col("role") == "predict")).drop_nulls("error")
     if values.is_empty():
         return ""
-    errors, inside = values["error"].abs().to_list(), values["is_inside"].sum()
+    said, layered = [f"Predicted numbers {_off(values)}"], values.filter(pl.col("setting").str.contains("layered"))
+    if 0 < layered.height < values.height:
+        said.append(f"those of layered prefill {_off(layered)}")
+    return f"{'; '.join(said)}. "
+
+
+def _off(values: pl.DataFrame) -> str:
+    errors = values["error"].abs().to_list()
     return (
-        f"Predicted numbers are off by {percent(statistics.median(errors))} in the median and "
-        f"{percent(statistics.mean(errors))} on average; {inside} of {values.height} lie inside the seeds' band. "
+        f"are off by {percent(statistics.median(errors))} in the median and {percent(statistics.mean(errors))} on average, "
+        f"{values['is_inside'].sum()} of {values.height} lie inside the seeds' band"
     )
 
 
@@ -82,7 +89,7 @@ def _of_table(found: pl.DataFrame, table: str) -> str:
 
 def _chart(tables: list[str]) -> alt.VConcatChart:
     params = [alt.param(name="table", value=tables[0])]
-    below = claims_chart.ratios("datum.table === table")
+    below = claims_chart.ratios("datum.table === table", "5 to 95 % of seeds")
     return alt.vconcat(_overview(tables), below, spacing=30, params=[made.param for made in params]).resolve_scale(
         color="shared", shape="shared", x="independent", y="independent"
     )

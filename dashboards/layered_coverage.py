@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import statistics
+from collections.abc import Iterator, Sequence
 
 import altair as alt
 import duckdb
@@ -95,11 +94,13 @@ def coverage_answer(found: pl.DataFrame) -> str:
     for (line,), of in others.group_by(["line"], maintain_order=True):
         worst = of.sort(pl.col("error").abs(), "n_tokens").row(-1, named=True)
         said.append(
-            f"{line} is off by {percent(statistics.mean(of['error'].abs().to_list()), 0)} on average and {signed(worst['error'])} at "
-            f"most ({worst['n_tokens']:,} tokens: {percent(worst['covered'])} for {percent(worst['level'])})"
+            f"{line} is off by {percent(statistics.mean(of['error'].abs().to_list()), 0)} on average and "
+            f"{signed(worst['error'])} at most ({worst['n_tokens']:,} tokens: {percent(worst['covered'])} for "
+            f"{percent(worst['level'])})"
         )
     near = [row for row in measured.to_dicts() if row["n_tokens"] in (8, 32, 128)] or measured.tail(1).to_dicts()
-    touched = joined([f"{percent(row['covered'])} of a layer's experts for {row['n_tokens']:,} tokens" for row in near])
+    touched = f"{joined([percent(row['covered']) for row in near])} of a layer's experts"
+    touched += f" for {joined([str(row['n_tokens']) for row in near])} tokens"
     against = f" Against it, {joined(said)}." if said else ""
     return f"Decode, {FORMS.get(measured['form'][0], measured['form'][0])}: {touched}.{against}"
 
@@ -107,16 +108,21 @@ def coverage_answer(found: pl.DataFrame) -> str:
 def _coverage_chart(start: str, lines: Sequence[str]) -> alt.FacetChart:
     base = alt.Chart(alt.NamedData("coverage")).transform_filter("datum.routed === routed")
     scale = alt.Scale(type="log", base=2, nice=False)
-    x = alt.X("n_tokens:Q", title="tokens together (log scale)", scale=scale, axis=alt.Axis(format="~s", tickCount=8))
+    x = alt.X(
+        "n_tokens:Q",
+        title="tokens together (log scale)",
+        scale=scale,
+        axis=alt.Axis(format=",.0f", values=[2**n for n in range(16)], labelOverlap=True),
+    )
     y = alt.Y("covered:Q", title="experts touched (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     recorded = [name for name in lines if name.startswith("recorded")]
     colours = {"the paper's Table 1": theme.VERMILLION, "independent": theme.QUIET}
     spare = [theme.BLUE, theme.SKY, theme.GREEN, theme.PURPLE, theme.ORANGE]
     colours |= {name: spare[n % len(spare)] for n, name in enumerate(name for name in lines if name not in colours)}
     dashes = {name: [1, 0] if name in recorded or name.startswith("the paper") else [6, 4] for name in lines}
-    legend = alt.Legend(title=None, orient="top", columns=6, symbolType="stroke")
+    legend = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1)
     colour = alt.Color("line:N", scale=alt.Scale(domain=list(lines), range=[colours[name] for name in lines]), legend=legend)
-    dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=list(lines), range=[dashes[name] for name in lines]), legend=None)
+    dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=list(lines), range=[dashes[name] for name in lines]), legend=legend)
     tips = [
         alt.Tooltip("line:N", title="form"),
         alt.Tooltip("n_tokens:Q"),
@@ -195,7 +201,9 @@ def _chunk_chart(sizes: Sequence[str]) -> alt.HConcatChart:
     left = bars.mark_bar(color=theme.BLUE, opacity=0.85).encode(x, y, tooltip=tips)
     words = bars.mark_text(dy=-7, fontSize=12, color=theme.INK).encode(x, y, text=alt.Text("gb:Q", format=",.0f"))
     right = _parts_chart(x)
-    return alt.hconcat(alt.layer(left, words).properties(width=WIDE / 2 - 40, height=270), right, spacing=60)
+    return alt.hconcat(alt.layer(left, words).properties(width=WIDE / 2 - 40, height=270), right, spacing=60).resolve_scale(
+        color="independent"
+    )
 
 
 def _parts_chart(x: alt.X) -> alt.Chart:

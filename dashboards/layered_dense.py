@@ -126,7 +126,7 @@ def _gaps_chart(limits: Sequence[str]) -> alt.FacetChart:
     y = alt.Y("gap:Q", title="layered less chunked (points)", axis=alt.Axis(labelExpr="format(100 * datum.value, '+~g')"))
     colour = alt.Color(
         "rate:O",
-        scale=alt.Scale(range=theme.HEAT[1:]),
+        scale=alt.Scale(scheme="viridis"),
         legend=alt.Legend(title="requests per second", orient="top", titleOrient="left"),
     )
     tips = [

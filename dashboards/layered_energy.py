@@ -10,7 +10,7 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.claims import signed
-from dashboards.layered_words import LEGEND, STUDY, WIDE, of_series
+from dashboards.layered_words import LEGEND, STUDY, WIDE, drawing_order, of_series
 from dashboards.shell import Figure, Part
 from dashboards.units import joined, quantity
 
@@ -26,7 +26,9 @@ def part(points: pl.DataFrame) -> Part:
     found = of_series(points, *SERIES)
     if found.is_empty() or not set(MEANINGS) <= set(found.columns):
         return Part((Figure("energy", QUESTION, None, {}, (), "", NO_ENERGY),))
-    told = found.drop_nulls(list(MEANINGS)).sort("setting", "system", "rate", descending=[True, False, False])
+    turn = {name: n for n, name in enumerate(drawing_order(found["system"]))}
+    order = ["setting", pl.col("system").replace_strict(turn, return_dtype=pl.Int64), "rate"]
+    told = found.drop_nulls(list(MEANINGS)).sort(order, descending=[True, False, False])
     split = pl.sum_horizontal(f"energy_{name}_j" for name in PARTS)
     told = told.select(
         "setting",
@@ -116,7 +118,7 @@ def _panel(setting: str, labels: Sequence[str], column: str, words: str, place: 
     )
     band = ends.mark_rule(color=theme.INK, strokeWidth=2).encode(alt.X("low:Q"), y, alt.X2("high:Q"))
     said = ends.mark_text(align="left", dx=8, fontSize=12, color=theme.INK).encode(
-        alt.X("high:Q"), y, text=alt.Text("all:Q", format=",.3~g")
+        alt.X("high:Q"), y, text=alt.Text("all:Q", format=",.0f" if place else ".1f")
     )
     title = setting if place == 0 else ""
     return alt.layer(bars, band, said).properties(width=WIDE / 2 - 80, height=alt.Step(26), title=title)

@@ -13,11 +13,13 @@ from dashboards.answers import percent
 from dashboards.layered_rows import attainment
 from dashboards.layered_words import (
     ATTAINED_FRAC,
+    JITTER,
     LEGEND,
     STUDY,
     Capacity,
     capacity,
     drawing_order,
+    in_order,
     level,
     looks,
     settings,
@@ -37,8 +39,7 @@ def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame, size: int)
     found = grid(connection, points)
     if found.is_empty():
         return Part((Figure("explorer", QUESTION, None, {}, (), "", NO_GRID),))
-    kept = found["setting"].unique(maintain_order=True).head(size)
-    found = found.filter(pl.col("setting").is_in(kept.implode()))
+    found = found.filter(pl.col("setting").is_in(in_order(found)[:size]))
     choices = tuple(_choices(found))
     told = capacities(found)
     start = {name: next(row[name] for row in choices if name in row) for name in ("served", "ttft", "tbt")}
@@ -54,8 +55,8 @@ def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame, size: int)
                 "The sliders above set the limits: the longest wait for the first token and the longest gap between two tokens "
                 f"that a request may have. Dashed: {percent(ATTAINED_FRAC, 0)} of the requests in time; the capacity is the "
                 "rate at which a scheduler falls below it, linear between two simulated rates. Right: the capacity against the "
-                "first limit, at the chosen second one; hollow marks are bounds, because every rate simulated keeps the level "
-                "(at least) or none does (below). Medians over seeds.",
+                "first limit, at the chosen second one; faded marks are bounds, because every rate simulated keeps the level "
+                f"(at least) or none does (below). Medians over seeds. {JITTER}",
                 NO_GRID,
             ),
         ),
@@ -70,15 +71,14 @@ def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame, size: int)
 
 
 def grid(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> pl.DataFrame:
-    """setting, system, rate, both limits, attained_frac; settings of MoE models first, then by name, limits ascending."""
+    """setting, system, rate, both limits, attained_frac; settings of limits ascending."""
     if points.is_empty():
         return pl.DataFrame()
     rows = attainment(connection, points["point_id"].to_list())
     held = points.filter(pl.col("point_id").is_in(rows["point_id"].unique().implode()) & pl.col("rate").is_not_null())
     named = systems(held.with_columns(settings(held)), "setting", "rate")
-    found = rows.join(named.select("point_id", "setting", "system", "rate", "workload", "is_dense"), on="point_id")
-    order = ["is_dense", "setting", "system", "rate", "ttft_limit_s", "tbt_limit_s"]
-    return found.drop("point_id").sort(order, descending=[False, True, *[False] * 4])
+    found = rows.join(named.select("point_id", "setting", "system", "rate", "model", "workload", "is_dense"), on="point_id")
+    return found.drop("point_id").sort("setting", "system", "rate", "ttft_limit_s", "tbt_limit_s")
 
 
 def capacities(found: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Capacity]]:
@@ -92,22 +92,22 @@ def capacities(found: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Capa
 
 
 def answer(ttft: str, tbt: str, found: Mapping[str, Capacity]) -> str:
-    """The capacity of every scheduler at these limits, and what layered prefill adds to the best other."""
+    """The capacity of every scheduler at these limits, and what layered adds to those that fall below the level."""
     told = [f"{str(found[name]).removesuffix('/s')} ({name})" for name in drawing_order(found)]
     said = (
         f"With the first token within {quantity(float(ttft), 's')} and no gap above {quantity(float(tbt), 's')}, "
         f"{percent(ATTAINED_FRAC, 0)} of the requests are in time up to, in requests per second: {joined(told)}."
     )
-    others = [of for name, of in found.items() if not name.startswith("layered") and of.kind != "below"]
-    ours = [of for name, of in found.items() if name.startswith("layered") and of.kind != "below"]
-    if not others or not ours:
+    ours = max((of for name, of in found.items() if name.startswith("layered")), key=lambda of: of.rate, default=None)
+    if ours is None or ours.kind == "below":
         return said
-    best, own = max(others, key=lambda of: of.rate), max(ours, key=lambda of: of.rate)
-    if best.kind:
-        return said
-    change = own.rate / best.rate - 1
-    more = f"{'at least ' if own.kind else ''}{percent(abs(change), 0)} {'more' if change >= 0 else 'less'}"
-    return f"{said} Layered serves {more} than the best chunk."
+    more = []
+    for name in drawing_order(found):
+        of, change = found[name], ours.rate / found[name].rate - 1
+        if not name.startswith("layered") and not of.kind:
+            least = "at least " if ours.kind else ""
+            more.append(f"{least}{percent(abs(change), 0)} {'more' if change >= 0 else 'less'} than {name}")
+    return f"{said} Layered serves {joined(more)}." if more else said
 
 
 def _answers(told: Mapping[tuple[str, str, str], Mapping[str, Capacity]]) -> Iterator[tuple[str, str]]:
@@ -117,12 +117,13 @@ def _answers(told: Mapping[tuple[str, str, str], Mapping[str, Capacity]]) -> Ite
 
 def _choices(found: pl.DataFrame) -> Iterator[dict[str, str]]:
     """Each setting with its limits; the paper's come first, so that the sliders open there."""
-    for (setting,), of in found.group_by(["setting"], maintain_order=True):
+    for setting in in_order(found):
+        of = found.filter(pl.col("setting") == setting)
         for name in ("ttft", "tbt"):
             opens = OPENS_AT_S[name].get(of["workload"][0], 0.0)
             limits = of[f"{name}_limit_s"].unique().sort().to_list()
             for limit in sorted(limits, key=lambda limit: (abs(limit - opens) > 1e-9, limit)):
-                yield {"served": str(setting), name: f"{limit:g}"}
+                yield {"served": setting, name: f"{limit:g}"}
 
 
 def _labels(limits: pl.Series) -> dict[str, str]:
@@ -175,7 +176,7 @@ def _capacity_chart(colour: alt.Color, shape: alt.Shape) -> alt.LayerChart:
     base = (
         alt.Chart(alt.NamedData("capacities"))
         .transform_filter("datum.setting === served && datum.tbt === tbt")
-        .transform_calculate(limit="toNumber(datum.ttft)", hollow="datum.kind === 'at' ? 1 : 0.25")
+        .transform_calculate(limit="toNumber(datum.ttft)", strength="datum.kind === 'at' ? 1 : 0.3")
     )
     scale = alt.Scale(type="log", nice=False, padding=12)
     x = alt.X("limit:Q", title="first token within (s, log scale)", scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
@@ -189,6 +190,6 @@ def _capacity_chart(colour: alt.Color, shape: alt.Shape) -> alt.LayerChart:
     chosen = base.transform_filter("datum.ttft === ttft").mark_rule(color=theme.GRID, strokeWidth=8).encode(x)
     line = base.mark_line().encode(x, y, colour)
     marks = base.mark_point(strokeWidth=1.5).encode(
-        x, y, colour, shape, fillOpacity=alt.FillOpacity("hollow:Q", scale=None), tooltip=tips
+        x, y, colour, shape, opacity=alt.Opacity("strength:Q", scale=None), tooltip=tips
     )
     return alt.layer(chosen, line, marks).properties(width=RIGHT, height=HEIGHT)

@@ -8,7 +8,6 @@ import altair as alt
 import polars as pl
 
 from dashboards import theme
-from dashboards.answers import percent
 from dashboards.layered_words import BAND, STUDY, WIDE, of_series
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined, quantity
@@ -18,6 +17,7 @@ NO_GROUPS = f"Nothing to draw: the number of groups was not swept. {STUDY}"
 FRONT, GROUPS = "pareto", ("n-sweep", "table-11")  # series
 FAMILIES = {"chunked": (theme.BLUE, "circle"), "layered": (theme.VERMILLION, "triangle-up")}
 MEASURES = {"ttft_mean_s": "TTFT, mean", "ttft_p99_s": "TTFT, p99", "tbt_mean_s": "TBT, mean", "tbt_p99_s": "TBT, p99"}
+PAPER_GROUPS = 16  # most groups of the paper's main model
 FIELDS = ("setting", "at", "scheduler", "system", "rate", "knob", "n_seeds")
 
 
@@ -72,7 +72,7 @@ def _front_figure(found: pl.DataFrame, choices: Sequence[Mapping[str, str]]) -> 
         _front_chart(choices[0]["at"]),
         {str(at): front_answer(of) for (at,), of in found.group_by(["at"], maintain_order=True)},
         ("at",),
-        "Numbers: tokens of a chunk, or most groups of layers. Filled marks lie on the front: no other setting has both a "
+        "Numbers: tokens of a chunk, or most groups of layers. Full marks lie on the front: no other setting has both a "
         f"smaller mean TTFT and a smaller TBT p99. Lower left is better. {BAND}",
         NO_FRONT,
     )
@@ -97,7 +97,7 @@ def _named(row: Mapping[str, object]) -> str:
 
 def _front_chart(start: str) -> alt.LayerChart:
     base = alt.Chart(alt.NamedData("front")).transform_filter("datum.at === at")
-    base = base.transform_calculate(fill="datum.is_best ? 1 : 0.12", tbt_ms="datum.tbt_p99_s * 1000")
+    base = base.transform_calculate(strength="datum.is_best ? 1 : 0.4", tbt_ms="datum.tbt_p99_s * 1000")
     base = base.transform_calculate(low="datum.tbt_p99_s_low * 1000", high="datum.tbt_p99_s_high * 1000")
     log = alt.Scale(type="log", nice=False, padding=22)
     x = alt.X("tbt_ms:Q", title="TBT, p99 (ms, log scale)", scale=log, axis=alt.Axis(format="~s"))
@@ -116,10 +116,13 @@ def _front_chart(start: str) -> alt.LayerChart:
     up = base.mark_rule(opacity=0.25, strokeWidth=2).encode(x, alt.Y("ttft_mean_s_low:Q"), alt.Y2("ttft_mean_s_high:Q"), colour)
     across = base.mark_rule(opacity=0.25, strokeWidth=2).encode(alt.X("low:Q"), y, colour, alt.X2("high:Q"))
     line = base.mark_line(strokeWidth=1.2).encode(x, y, colour, order=alt.Order("knob:Q"))
-    fill = alt.FillOpacity("fill:Q", scale=None)
-    marks = base.mark_point(size=85, strokeWidth=1.5).encode(x, y, colour, shape, fillOpacity=fill, tooltip=tips)
-    words = base.mark_text(dy=-13, dx=6, fontSize=12).encode(x, y, colour, text="knob:Q")
-    drawn = alt.layer(up, across, line, marks, words).properties(width=WIDE - 60, height=380)
+    strength = alt.Opacity("strength:Q", scale=None)
+    marks = base.mark_point(size=85, strokeWidth=1.5).encode(x, y, colour, shape, opacity=strength, tooltip=tips)
+    words = [
+        base.transform_filter(f"datum.scheduler === '{family}'").mark_text(dy=dy, fontSize=12).encode(x, y, colour, text="knob:Q")
+        for family, dy in (("chunked", -14), ("layered", 16))
+    ]
+    drawn = alt.layer(up, across, line, marks, *words).properties(width=WIDE - 60, height=380)
     return drawn.add_params(alt.param(name="at", value=start))
 
 
@@ -147,9 +150,17 @@ def groups_answer(found: pl.DataFrame) -> str:
         f"mean TTFT goes from {quantity(first['ttft_mean_s'], 's')} to {quantity(last['ttft_mean_s'], 's')}",
         f"TBT p99 from {quantity(first['tbt_p99_s'], 's')} to {quantity(last['tbt_p99_s'], 's')}",
     ]
-    knee = rows.filter(pl.col("tbt_p99_s") <= 1.1 * rows["tbt_p99_s"].min()).row(0, named=True)  # type: ignore[operator]
-    least = f"N = {knee['knob']} is the first within {percent(0.1, 0)} of the shortest TBT p99"
-    return f"{found['at'][0]}: from N = {first['knob']} to {last['knob']}, {joined(told)}; {least}."
+    steps = rows.select(up=pl.col("ttft_mean_s").diff() > 0, down=pl.col("tbt_p99_s").diff() < 0).drop_nulls()
+    kept = steps.filter(pl.col("up") & pl.col("down")).height
+    every = "with every step" if kept == steps.height else f"in {kept} of {steps.height} steps"
+    between = [
+        f" N = {row['knob']} has {quantity(row['ttft_mean_s'], 's')} and {quantity(row['tbt_p99_s'], 's')}."
+        for row in rows.filter(pl.col("knob") == PAPER_GROUPS).to_dicts()
+    ]
+    return (
+        f"{found['at'][0]}: from N = {first['knob']} to {last['knob']}, {joined(told)}; the one rises and the other falls "
+        f"{every}." + "".join(between)
+    )
 
 
 def _groups_chart(settings: Sequence[str]) -> alt.HConcatChart:
@@ -166,7 +177,10 @@ def _groups_chart(settings: Sequence[str]) -> alt.HConcatChart:
             "knob:Q", title="groups of layers, N (log scale)", scale=alt.Scale(type="log", base=2, nice=False, padding=12),
             axis=alt.Axis(values=[1, 2, 4, 8, 16, 32, 64, 128]),
         )  # fmt: skip
-        y = alt.Y("shown:Q", title=f"{family.upper()} ({unit})", scale=alt.Scale(zero=True))
+        y = alt.Y(
+            "shown:Q", title=f"{family.upper()} ({unit}, log scale)", scale=alt.Scale(type="log", nice=False, padding=12),
+            axis=alt.Axis(values=[m * 10**n for n in range(-2, 5) for m in (1, 2, 5)], format="~g"),
+        )  # fmt: skip
         colours = alt.Scale(domain=list(settings), range=list(theme.colours(settings).values()))
         legend = alt.Legend(title=None, orient="top", labelLimit=300) if len(settings) > 1 else None
         colour = alt.Color("at:N", scale=colours, legend=legend)

@@ -13,11 +13,13 @@ from dashboards.layered_words import (
     ATTAINED_FRAC,
     BAND,
     HEADER,
+    JITTER,
     STUDY,
     WIDE,
     Capacity,
     capacity,
     drawing_order,
+    in_order,
     level,
     looks,
     of_series,
@@ -38,7 +40,7 @@ def part(points: pl.DataFrame) -> Part:
     if found.is_empty():
         missing = (("attainment", QUESTION), ("split", SPLIT_QUESTION))
         return Part(tuple(Figure(name, question, None, {}, (), "", NO_RATES) for name, question in missing))
-    panels = found["setting"].unique().sort(descending=True).to_list()[:MAX_PANELS]
+    panels = in_order(found)[:MAX_PANELS]
     columns = [f"{name}{end}" for name in ("slo_frac", *HALVES) for end in ("", "_low", "_high")]
     told = found.filter(pl.col("setting").is_in(panels)).select(
         "setting", "system", "rate", "n_seeds", "decode_batch_mean", *(name for name in columns if name in found.columns)
@@ -54,7 +56,7 @@ def part(points: pl.DataFrame) -> Part:
                 (),
                 "Share of requests whose first token comes in time and none of whose gaps is too long, at the limits of the "
                 f"paper's Table 5. Dashed: {percent(ATTAINED_FRAC, 0)}. Dotted, on the right axis: requests that decode "
-                f"together, mean over iterations. {BAND}",
+                f"together, mean over iterations. {JITTER} {BAND}",
                 NO_RATES,
             ),
             Figure(
@@ -68,7 +70,7 @@ def part(points: pl.DataFrame) -> Part:
                 NO_RATES,
             ),
         ),
-        data={"rates": told},
+        data={"rates": told, "halves": pl.concat(_half(told, *half) for half in HALVES.items())},
     )
 
 
@@ -111,6 +113,12 @@ def _rate(found: Capacity) -> str:
     return str(found).removesuffix("/s")
 
 
+def _half(found: pl.DataFrame, column: str, words: str) -> pl.DataFrame:
+    """One limit alone."""
+    ends = {"frac": column, "low": f"{column}_low", "high": f"{column}_high"}
+    return found.select("setting", "system", "rate", *(pl.col(of).alias(name) for name, of in ends.items()), words=pl.lit(words))
+
+
 def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.ConcatChart:
     colour, shape = looks(names)
     drawn = []
@@ -146,12 +154,7 @@ def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.Concat
 
 def _split_chart(panels: Sequence[str], names: Sequence[str]) -> alt.FacetChart:
     colour, shape = looks(names)
-    base = alt.Chart(alt.NamedData("rates")).transform_fold(list(HALVES), as_=["half", "frac"])
-    base = base.transform_calculate(
-        low="datum[datum.half + '_low']",
-        high="datum[datum.half + '_high']",
-        words=f"datum.half === 'slo_ttft_frac' ? '{HALVES['slo_ttft_frac']}' : '{HALVES['slo_tbt_frac']}'",
-    )
+    base = alt.Chart(alt.NamedData("halves"))
     x = alt.X(
         "rate:Q", title="requests per second", scale=alt.Scale(zero=False, nice=False, padding=8), axis=alt.Axis(tickCount=5)
     )

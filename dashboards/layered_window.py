@@ -30,8 +30,8 @@ LEGEND = alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
     """points: layered_rows.points."""
     found = {
-        "schedule": _of(points, rows.iterations(connection, _ids(points))),
-        "lives": _of(points, rows.spans(connection, _ids(points))),
+        "schedule": _together(_of(points, rows.iterations(connection, _ids(points)))),
+        "lives": _together(_of(points, rows.spans(connection, _ids(points)))),
         "tokens": _shared(_of(points, rows.tokens(connection, _ids(points)))),
     }
     makers = {"schedule": _schedule_figure, "lives": _lives_figure, "tokens": _tokens_figure}
@@ -62,6 +62,19 @@ def _of(points: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         .tail(1)
     )
     return told.join(first.select("setting", "rate"), on=["setting", "rate"], how="semi", maintain_order="left", nulls_equal=True)
+
+
+def _together(found: pl.DataFrame) -> pl.DataFrame:
+    """What lies in the stretch that is recorded of every scheduler, cut at its ends; start_s counts from its beginning."""
+    if found.is_empty():
+        return found
+    ends = found.group_by("system").agg(
+        pl.min("start_s").alias("begin"), (pl.col("start_s") + pl.col("seconds")).max().alias("end")
+    )
+    begin, end = ends.select(pl.max("begin"), pl.min("end")).row(0)
+    start = pl.max_horizontal("start_s", pl.lit(begin))
+    left = pl.min_horizontal(pl.col("start_s") + pl.col("seconds"), pl.lit(end)) - start
+    return found.with_columns(start_s=start - begin, seconds=left, whole_s="seconds").filter(pl.col("seconds") > 1e-9)
 
 
 def _shared(found: pl.DataFrame) -> pl.DataFrame:
@@ -106,9 +119,10 @@ def schedule_answer(found: pl.DataFrame) -> str:
         said.append(
             f"{name}: {prefill.height} of {of.height} iterations carry prefill, {prefill['n_prefill_tokens'].mean():,.0f} "
             "tokens on "
-            f"average {where}; the longest iteration takes {quantity(float(of['seconds'].max()), 's')}"  # type: ignore[arg-type]
+            f"average {where}; the longest iteration takes {quantity(float(of['whole_s'].max()), 's')}"  # type: ignore[arg-type]
         )
-    return f"{'; '.join(said)}."
+    length = quantity(float((found["start_s"] + found["seconds"]).max()), "s")  # type: ignore[arg-type]
+    return f"In the same {length}, {'; '.join(said)}."
 
 
 def _schedule_chart(names: Sequence[str]) -> alt.FacetChart:
@@ -117,9 +131,9 @@ def _schedule_chart(names: Sequence[str]) -> alt.FacetChart:
         all="1",
         top="datum.layer_group / datum.n_groups",
         bottom="(datum.layer_group + 1) / datum.n_groups",
-        ms="datum.seconds * 1000",
+        ms="datum.whole_s * 1000",
     )
-    x = alt.X("start_s:Q", title="time of the run (s)", scale=alt.Scale(zero=False, nice=False))
+    x = alt.X("start_s:Q", title="seconds from the start of the stretch", scale=alt.Scale(zero=False, nice=False))
     axis = alt.Axis(values=[0, 1], labelExpr="datum.value === 0 ? 'first' : 'last'", grid=False)
     scale = alt.Scale(domain=[1, 0], nice=False)
     colours = alt.Scale(domain=list(WORK), range=list(WORK.values()))
@@ -180,10 +194,10 @@ def lives_answer(found: pl.DataFrame) -> str:
 def _lives_chart(names: Sequence[str]) -> alt.FacetChart:
     base = alt.Chart(alt.NamedData("lives")).transform_calculate(
         end="datum.start_s + datum.seconds",
-        ms="datum.seconds * 1000",
+        ms="datum.whole_s * 1000",
         strength="datum.state === 'prefill' && isValid(datum.layer_group) ? 0.45 + 0.55 * min(datum.layer_group / 15, 1) : 1",
     )
-    x = alt.X("start_s:Q", title="time of the run (s)", scale=alt.Scale(zero=False, nice=False))
+    x = alt.X("start_s:Q", title="seconds from the start of the stretch", scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("request_id:O", title="request", axis=alt.Axis(labelOverlap=True, ticks=False, grid=False))
     colour = alt.Color("state:N", scale=alt.Scale(domain=list(STATES), range=list(STATES.values())), legend=LEGEND)
     tips = [
