@@ -16,10 +16,10 @@ PLOT = 330  # of the axis of ratios
 WORDS_AT = {"said_paper": 105, "said_replay": 125, "said_error": 360}  # columns of text, from the end of the plot
 
 
-def ratios(where: str = "true", band: str = "least to most of seeds") -> alt.LayerChart:
+def ratios(where: str = "true", spread: str = "least to most of seeds") -> alt.LayerChart:
     """Ours over the paper's number, one row per claim, with both written out beside it. Bounds have words only.
 
-    where: Vega expression that a claim has to fulfil to be drawn; band: what low and high are.
+    where: Vega expression that a claim has to fulfil to be drawn; spread: what low and high are.
     """
     base = alt.Chart(alt.NamedData("claims")).transform_filter(where)
     order = alt.EncodingSortField("order", op="min")
@@ -51,7 +51,7 @@ def ratios(where: str = "true", band: str = "least to most of seeds") -> alt.Lay
         alt.X("ratio_low:Q"), y, colour, alt.X2("ratio_high:Q")
     )
     points = values.mark_point(size=80).encode(x, y, colour, shape, tooltip=tips)
-    titles = {"said_paper": "paper", "said_replay": f"replay ({band})", "said_error": "error"}
+    titles = {"said_paper": "paper", "said_replay": f"replay ({spread})", "said_error": "error"}
     words = []
     for name, at in WORDS_AT.items():
         align = "right" if name == "said_paper" else "left"

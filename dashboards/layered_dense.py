@@ -106,7 +106,7 @@ def _chart(limits: Sequence[str]) -> alt.HConcatChart | alt.LayerChart:
     folded = base.transform_fold(list(MEASURES), as_=["measure", "ratio"])
     words = "({" + ", ".join(f"{name}: {theme.quote(said)}" for name, (said, _) in MEASURES.items()) + "})[datum.measure]"
     folded = folded.transform_calculate(words=words)
-    x = alt.X("rate:Q", title="requests per second", scale=alt.Scale(zero=False, nice=False, padding=12))
+    x = alt.X("rate:Q", title="rate (requests per second)", scale=alt.Scale(zero=False, nice=False, padding=12))
     y = alt.Y("ratio:Q", title="layered / chunked (×)", scale=alt.Scale(zero=False))
     scale = alt.Scale(domain=[said for said, _ in MEASURES.values()], range=[colour for _, colour in MEASURES.values()])
     colour = alt.Color("words:N", scale=scale, legend=alt.Legend(title=None, orient="top"))

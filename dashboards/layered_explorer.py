@@ -163,7 +163,7 @@ def _chart(start: Mapping[str, str], names: Sequence[str]) -> alt.HConcatChart:
             frac="datum.attained[indexof(datum.ttft, ttft) * length(datum.tbt) + indexof(datum.tbt, tbt)]",
         )
     )
-    x = alt.X("rate:Q", title="requests per second", scale=alt.Scale(zero=False, nice=False, padding=12))
+    x = alt.X("rate:Q", title="rate (requests per second)", scale=alt.Scale(zero=False, nice=False, padding=12))
     y = alt.Y("frac:Q", title="requests in time (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     tips = [alt.Tooltip("system:N"), alt.Tooltip("rate:Q"), alt.Tooltip("frac:Q", title="in time", format=".1%")]
     rule = level("grid", ATTAINED_FRAC).encode(alt.Y("level:Q"))

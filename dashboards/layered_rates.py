@@ -124,7 +124,7 @@ def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.Concat
     drawn = []
     for panel in panels:
         base = alt.Chart(alt.NamedData("rates")).transform_filter(f"datum.setting === {theme.quote(panel)}")
-        x = alt.X("rate:Q", title="requests per second", scale=alt.Scale(zero=False, nice=False, padding=10))
+        x = alt.X("rate:Q", title="rate (requests per second)", scale=alt.Scale(zero=False, nice=False, padding=10))
         y = alt.Y("slo_frac:Q", title="requests in time (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
         tips = [
             alt.Tooltip("system:N"),
@@ -156,7 +156,10 @@ def _split_chart(panels: Sequence[str], names: Sequence[str]) -> alt.FacetChart:
     colour, shape = looks(names)
     base = alt.Chart(alt.NamedData("halves"))
     x = alt.X(
-        "rate:Q", title="requests per second", scale=alt.Scale(zero=False, nice=False, padding=8), axis=alt.Axis(tickCount=5)
+        "rate:Q",
+        title="rate (requests per second)",
+        scale=alt.Scale(zero=False, nice=False, padding=8),
+        axis=alt.Axis(tickCount=5),
     )
     y = alt.Y("frac:Q", title="requests (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=5))
     tips = [alt.Tooltip("system:N"), alt.Tooltip("rate:Q"), alt.Tooltip("words:N"), alt.Tooltip("frac:Q", format=".1%")]

@@ -133,7 +133,7 @@ def _schedule_chart(names: Sequence[str]) -> alt.FacetChart:
         bottom="(datum.layer_group + 1) / datum.n_groups",
         ms="datum.whole_s * 1000",
     )
-    x = alt.X("start_s:Q", title="seconds from the start of the stretch", scale=alt.Scale(zero=False, nice=False))
+    x = alt.X("start_s:Q", title="time from the start of the stretch (s)", scale=alt.Scale(zero=False, nice=False))
     axis = alt.Axis(values=[0, 1], labelExpr="datum.value === 0 ? 'first' : 'last'", grid=False)
     scale = alt.Scale(domain=[1, 0], nice=False)
     colours = alt.Scale(domain=list(WORK), range=list(WORK.values()))
@@ -197,8 +197,8 @@ def _lives_chart(names: Sequence[str]) -> alt.FacetChart:
         ms="datum.whole_s * 1000",
         strength="datum.state === 'prefill' && isValid(datum.layer_group) ? 0.45 + 0.55 * min(datum.layer_group / 15, 1) : 1",
     )
-    x = alt.X("start_s:Q", title="seconds from the start of the stretch", scale=alt.Scale(zero=False, nice=False))
-    y = alt.Y("request_id:O", title="request", axis=alt.Axis(labelOverlap=True, ticks=False, grid=False))
+    x = alt.X("start_s:Q", title="time from the start of the stretch (s)", scale=alt.Scale(zero=False, nice=False))
+    y = alt.Y("request_id:O", title="request (number)", axis=alt.Axis(labelOverlap=True, ticks=False, grid=False))
     colour = alt.Color("state:N", scale=alt.Scale(domain=list(STATES), range=list(STATES.values())), legend=LEGEND)
     tips = [
         alt.Tooltip("request_id:N", title="request"),
@@ -241,8 +241,8 @@ def tokens_answer(found: pl.DataFrame) -> str:
 def _tokens_chart(names: Sequence[str]) -> alt.LayerChart:
     colour, _ = looks(names)
     base = alt.Chart(alt.NamedData("tokens")).transform_calculate(n="datum.place + 1")
-    x = alt.X("time_s:Q", title="seconds since the request arrived", scale=alt.Scale(domainMin=0, nice=False))
-    y = alt.Y("n:Q", title="output tokens so far")
+    x = alt.X("time_s:Q", title="time since the request arrived (s)", scale=alt.Scale(domainMin=0, nice=False))
+    y = alt.Y("n:Q", title="output so far (tokens)")
     tips = [alt.Tooltip("system:N"), alt.Tooltip("n:Q", title="tokens"), alt.Tooltip("time_s:Q", title="after (s)", format=".3f")]
     line = base.mark_line(interpolate="step-after").encode(x, y, colour)
     first = base.transform_filter("datum.place === 0").mark_point(size=70).encode(x, y, colour, tooltip=tips)

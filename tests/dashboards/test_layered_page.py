@@ -77,6 +77,12 @@ def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> N
     }
 
 
+def test_what_a_band_is_stands_above_its_column(connection: duckdb.DuckDBPyConnection) -> None:
+    chart = layered.page(connection, 16).figures[0].chart
+    assert chart is not None
+    assert "replay (5 to 95 % of seeds)" in chart.to_json(ensure_ascii=False)
+
+
 def test_the_page_opens_with_the_table_of_most_predictions(connection: duckdb.DuckDBPyConnection) -> None:
     page = layered.page(connection, 16)
     assert page.opening["table"] == "Table 6"
