@@ -85,7 +85,7 @@ def peer(requests: Requests, cost: CostTables) -> list[float]:
 
 
 def bench() -> dict[str, float]:
-    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests, the ratio to the peer, and a million in one run."""
+    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests, their ratio to the peer, a million in one run."""
     cost, length_scale = costs()
     workloads = [synthetic("arxiv", RATE_PER_S, seed, length_scale=length_scale) for seed in range(N_SEEDS)]
     n_requests = sum(map(len, workloads))
