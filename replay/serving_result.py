@@ -32,9 +32,9 @@ def replay_serving(
 ) -> ReplayResult:
     """Serves workload(seed) for every seed; metrics are medians with 5 to 95 % bands. Deterministic.
 
-    trace_id: the tape that holds the requests, which the warehouse asks for; else where they are from. outside_envelope says where
-    coverage is another model's, and where the queue grows without bound. Raises ValueError for a machine that the costs were not
-    made for.
+    trace_id: the tape that holds the requests, which the warehouse asks for; else where they are from. outside_envelope says
+    where coverage is another model's, and where the queue grows without bound. Raises ValueError for a machine that the costs
+    were not made for.
     """
     if hardware.name != cost.machine:
         raise ValueError(f"the costs are those of {cost.machine}, not of {hardware.name}; make them for one machine")
