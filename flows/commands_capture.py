@@ -111,7 +111,7 @@ def import_bigmoe(
     from capture.importers.bigmoe import import_bigmoe as convert
     from warehouse.tape import Store
 
-    _report(Store(store), convert(file, Store(store)))
+    report(Store(store), convert(file, Store(store)))
 
 
 def import_vllm(
@@ -125,10 +125,10 @@ def import_vllm(
     from capture.importers.vllm import import_vllm as convert
     from warehouse.tape import Store
 
-    _report(Store(store), convert(file, config, Store(store)))
+    report(Store(store), convert(file, config, Store(store)))
 
 
-def _report(store: Any, trace_id: str) -> None:
+def report(store: Any, trace_id: str) -> None:
     """The trace id on stdout, what looks wrong about the trace on stderr."""
     from flows.console import note
 
