@@ -23,6 +23,7 @@ from flows import (
     commands_quantise,
     commands_replay,
     commands_serving,
+    commands_serving_fit,
     commands_store,
     commands_synthesize,
     commands_warehouse,
@@ -81,7 +82,7 @@ app.command("capture")(commands_capture.capture)
 app.add_typer(importers, name="import")
 importers.command("bigmoe")(commands_capture.import_bigmoe)
 importers.command("vllm")(commands_capture.import_vllm)
-importers.command("requests")(commands_serving.import_requests)
+importers.command("requests")(commands_capture.import_requests)
 app.command("synthesize")(commands_synthesize.synthesize)
 app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
@@ -104,7 +105,7 @@ app.command("step")(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
-calibrate.command("serving")(commands_serving.calibrate_serving)
+calibrate.command("serving")(commands_serving_fit.calibrate_serving)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("claims")(commands_claims.claims)

@@ -64,7 +64,8 @@ def measure(
             other, _, _ = _one(store, against, base, seed, level)
             one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
         if run is not None and saturation_per_s:
-            one |= _distance(run.requests.rate_per_s, saturation_per_s)
+            load = Load(run.requests.rate_per_s, saturation_per_s)
+            one |= _distance(load)
         found.append(one)
         loads.append(load)
         if ttft.size and run is not None:
@@ -86,12 +87,11 @@ def _saturation_per_s(store: Store, point: Point, engine: Engine) -> float | Non
     return saturation_rate_per_s(serve(requests.at_once(), scheduler, engine.cost, engine.limits, masks=masks))
 
 
-def _distance(rate_per_s: float, saturation_per_s: float) -> dict[str, Metric]:
+def _distance(load: Load) -> dict[str, Metric]:
     """How far a run's rate lies below saturation, as a share of it; negative beyond."""
-    distance = 1.0 - rate_per_s / saturation_per_s
     return {
-        "saturation_per_s": Metric(saturation_per_s, "1/s"),
-        "saturation_distance_frac": Metric(distance, "1", denominator="rate at which requests leave that come at once"),
+        "saturation_per_s": Metric(load.service_per_s, "1/s"),
+        "saturation_distance_frac": Metric(load.distance_frac, "1", denominator="rate at which requests leave that come at once"),
     }
 
 
