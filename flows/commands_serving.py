@@ -127,6 +127,7 @@ def capacity(
     from dataclasses import replace
 
     from flows.console import note, percent, progress_bar
+    from flows.serving_points import serve_point
     from flows.serving_setup import engine_of
     from replay.serving import ServingRun
     from replay.serving_capacity import capacity as search
