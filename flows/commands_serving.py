@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from replay.serving_metrics import ServiceLevel
 
 STUDY = "adhoc"
+LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
 
 
 def simulate(
@@ -131,6 +132,7 @@ def capacity(
     from flows.serving_setup import engine_of
     from replay.serving import ServingRun
     from replay.serving_capacity import capacity as search
+    from replay.workload import RUN_S
     from warehouse.tape import Store
 
     place = Store(store)
@@ -150,7 +152,8 @@ def capacity(
             nonlocal n_served
             n_served += 1
             show(n_served % point.n_seeds, point.n_seeds, f"{rate:.4g} requests/s, {n_served} runs")
-            return serve_point(place, point.model_copy(update={"rate_per_s": rate}), engine, seed)
+            n_requests = max(LEAST_REQUESTS, int(RUN_S * rate))
+            return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
     limits = f"{level.ttft_s:g} s to the first token, {1e3 * level.tbt_s:g} ms between tokens"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from flows.serving_setup import Point
 from flows.systems.layered_prefill import answers as claimed
 from flows.systems.layered_prefill import knees, points, traces
 from flows.systems.layered_prefill import study as layered_prefill
-from flows.systems.layered_prefill.settings import FILE, NAME, PAPER, Settings, jobs
+from flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
 from warehouse.load import claims
 from warehouse.results import read_rows
 from warehouse.tables import SIDE_TABLES
@@ -121,11 +122,10 @@ def test_every_point_says_how_far_it_is_from_saturation(served):
     loaded = served.filter(~pl.col("arrival").is_in(["at once"]) & (pl.col("scheduler") != "disaggregated"))
     distances = loaded.filter(pl.col("metric") == "saturation_distance_frac")
     assert distances["point_id"].n_unique() == loaded["point_id"].n_unique()
-    by_rate = distances.filter((pl.col("series") == "slo qwen arxiv") & (pl.col("policy_params").str.contains("512"))).sort(
-        "rate_per_s"
-    )
+    is_chunked = pl.col("policy_params").str.contains("512")
+    by_rate = distances.filter((pl.col("series") == "slo qwen arxiv") & is_chunked).sort("rate_per_s")
     assert np.all(np.diff(by_rate["value"]) < 0)
-    crowded = served.filter(pl.col("rate_per_s") == 2.0).filter(pl.col("policy_params").str.contains("512"))
+    crowded = served.filter((pl.col("rate_per_s") == 2.0) & is_chunked)
     assert crowded["outside_envelope"].str.contains("queue grows without bound").any()
 
 
@@ -163,9 +163,8 @@ def test_the_drawn_windows_are_of_equal_arrivals(place, answers, served):
     assert by["layered"]["n_groups"].max() == 16
     assert (by["layered"]["layer_group"] < by["layered"]["n_groups"]).all()
     for of in by.values():
-        assert (
-            np.allclose((of["start_s"] + of["seconds"])[:-1], of["start_s"][1:]) or (of["start_s"].diff().drop_nulls() > 0).all()
-        )
+        ends = (of["start_s"] + of["seconds"]).to_numpy()
+        assert (ends[:-1] <= of["start_s"].to_numpy()[1:] + 1e-9).all()
     prefill = spans.filter((pl.col("state") == "prefill") & pl.col("layer_group").is_not_null())
     assert {schedulers[key] for key in prefill["point_id"].unique()} == {"layered"}
     assert set(spans["state"]) <= {"queued", "prefill", "decode"}
@@ -212,7 +211,7 @@ def test_equal_points_give_equal_bytes(tmp_path):
     made = []
     for name in ("a", "b"):
         store = Store(str(tmp_path / name))
-        made.append(open(points.of_job(store, SMALL, job), "rb").read())
+        made.append(Path(points.of_job(store, SMALL, job)).read_bytes())
     assert made[0] == made[1]
 
 
@@ -256,7 +255,7 @@ def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     errors = [abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted]
     assert len(errors) > 50
     assert np.median(errors) <= 0.06
-    assert np.mean(errors) <= 0.095
+    assert np.mean(errors) <= 0.09
     knee = f"{PAPER}/sec-5.2/slo_collapse_rate/qwen3-30b-a3b/arxiv-chunked"
     assert 1.3 < rows[knee]["value"] <= 1.5
     drop = f"{PAPER}/sec-5.2/slo_drop_rate/qwen3-30b-a3b/sharegpt-chunked"
@@ -264,4 +263,3 @@ def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     for workload in ("arxiv", "sharegpt"):
         batch = f"{PAPER}/sec-5.2/mean_decode_batch/{workload}-slo-attainment-90-models-both"
         assert rows[batch]["value"] <= STATED[batch]["value"]
-    assert NAME == "layered-prefill"
