@@ -1,4 +1,8 @@
-"""The serving engine: simulated requests and iterations per CPU second, and the memory of a million requests."""
+"""The serving engine: simulated requests and iterations per CPU second, and the memory of a million requests.
+
+The peer is the same engine in plain Python, for chunked prefill of a model whose layers are all alike: lists and floats, an
+iteration at a time. It must agree on when every request finishes.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,22 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+
 from hw import serving_constants
 from hw.spec import load
 from policies.serving import Chunked, Layered, Scheduler
 from replay.serving import serve
 from replay.serving_cost import CostTables, cost_tables
 from replay.serving_coverage import published_coverage
-from replay.workload import synthetic
+from replay.workload import Requests, synthetic
 from warehouse import models
 from warehouse.load import claims
 
-MACHINE, MODEL, RATE_PER_S = "h100x2", "qwen3-30b-a3b", 1.3
+MACHINE, MODEL, RATE_PER_S, CHUNK = "h100x2", "qwen3-30b-a3b", 1.3, 512
 N_SEEDS, N_REPEATS, N_MANY = 40, 3, 1_000_000
-SCHEDULERS: dict[str, Scheduler] = {"chunked": Chunked(), "layered": Layered()}
+SCHEDULERS: dict[str, Scheduler] = {"chunked": Chunked(CHUNK), "layered": Layered()}
+MANY = "many"
 
 
 def costs() -> tuple[CostTables, float]:
@@ -30,8 +37,55 @@ def costs() -> tuple[CostTables, float]:
     return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants, coverage), fit.length_scale
 
 
+def peer(requests: Requests, cost: CostTables) -> list[float]:
+    """When each request finishes under Chunked(CHUNK), one iteration at a time."""
+    covered_s, token_s, _, _, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :8].tolist()
+    reduce_s, reduce_token_s, mixed_s, only_s, prefill_s, head_s, mixed_rest_s, only_rest_s = cost.engine[:8].tolist()
+    prefill, decode = cost.cov_prefill[:, 0].tolist(), cost.cov_decode[:, 0].tolist()
+    n_layers = cost.geometry.n_layers
+    arrival, prompt, output = (
+        column.tolist() for column in (requests.arrival_s, requests.n_prompt_tokens, requests.n_output_tokens)
+    )
+    n, position, left, finish = len(arrival), [0] * len(arrival), list(output), [0.0] * len(arrival)
+    decoding: list[int] = []
+    now, head, n_done = arrival[0], 0, 0
+    while n_done < n:
+        if not decoding and arrival[head] > now:
+            now = arrival[head]
+        taken, room, pairs, last = [], CHUNK - len(decoding), 0.0, head
+        while last < n and room > 0 and arrival[last] <= now and len(decoding) + len(taken) < 256:
+            take = min(prompt[last] - position[last], room)
+            taken.append((last, take))
+            pairs += take * (position[last] + 0.5 * take)
+            room -= take
+            if position[last] + take < prompt[last]:
+                break
+            last += 1
+        n_prefill, n_decode = sum(take for _, take in taken), len(decoding)
+        context, tokens = sum(prompt[r] + output[r] - left[r] for r in decoding), n_prefill + n_decode
+        share = 1.0 - (1.0 - prefill[n_prefill]) * (1.0 - decode[n_decode])
+        of_layer = share * covered_s + tokens * token_s + max(weights_s, tokens * weights_token_s)
+        of_layer += pairs * pair_s + context * context_s + reduce_s + tokens * reduce_token_s
+        of_layer += mixed_s + n_prefill * prefill_s if n_prefill else only_s
+        now += n_layers * of_layer + head_s + (mixed_rest_s if n_prefill else only_rest_s)
+        for r in decoding:
+            left[r] -= 1
+            if not left[r]:
+                finish[r], n_done = now, n_done + 1
+        decoding = [r for r in decoding if left[r]]
+        for r, take in taken:
+            position[r] += take
+            if position[r] == prompt[r]:
+                head, left[r] = r + 1, left[r] - 1
+                if left[r]:
+                    decoding.append(r)
+                else:
+                    finish[r], n_done = now, n_done + 1
+    return finish
+
+
 def bench() -> dict[str, float]:
-    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests; peak memory and rate of a million in one run."""
+    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests, their ratio to the peer, a million in one run."""
     cost, length_scale = costs()
     workloads = [synthetic("arxiv", RATE_PER_S, seed, length_scale=length_scale) for seed in range(N_SEEDS)]
     n_requests = sum(map(len, workloads))
@@ -45,11 +99,17 @@ def bench() -> dict[str, float]:
         report[f"serving_{name}_requests_per_cpu_s"] = round(n_requests / best)
         report[f"serving_{name}_iterations_per_cpu_s"] = round(n_iterations / best)
         print(f"serving, {name:8s} {n_requests / best / 1e3:6.0f} k requests/s, {n_iterations / best / 1e6:5.2f} M iterations/s")
+    started = time.process_time()
+    finish = peer(workloads[0], cost)
+    peer_rate = len(finish) / (time.process_time() - started)
+    assert np.allclose(finish, serve(workloads[0], SCHEDULERS["chunked"], cost).finish_s, rtol=1e-9), "the peer serves otherwise"
     # The headline is the scheduler that most engines run.
     report["serving_requests_per_cpu_s"] = report["serving_chunked_requests_per_cpu_s"]
     report["serving_iterations_per_cpu_s"] = report["serving_chunked_iterations_per_cpu_s"]
+    report["serving_ratio_vs_python"] = round(report["serving_requests_per_cpu_s"] / peer_rate, 1)
+    print(f"serving, plain Python peer {peer_rate / 1e3:.1f} k requests/s, ratio {report['serving_ratio_vs_python']}")
     # Another process: this one's peak memory may come from elsewhere.
-    done = subprocess.run([sys.executable, "-m", "bench.serving"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "bench.serving", MANY], capture_output=True, text=True, check=True)
     many = json.loads(done.stdout.splitlines()[-1])
     print(f"serving a million requests: {many['cpu_s']:.1f} s, peak {many['peak_bytes'] / 2**20:.0f} MiB")
     return report | {"serving_million_requests_cpu_s": many["cpu_s"], "serving_million_peak_bytes": many["peak_bytes"]}
@@ -67,4 +127,4 @@ def many_requests() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(many_requests()))
+    print(json.dumps(many_requests() if MANY in sys.argv[1:] else bench()))

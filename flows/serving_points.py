@@ -18,6 +18,7 @@ from policies.serving import Disaggregated
 from replay.disaggregated import DisaggregatedRun, serve_disaggregated
 from replay.result import Metric
 from replay.serving import ServingRun, serve
+from replay.serving_capacity import saturation_rate_per_s
 from replay.serving_metrics import Load, ServiceLevel, load_of, metrics, over_runs
 from replay.workload import Requests
 from warehouse.results import ID_DIGITS
@@ -55,12 +56,16 @@ def measure(
         raise ValueError(f"seeds {point.n_seeds} must be at least 1")
     ttft, tbt = (np.array(limits[i]) * (0.0 if level is None else (level.ttft_s, level.tbt_s)[i]) for i in range(2))
     engine, base = engine_of(store, point), engine_of(store, against) if against else None
+    saturation_per_s = _saturation_per_s(store, point, engine)
     found, grids, loads = [], [], []
     for seed in range(point.n_seeds):
         one, run, load = _one(store, point, engine, seed, level)
         if against and base:
             other, _, _ = _one(store, against, base, seed, level)
             one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
+        if run is not None and saturation_per_s:
+            load = Load(run.requests.rate_per_s, saturation_per_s)
+            one |= _distance(load)
         found.append(one)
         loads.append(load)
         if ttft.size and run is not None:
@@ -68,14 +73,26 @@ def measure(
             grids.append(in_time @ (run.largest_gap_s[:, None] <= tbt).astype(np.float64) / len(run.requests))
         progress(seed + 1, point.n_seeds)
     number = {name: metric for name, metric in over_runs(found).items() if math.isfinite(metric.value)}
-    if "saturation_distance_frac" in number and not all(math.isfinite(end) for end in _ends(number["saturation_distance_frac"])):
-        del number["saturation_distance_frac"]
     grid = np.median(grids, axis=0) if grids else np.zeros((0, 0))
     return Measured(point, number, (*engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
 
 
-def _ends(metric: Metric) -> tuple[float, ...]:
-    return tuple(end for end in (metric.low, metric.high) if end is not None)
+def _saturation_per_s(store: Store, point: Point, engine: Engine) -> float | None:
+    """Requests per second that leave the engine when all of a run's are there at once; None where that is the point itself."""
+    requests = workload_of(store, point, engine.length_scale, 0)
+    scheduler = scheduler_of(point.scheduler, point.params)
+    if requests.rate_per_s == float("inf") or isinstance(scheduler, Disaggregated):
+        return None
+    masks = engine.masks.of(requests) if engine.masks else None
+    return saturation_rate_per_s(serve(requests.at_once(), scheduler, engine.cost, engine.limits, masks=masks))
+
+
+def _distance(load: Load) -> dict[str, Metric]:
+    """How far a run's rate lies below saturation, as a share of it; negative beyond."""
+    return {
+        "saturation_per_s": Metric(load.service_per_s, "1/s"),
+        "saturation_distance_frac": Metric(load.distance_frac, "1", denominator="rate at which requests leave that come at once"),
+    }
 
 
 def serve_point(store: Store, point: Point, engine: Engine, seed: int, *, record: bool = False) -> ServingRun:

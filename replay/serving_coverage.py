@@ -13,13 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.coverage import Uniform
+from hw.coverage import Heaps, Uniform
 from replay.coverage import Curve, recorded_by_layer
 from replay.trace import Trace
 from warehouse.geometry import Geometry
 
 Floats = NDArray[np.float64]
 N_PREFILL, N_DECODE = 32_768, 1_024  # tokens up to which tables reach; beyond, the untouched share falls as 1 / n
+LEAST_RECORDED = 4  # tokens of a curve that can be extended
+USUAL_PREFILL, USUAL_DECODE = 8_192, 256  # batches of the default settings; a tape with less is extended
 
 
 class Coverage(Protocol):
@@ -122,7 +124,10 @@ class FixedCoverage:
 
 @dataclass(frozen=True, eq=False)
 class RecordedCurves:
-    """A tape's own curves, layer by layer; moved to another model by their mean number of independent tokens."""
+    """A tape's own curves, layer by layer; moved to another model by their mean number of independent tokens.
+
+    Beyond the longest recorded the number of independent tokens goes on as the power of n that fits the recorded part (Heaps).
+    """
 
     n_experts: int
     top_k: int
@@ -131,13 +136,19 @@ class RecordedCurves:
 
     @classmethod
     def of(cls, trace: Trace, seed: int = 0) -> RecordedCurves:
-        """The curves of a tape. Raises ValueError where it routes no token in prefill or in decode."""
+        """The curves of a tape. Raises ValueError where a phase has fewer than LEAST_RECORDED tokens in a row in some layer."""
         geometry = trace.geometry
-        curves = (recorded_by_layer(trace, phase, seed) for phase in ("prefill", "decode"))
-        return cls(geometry.n_experts, geometry.top_k, *curves)
+        prefill, decode = (recorded_by_layer(trace, phase, seed) for phase in ("prefill", "decode"))
+        for curve in (prefill[0], decode[0]):
+            if curve.n_tokens[-1] < LEAST_RECORDED:
+                raise ValueError(
+                    f"tape {trace.trace_id}: some layer has the routing of {curve.n_tokens[-1]:g} {curve.phase} tokens at most; "
+                    f"a curve needs {LEAST_RECORDED}: record longer prompts, or all prompt tokens in every layer"
+                )
+        return cls(geometry.n_experts, geometry.top_k, prefill, decode)
 
     def tables(self, geometry: Geometry) -> tuple[Floats, Floats]:
-        """As Coverage; beyond the longest recorded the last share holds."""
+        """As Coverage."""
         sizes = ((self.prefill, N_PREFILL), (self.decode, N_DECODE))
         shares = [np.column_stack([self._share(curve, n) for curve in curves]) for curves, n in sizes]
         if not self._fits(geometry):
@@ -148,9 +159,14 @@ class RecordedCurves:
         return np.ascontiguousarray(shares[0]), np.ascontiguousarray(shares[1])
 
     def _share(self, curve: Curve, n_max: int) -> Floats:
-        n = np.arange(1, n_max + 1)
-        share = np.interp(np.log2(n), np.log2(curve.n_tokens), curve.distinct / self.n_experts)
-        return np.append(0.0, np.maximum.accumulate(share))
+        n, last, chance = np.arange(1.0, n_max + 1), curve.n_tokens[-1], self.top_k / self.n_experts
+        share = np.maximum.accumulate(np.interp(np.log2(n), np.log2(curve.n_tokens), curve.distinct / self.n_experts))
+        at_last = share[min(int(last), n_max) - 1]
+        if at_last < 1.0 and last < n_max:
+            growth = Heaps.from_curve(curve.n_tokens, curve.distinct, self.n_experts, self.top_k).growth
+            effective = np.log1p(-at_last) / np.log1p(-chance) * (n / last) ** growth
+            share = np.where(n > last, -np.expm1(effective * np.log1p(-chance)), share)
+        return np.append(0.0, share)
 
     def _fits(self, geometry: Geometry) -> bool:
         shape = (len(geometry.moe_layers), geometry.n_experts, geometry.top_k)
@@ -159,7 +175,10 @@ class RecordedCurves:
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
         if self._fits(geometry):
-            return ""
+            longest = self.prefill[0].n_tokens[-1], self.decode[0].n_tokens[-1]
+            if longest[0] >= USUAL_PREFILL and longest[1] >= USUAL_DECODE:
+                return ""
+            return f"coverage of more than {longest[0]:g} prefill and {longest[1]:g} decode tokens goes beyond the tape"
         return f"coverage was recorded on {len(self.decode)} MoE layers of {self.n_experts} experts, top {self.top_k}"
 
 

@@ -28,11 +28,13 @@ def replay_serving(
     limits: Limits | None = None,
     level: ServiceLevel | None = None,
     load_accounting: str = "full",
+    trace_id: str | None = None,
 ) -> ReplayResult:
     """Serves workload(seed) for every seed; metrics are medians with 5 to 95 % bands. Deterministic.
 
-    outside_envelope says where coverage is another model's, and where the queue grows without bound. Raises ValueError for a
-    machine that the costs were not made for.
+    trace_id: the tape that holds the requests, which the warehouse asks for; else where they are from. outside_envelope says
+    where coverage is another model's, and where the queue grows without bound. Raises ValueError for a machine that the costs
+    were not made for.
     """
     if hardware.name != cost.machine:
         raise ValueError(f"the costs are those of {cost.machine}, not of {hardware.name}; make them for one machine")
@@ -54,7 +56,7 @@ def replay_serving(
     }
     geometry, requests = cost.geometry, runs[0].requests
     settings: dict[str, Any] = {
-        "trace_id": requests.origin,
+        "trace_id": trace_id or requests.origin,
         **_NO_CACHE,
         "expert_format": cost.expert_format,
         "cycle_experts": len(geometry.moe_layers) * geometry.top_k,

@@ -91,9 +91,9 @@ def iteration_cost(  # type: ignore[no-untyped-def]
     """The cost of one iteration, in the order of MOE_S .. OPS.
 
     expert_times: a table of experts_s, or empty: then the coefficients tell. in_group, others: (C,) layers of each kind that
-    process the prompt batch and the decodes, and the decodes only; a layer without tokens does nothing. cov_mixed, cov_decode: (C,)
-    share of the experts touched in them. pairs: query-key pairs of the prompt slices; context: tokens in the decodes' KV caches;
-    with _w: counted within the window.
+    process the prompt batch and the decodes, and the decodes only; a layer without tokens does nothing. cov_mixed, cov_decode:
+    (C,) share of the experts touched in them. pairs: query-key pairs of the prompt slices; context: tokens in the decodes' KV
+    caches; with _w: counted within the window.
     """
     moe_s = dense_s = attention_s = comm_s = other_s = expert_bytes = moved_bytes = ops = 0.0
     kv = 1.0

@@ -9,9 +9,11 @@ from __future__ import annotations
 from numba import njit, types
 from numba.core.types import float64, int64, uint64
 
+from replay.serving_state import GENERATED, JOINED, NEWER, OLDEST, POSITION, PROMPT
+
 BLOCK_TOKENS = 64
 
-_I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
+_I2 = types.Array(int64, 2, "C")
 _U1, _U3 = types.Array(uint64, 1, "C"), types.Array(uint64, 3, "C")
 
 
@@ -52,3 +54,31 @@ def count_touches(union, layer, touches):  # type: ignore[no-untyped-def]
     """Adds one to every expert in `union`."""
     for e in range(touches.shape[1]):
         touches[layer, e] += int64((union[e // 64] >> uint64(e % 64)) & uint64(1))
+
+
+@njit(
+    "UniTuple(float64, 2)(int64, int64, boolean, int64[:, ::1], int64[::1], int64[::1], int64[::1], int64, uint64[:, :, ::1], "
+    "uint64[:, :, ::1], int64[:, ::1], uint64[::1], int64[:, ::1])",
+    cache=True,
+    nogil=True,
+)
+def exact_shares(  # type: ignore[no-untyped-def]
+    layer, at, is_group, requests, state, members, takes, n_members, masks, blocks, first_rows, union, touches
+):
+    """Shares of a MoE layer's experts that iteration `at` touches: by the decodes, and with the prompt batch where it has it.
+
+    requests, state: see serving_state.py; members, takes: of the batch; union: (words,) scratch; touches: counted.
+    """
+    union[:] = uint64(0)
+    r = state[OLDEST]
+    while r >= 0:  # the input of a decode is the last token it made
+        position = requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
+        add_row(masks, first_rows[0, r] + position, layer, union)
+        r = requests[r, NEWER]
+    decodes = share_of(union, touches.shape[1])
+    if is_group:
+        for j in range(n_members):
+            r = members[j]
+            add_slice(masks, blocks, first_rows[0, r], first_rows[1, r], requests[r, POSITION], takes[j], layer, union)
+    count_touches(union, layer, touches)
+    return decodes, share_of(union, touches.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.serving import SCHEDULERS, Layered
+from policies.serving import SCHEDULERS, Layered, scheduler_named
 from policies.serving.groups import group_start, n_groups, split, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
@@ -58,6 +58,14 @@ def test_layers_are_split_evenly_the_first_groups_longer(n_layers: int, n: int, 
 def test_split_refuses_empty_groups() -> None:
     with pytest.raises(ValueError, match="5 groups do not split 4 layers"):
         split(4, 5)
+
+
+def test_schedulers_by_name() -> None:
+    assert scheduler_named("layered", n_max=12) == Layered(n_max=12)
+    with pytest.raises(ValueError, match="scheduler 'sarathi' is unknown; choose static, orca, chunked, layered"):
+        scheduler_named("sarathi")
+    with pytest.raises(ValueError, match="scheduler chunked has no field 'n_max'; it has chunk_tokens"):
+        scheduler_named("chunked", n_max=2)
 
 
 def test_named_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,14 @@ def test_runs_are_byte_identical(qwen: CostTables) -> None:
     assert all(a.iterations[name].tobytes() == b.iterations[name].tobytes() for name in a.iterations)
 
 
+def test_runners_do_not_matter(qwen: CostTables) -> None:
+    def finish(seed: int) -> bytes:
+        return serve(synthetic("arxiv", 1.3, seed, n=200), Layered(), qwen).finish_s.tobytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(finish, range(8))) == [finish(seed) for seed in range(8)]
+
+
 def test_one_group_is_orca_where_nothing_is_cut(qwen: CostTables) -> None:
     requests = some(2, n=30, rate=0.5)
     assert requests.n_prompt_tokens.max() < 8192
@@ -238,6 +247,21 @@ def test_disaggregated_is_two_engines_in_series() -> None:
     assert alone.finish_s[0] == pytest.approx(alone.ttft_s[0] + 1000 * 98304 / 300e9 + alone.decode.busy_s)
     ends = serve_disaggregated(one(1000, 1), Disaggregated(), cost, cost)
     assert ends.decode is None
+
+
+def test_disaggregated_decodes_that_lose_their_kv_are_processed_again_there() -> None:
+    cost = both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100")[0]
+    n_restarts = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        requests = Requests(np.sort(rng.random(30)) * 0.1, rng.integers(1, 400, 30), rng.integers(1, 60, 30))
+        longest = int((-(-(requests.n_prompt_tokens + requests.n_output_tokens - 1) // 16)).max())
+        run = serve_disaggregated(requests, Disaggregated(100), cost, cost, Limits(kv_blocks=longest + 3))
+        assert run.decode is not None
+        assert np.all(run.finish_s >= run.prefill.first_token_s)
+        assert run.decode.n_prefilled == run.decode.n_lost_tokens
+        n_restarts += int(run.decode.n_restarts.sum())
+    assert n_restarts > 0
 
 
 def test_layered_loses_on_a_dense_model() -> None:

@@ -74,7 +74,11 @@ def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
     prefill, decode = curves.tables(GEOMETRY)
     assert prefill.shape[1] == decode.shape[1] == len(GEOMETRY.moe_layers)
     assert prefill[1].tolist() == decode[1].tolist() == [0.25] * 3
-    assert curves.outside(GEOMETRY) == ""
+    assert curves.outside(GEOMETRY) == "coverage of more than 32 prefill and 64 decode tokens goes beyond the tape"
+    assert np.all(np.diff(prefill, axis=0) >= 0)
+    assert np.all(np.diff(decode, axis=0) >= 0)
+    assert prefill.max() <= 1.0
+    assert prefill[33] == pytest.approx(prefill[32], rel=0.02), "no step where the recording ends"
     moved = curves.tables(QWEN)[1]
     assert moved.shape[1] == 1
     assert moved[1, 0] == pytest.approx(8 / 128)
@@ -83,6 +87,17 @@ def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
     assert cost.moe_of.tolist() == [-1, 0, 1, 2]
     requests = Requests(np.zeros(2), np.array([30, 20]), np.array([9, 5]))
     assert serve(requests, Layered(n_max=2, n_lg_rule="fixed"), cost).expert_bytes > 0
+
+
+def test_a_curve_goes_on_where_the_recording_ends() -> None:
+    short, long = (RecordedCurves.of(make_trace(geometry=WIDE, n_prompt=n)).tables(WIDE)[0].mean(axis=1) for n in (16, 250))
+    assert short[128] == pytest.approx(long[128], rel=0.12)
+    assert short[128] > 1.5 * short[16]
+
+
+def test_a_tape_with_too_little_prefill_is_refused() -> None:
+    with pytest.raises(ValueError, match="routing of 2 prefill tokens at most; a curve needs 4"):
+        RecordedCurves.of(make_trace(n_prompt=3))
 
 
 def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:

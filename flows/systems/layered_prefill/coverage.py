@@ -41,6 +41,20 @@ def coverage_rows(store: Store, correlation: float) -> list[dict[str, Any]]:
     return rows
 
 
+def error_lines(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """A line per tape or paper and kind of token: mean error of each form over all numbers of tokens, all layers together."""
+    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if row["recorded_err_frac"] is not None and row["layer_band"] == "all":
+            of = errors.setdefault((row["source"], row["tokens_of"]), {})
+            of.setdefault(row["form"], []).append(abs(row["recorded_err_frac"]))
+    return [
+        f"coverage by {tokens_of} tokens of {source}, mean error: "
+        + ", ".join(f"{form} {100 * np.mean(of):.1f} %" for form, of in forms.items() if any(of))
+        for (source, tokens_of), forms in errors.items()
+    ]
+
+
 def forms_at(published: PublishedCoverage, geometry: Geometry, tokens_of: str, n_tokens: Floats) -> dict[str, Floats]:
     """Shares touched by n_tokens (m,) as the closed forms state them for a model; beyond their tables the last one holds."""
     found = {}

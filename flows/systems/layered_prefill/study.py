@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
+from flows.console import note
 from flows.systems.layered_prefill import traces
 from flows.systems.layered_prefill.answers import answers
-from flows.systems.layered_prefill.coverage import coverage_rows
+from flows.systems.layered_prefill.coverage import coverage_rows, error_lines
 from flows.systems.layered_prefill.points import of_job
 from flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
 from flows.workers import each, pool_of
@@ -31,19 +32,19 @@ def run(
     chosen: Settings | None = None,
     runner: str = "processes",
     workers: int | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = note,
 ) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left out."""
+    """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left
+    out, and how far each form of coverage is off."""
     study = chosen or settings()
     wanted = jobs(study)
-    total = len(wanted)
     replayed, missing = traces.jobs(store, study)
     for line in missing:
         say(line)
-    total += len(replayed)
+    numbered = list(enumerate([*wanted, *replayed]))
+    total = len(numbered)
     progress(0, total, "")
     points: dict[int, pl.DataFrame] = {}
-    numbered = list(enumerate([*wanted, *replayed]))
     for n_done, ((number, job), path) in enumerate(
         each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)
     ):
@@ -52,7 +53,10 @@ def run(
     made = answers(store, study, wanted, [points[number] for number in range(len(wanted))])
     write_rows(store, "answers", made, of=NAME)
     correlation = serving_constants.load("h100x2").constants.prefill_correlation
-    write_rows(store, "coverage_points", coverage_rows(store, correlation), of=NAME)
+    covered = coverage_rows(store, correlation)
+    write_rows(store, "coverage_points", covered, of=NAME)
+    for line in error_lines(covered):
+        say(line)
     return made
 
 
