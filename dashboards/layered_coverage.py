@@ -47,7 +47,7 @@ def coverage_part(connection: duckdb.DuckDBPyConnection, size: int) -> Part:
                 "Share of a layer's experts that n tokens touch. Independent: every token draws its experts afresh. Recorded: "
                 "as the tape routed its tokens, mean over the layers of a band. The paper's Table 1 was measured on "
                 "Qwen3-30B-A3B; for another model it is moved there through the number of effectively independent tokens. "
-                "Bands: as recorded with the row.",
+                "Bands: the least and the most of the layers.",
                 NO_COVERAGE,
             ),
         ),
@@ -112,7 +112,7 @@ def _coverage_chart(start: str, lines: Sequence[str]) -> alt.FacetChart:
         "n_tokens:Q",
         title="tokens together (log scale)",
         scale=scale,
-        axis=alt.Axis(format=",.0f", values=[2**n for n in range(16)], labelOverlap=True),
+        axis=alt.Axis(format=",.0f", values=[2**n for n in range(16)], labelOverlap="greedy"),
     )
     y = alt.Y("covered:Q", title="experts touched (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     recorded = [name for name in lines if name.startswith("recorded")]
@@ -120,7 +120,7 @@ def _coverage_chart(start: str, lines: Sequence[str]) -> alt.FacetChart:
     spare = [theme.BLUE, theme.SKY, theme.GREEN, theme.PURPLE, theme.ORANGE]
     colours |= {name: spare[n % len(spare)] for n, name in enumerate(name for name in lines if name not in colours)}
     dashes = {name: [1, 0] if name in recorded or name.startswith("the paper") else [6, 4] for name in lines}
-    legend = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1)
+    legend = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0)
     colour = alt.Color("line:N", scale=alt.Scale(domain=list(lines), range=[colours[name] for name in lines]), legend=legend)
     dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=list(lines), range=[dashes[name] for name in lines]), legend=legend)
     tips = [
