@@ -24,6 +24,7 @@ FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "t
 PARTS = {"moe": "MoE", "attention": "attention", "dense": "dense", "communication": "communication", "other": "other"}
 PART_COLOURS = (theme.VERMILLION, theme.ORANGE, theme.BLUE, theme.PURPLE, theme.QUIET)
 PAPER, ALL_LAYERS = "layered_prefill", "all"  # as rows name a source and a band
+BANDS = {ALL_LAYERS: 0, "first third": 1, "middle third": 2, "last third": 3}
 PROMPT = "one prompt"  # the series
 TOKENS_OF = {"decode": "decode: tokens of different requests", "prefill": "prefill: consecutive tokens of one prompt"}
 
@@ -65,11 +66,12 @@ def _named(found: pl.DataFrame, size: int) -> pl.DataFrame:
         line=pl.format("{}{}", pl.col("form").replace(FORMS), _band()),
         panel=pl.col("tokens_of").replace(TOKENS_OF),
         place=pl.col("form").replace_strict(order, default=len(order), return_dtype=pl.Int64),
+        depth=pl.col("band").replace_strict(BANDS, default=len(BANDS), return_dtype=pl.Int64),
         is_paper=pl.col("source") == PAPER,
     )
-    told = told.sort("is_paper", "routed", "place", "line", "tokens_of", "n_tokens", descending=[True, *[False] * 5])
+    told = told.sort("is_paper", "routed", "place", "depth", "line", "tokens_of", "n_tokens", descending=[True, *[False] * 6])
     kept = told["routed"].unique(maintain_order=True).head(size)
-    return told.filter(pl.col("routed").is_in(kept.implode())).drop("is_paper", "source")
+    return told.filter(pl.col("routed").is_in(kept.implode())).drop("is_paper", "source", "depth")
 
 
 def _band() -> pl.Expr:
