@@ -102,7 +102,7 @@ def _panel(setting: str, labels: Sequence[str], column: str, words: str, place: 
         + "})[datum.part]",
         place=f"indexof({list(PARTS)}, datum.part)",
     )
-    x = alt.X("mj:Q", title=f"energy {words} (mJ)", stack="zero", axis=alt.Axis(format=",~g", tickCount=6))
+    x = alt.X("mj:Q", title=f"energy {words} (mJ)", stack="zero", axis=alt.Axis(format=",.0f", tickCount=6))
     scale = alt.Scale(domain=[said for said, _ in PARTS.values()], range=[colour for _, colour in PARTS.values()])
     colour = alt.Color("words:N", scale=scale, legend=LEGEND)
     tips = [
