@@ -22,6 +22,7 @@ from flows.serving_options import (
     SeqsOption,
     ServedOption,
     TbtOption,
+    TimesOption,
     TtftOption,
     WeightsOption,
     WorkloadOption,
@@ -54,6 +55,7 @@ def simulate(
     max_seqs: SeqsOption = 256,
     coverage: CoverageOption = "paper_table",
     expert_format: WeightsOption = "bf16",
+    expert_times: TimesOption = "fitted",
     prefix_cache: PrefixOption = False,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
@@ -81,7 +83,7 @@ def simulate(
     place = Store(store)
     point = point_of(
         scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, prefix_cache, fit,
+        expert_format, expert_times, prefix_cache, fit,
     )  # fmt: skip
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
@@ -114,6 +116,7 @@ def capacity(
     max_seqs: SeqsOption = 256,
     coverage: CoverageOption = "paper_table",
     expert_format: WeightsOption = "bf16",
+    expert_times: TimesOption = "fitted",
     prefix_cache: PrefixOption = False,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
@@ -138,7 +141,7 @@ def capacity(
     place = Store(store)
     point = point_of(
         scheduler, param, model, hardware, workload, arrival, 1.0, cv, None, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, prefix_cache, fit,
+        expert_format, expert_times, prefix_cache, fit,
     )  # fmt: skip
     if point.arrival == "at_once":
         raise ValueError("--arrival at_once has no rate to search for; choose poisson, gamma or trace")

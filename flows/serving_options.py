@@ -66,6 +66,10 @@ CoverageOption = Annotated[
     ),
 ]
 WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, int8-g32, int4, mxfp4.")]
+TimesOption = Annotated[
+    str,
+    typer.Option("--expert-times", help="fitted (the constants'), or measured: timed kernels of the machine's GPU."),
+]
 PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
 
 
@@ -84,6 +88,7 @@ def point_of(
     max_seqs: int,
     coverage: str,
     expert_format: str,
+    expert_times: str,
     prefix_cache: bool,
     fit: str,
 ) -> Point:
@@ -115,6 +120,7 @@ def point_of(
         max_seqs=max_seqs,
         coverage=coverage,
         expert_format=expert_format,
+        expert_times=expert_times,
         prefix_cache=prefix_cache,
     )
 

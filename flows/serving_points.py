@@ -174,7 +174,7 @@ def rows_of(study: str, series: str, measured: Measured) -> dict[str, list[dict[
 
 def _params(point: Point) -> dict[str, Any]:
     """Of the scheduler, defaults included, and what else is not the default."""
-    more = {name: getattr(point, name) for name in ("constants", "kv_blocks", "expert_format", "n_requests")}
+    more = {name: getattr(point, name) for name in ("constants", "kv_blocks", "expert_format", "expert_times", "n_requests")}
     plain = Point(scheduler=point.scheduler)
     return vars(scheduler_of(point.scheduler, point.params)) | {n: v for n, v in more.items() if v != getattr(plain, n)}
 

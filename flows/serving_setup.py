@@ -10,20 +10,25 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from flows.estimates import fits_of
 from flows.grid import load_hardware, load_trace
 from flows.names import unknown
 from flows.own_policy import convert
-from hw import serving_constants
+from hw import calibrate, serving_constants
+from hw.spec import HardwareSpec
 from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
 from replay.prefix_cache import cached_tokens
 from replay.serving import Limits
 from replay.serving_cost import CostTables, cost_tables
 from replay.serving_coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
+from replay.serving_experts import expert_times
 from replay.serving_masks import ExpertMasks, masks_of
 from replay.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
 from warehouse import models
+from warehouse.geometry import Geometry
 from warehouse.load import claims
 from warehouse.tape import Store
 
@@ -31,6 +36,7 @@ NAMES = (*SCHEDULERS, "disaggregated")
 COVERAGES = ("paper_table", "independent", "full", "recorded")
 ARRIVALS = ("poisson", "gamma", "trace", "at_once")
 ONE_PROMPT = "prompt-"  # a workload of one prompt of so many tokens that asks for one token
+EXPERT_TIMES = ("fitted", "measured")
 COLUMNS = ("arrival_s", "n_prompt_tokens", "n_output_tokens")
 
 
@@ -39,7 +45,8 @@ class Point(BaseModel):
 
     scheduler: a name with its fields in `params`. workload: a data set of replay/workload.py, `prompt-8192`, a CSV of COLUMNS, or
     a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed.
-    coverage: one of COVERAGES, or a tape whose curves are taken. constants: of the fit, replaced.
+    coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
+    of the machine's GPU. constants: of the fit, replaced.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,6 +65,7 @@ class Point(BaseModel):
     prefix_cache: bool = False
     coverage: str = "paper_table"
     expert_format: str = "bf16"
+    expert_times: str = "fitted"
     constants: dict[str, float] = {}
     kv_blocks: int | None = None
     max_seqs: int = 256
@@ -107,7 +115,8 @@ def engine_of(store: Store, point: Point) -> Engine:
     geometry = models.load(point.model).geometry
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
-    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, by_layer=exact)
+    times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
+    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, by_layer=exact, expert_times=times)
     outside = [cost.outside] if cost.outside else []
     if machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
@@ -115,6 +124,18 @@ def engine_of(store: Store, point: Point) -> Engine:
         outside.append(f"constants were fitted with {fit.model}")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
     return Engine(cost, Limits(point.max_seqs, point.kv_blocks), fit.length_scale, masks, tuple(outside))
+
+
+def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArray[np.float64]:
+    """Times of measured kernels. Raises ValueError where the machine's GPU, or these weights, were never measured."""
+    if point.expert_times not in EXPERT_TIMES:
+        raise unknown("source of expert times", point.expert_times, EXPERT_TIMES)
+    fits = fits_of(machine, calibrate.known())
+    if "moe" not in fits:
+        raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
+    if point.expert_format != "bf16":
+        raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
+    return expert_times(geometry, machine, fits["moe"])
 
 
 def _coverage(store: Store, name: str, correlation: float) -> Coverage:

@@ -63,6 +63,7 @@ def test_what_lies_outside_is_said(tokentape: Cli):
         ("--workload", "sharegpt", "--rate", "2", "--coverage", "independent"),
         ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
         ("--rate", "1", "--fit", "h100x2-long-context"),
+        ("--rate", "1", "--expert-times", "measured"),
     ],
 )
 def test_every_kind_of_point_runs(tokentape: Cli, arguments):
@@ -136,6 +137,9 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
         (("--rate", "1", "--cv", "2", "--arrival", "poisson"), "--cv 2 goes with --arrival gamma"),
         (("--rate", "1", "--arrival", "sometimes"), "unknown arrival 'sometimes'"),
         (("--rate", "1", "--slo-ttft", "3"), "--slo-ttft and --slo-tbt go together"),
+        (("--rate", "1", "--expert-times", "guessed"), "unknown source of expert times"),
+        (("--rate", "1", "--expert-times", "measured", "--weights", "int4"), "not of int4"),
+        (("--rate", "1", "--expert-times", "measured", "--model", "qwen3-8b"), "has no experts"),
         (("--rate", "1", "--coverage", "guess"), "coverage 'guess' is none of"),
         (("--rate", "1", "--fit", "nope"), "no such file of serving constants"),
         (("--rate", "1", "--model", "nope"), "no model 'nope'"),
