@@ -29,7 +29,7 @@ class Control:
     name: str
     title: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    kind: str = "menu"  # or "slider": its values in the order of the choices
+    kind: str = "menu"  # or "slider": its values are numbers, from the least to the most
 
 
 @dataclass(frozen=True)

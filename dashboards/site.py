@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import experts, hardware, index, shell, slicemoe, validation
+from dashboards import experts, hardware, index, layered, shell, slicemoe, validation
 from dashboards.shell import Page
 from warehouse.sql import BadWarehouse, connect, one_line
 
@@ -24,6 +24,7 @@ TOPICS: dict[str, tuple[str, Topic]] = {
     hardware.FILE: (hardware.TITLE, hardware.page),
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
+    layered.FILE: (layered.TITLE, layered.page),
 }
 
 

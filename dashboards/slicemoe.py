@@ -7,6 +7,7 @@ import re
 import duckdb
 import polars as pl
 
+from dashboards import claims as stated
 from dashboards import slicemoe_live as measured
 from dashboards import slicemoe_live_rows as live_rows
 from dashboards import slicemoe_live_words as live_words
@@ -25,7 +26,7 @@ LEAD = (
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many live setups, fidelity setups and tapes it carries."""
-    claims, paper = words.claims(rows.claims(connection)), rows.paper_gains(connection)
+    claims, paper = stated.rows(connection, "slicemoe"), rows.paper_gains(connection)
     names = dict(paper.select("model", "name").unique().iter_rows())
     all_gains = rows.gains(connection)
     gains, sweeps = words.gains(all_gains, paper), words.swept(rows.sweeps(connection))

@@ -1,4 +1,4 @@
-"""The SliceMoE page's sentences on claims and replays, computed from the rows its charts show."""
+"""The SliceMoE page's sentences on replays, computed from the rows its charts show."""
 
 from __future__ import annotations
 
@@ -7,37 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from dashboards.answers import percent, significant
+from dashboards.answers import percent
 from dashboards.slicemoe_rows import MATCHED_FRAC
 from dashboards.units import joined, quantity
-
-NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
-
-
-def claims(rows: pl.DataFrame) -> str:
-    """How near the fitted, the predicted and the other answers are, which bounds hold, and what has no answer."""
-    answered = rows.drop_nulls("replay")
-    values, bounds = answered.filter(pl.col("bound") == ""), answered.filter(pl.col("bound") != "")
-    said = []
-    for role, words in (("calibrate", "fitted"), ("predict", "predicted"), ("report", "reported only")):
-        of_role = values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs())
-        for worst in of_role.tail(1).to_dicts():
-            near = of_role.filter(pl.col("error").abs() <= NEAR_FRAC).height
-            said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'])}, {_named(worst)})")
-    near_said = f"Within {percent(NEAR_FRAC, 0)} of the paper: {joined(said)}. " if said else ""
-    held = f"{bounds.filter('holds').height} of {bounds.height} bounds hold. " if not bounds.is_empty() else ""
-    return near_said + held + unanswered(rows)
-
-
-def unanswered(rows: pl.DataFrame) -> str:
-    """What the study does not speak to, by quantity."""
-    without = rows.filter(pl.col("replay").is_null())
-    if without.is_empty():
-        return ""
-    kinds = without.group_by("quantity").len().sort(["len", "quantity"], descending=[True, False]).rows()
-    said = f"{without.height} of {rows.height} numbers have no answer: {joined([f'{name} ({n})' for name, n in kinds])}"
-    unprinted = without.filter(pl.col("paper").is_null()).height
-    return f"{said}" + (f"; for {unprinted} of them the paper prints no value." if unprinted else ".")
 
 
 def flash(rows: pl.DataFrame) -> str:
@@ -119,23 +91,6 @@ def warmups(rows: pl.DataFrame) -> str:
         f"Over the first {rows['steps'][0]} steps a cache warmed by PCW takes {joined(said)} than an empty one{paper}. "
         f"By energy, best first: {order}."
     )
-
-
-def signed(error: float) -> str:
-    """A relative error with its sign; a zero has none."""
-    text = f"{100 * error:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
-
-
-def written(value: float, unit: str) -> str:
-    """A number of the paper, or ours for it, with its unit."""
-    if unit in ("fraction", "percent"):
-        return percent(value if unit == "fraction" else value / 100)
-    return f"{significant(value)} {'×' if unit == 'x' else unit}"
-
-
-def _named(row: Mapping[str, Any]) -> str:
-    return f"{row['quantity']}, {row['model'] or row['setting']}"
 
 
 def _times(row: Mapping[str, Any]) -> str:

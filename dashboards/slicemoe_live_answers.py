@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from dashboards.answers import percent, significant
-from dashboards.slicemoe_answers import signed
+from dashboards.claims import signed
 from dashboards.units import joined
 
 HARDLY_MISSES_FRAC = 0.03  # below, a high-bit cache leaves a sliced one nothing to save

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from dashboards import claims as stated
+from dashboards import claims_chart
 from dashboards import slicemoe_answers as answers
 from dashboards import slicemoe_charts as charts
 from dashboards import slicemoe_words as words
@@ -25,8 +27,8 @@ def claims(found: pl.DataFrame) -> Figure:
     return Figure(
         "claims",
         "How near are our numbers to the paper's?",
-        charts.claims() if is_answered else None,
-        {"": answers.claims(found)} if is_answered else {},
+        claims_chart.ratios() if is_answered else None,
+        {"": stated.answer(found)} if is_answered else {},
         (),
         f"{SEEDS} Calibrated numbers were fitted, so their nearness proves nothing; predicted ones were never looked at. A "
         "number that the paper states as a bound has words only. Numbers without an answer need the real models' weights.",

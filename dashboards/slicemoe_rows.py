@@ -1,4 +1,4 @@
-"""What the SliceMoE page asks of the warehouse about claims and replays: one SQL question per function, with the charts' names.
+"""What the SliceMoE page asks of the warehouse about replays: one SQL question per function, with the charts' names.
 
 Every function takes an open read-only DuckDB connection and returns a polars frame; fractions stay fractions. `low` and `high`
 are the least and the most of the seeds.
@@ -10,17 +10,6 @@ import duckdb
 import polars as pl
 
 MATCHED_FRAC = 0.95  # kept gate mass at which the study reads its sweeps (flows/systems/slicemoe/study.toml)
-
-# A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
-# published number to be near to; their answers are the fidelity figure's.
-_CLAIMS = """
-select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
-    c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error, coalesce(how, '') as how,
-    case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
-        then '>=' else '' end as bound
-from claims c left join answers a using (claim_id)
-where paper = 'slicemoe' and location <> 'project' order by claim_id, mode
-"""
 
 # tau is text, empty where the precision has none: menus and charts compare texts. A router other than Cache-Prior names the line.
 _SWEPT = """
@@ -113,11 +102,6 @@ select model, warmup, budget, gb, strength, steps, metric, avg(ratio) as ratio, 
     count(*) as seeds
 from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
 """
-
-
-def claims(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Every number of the paper, with the study's answer where there is one; bound: <= or >= where the paper states no value."""
-    return connection.sql(_CLAIMS).pl()
 
 
 def gains(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:

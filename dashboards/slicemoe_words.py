@@ -1,15 +1,11 @@
-"""Claims and replays of the SliceMoE page as people say them: names for configurations and models, the words beside a chart."""
+"""Replays of the SliceMoE page as people say them: names for configurations and models, the words beside a chart."""
 
 from __future__ import annotations
-
-import re
-from typing import Any
 
 import polars as pl
 from polars import selectors
 
 from dashboards import slicemoe_charts as charts
-from dashboards.slicemoe_answers import signed, written
 
 CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC", "dbsc + pcw": "DBSC + PCW", "cumsum": "Cumsum", "cache_prior": "Cache-Prior"}
 ROUTERS = {"cache_prior": "Cache-Prior", "max_rank": "Max-Rank", "cumsum": "Cumsum", "buddy": "BuddyMoE", "lru": "LRU"}
@@ -18,44 +14,6 @@ SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no 
 BOTH = "low-bit and AMAT"
 DIGITS = 5  # of a drawn number
 EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constraint starts to act
-RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
-SAID = ("claim", "said_paper", "said_replay", "said_error")
-
-
-def claims(claims: pl.DataFrame) -> pl.DataFrame:
-    """Claims with their words: fitted ones first."""
-    is_below = pl.col("replay") <= pl.col("paper")
-    holds = pl.when(pl.col("bound") == "<=").then(is_below).otherwise(pl.col("replay") >= pl.col("paper"))
-    place = pl.col("role").replace_strict({role: n for n, role in enumerate(charts.ROLES)}, default=len(charts.ROLES))
-    quantity_said = pl.col("quantity").str.replace("^decode ", "").str.replace("^dram", "DRAM").str.replace("speedup", "speed-up")
-    told = claims.with_columns(quantity_said, place=place, holds=holds.fill_null(False)).sort("place", "claim_id")
-    is_value, paper = pl.col("bound") == "", pl.col("paper")
-    told = told.with_columns(
-        [pl.when(is_value).then(pl.col(name) / paper).alias(alias) for name, alias in RATIOS.items()],
-        order=pl.int_range(pl.len()),
-        role_words=pl.col("role").replace({role: look[0] for role, look in charts.ROLES.items()}),
-    )
-    words = [_claim_words(row) for row in told.to_dicts()]
-    return told.with_columns(pl.DataFrame(words, schema=dict.fromkeys(SAID, pl.String)))
-
-
-def _claim_words(row: dict[str, Any]) -> dict[str, str]:
-    """A claim in two lines, and what the columns beside it say."""
-    paper, replay, low, high = (
-        "" if row[n] is None else written(row[n], row["unit"]) for n in ("paper", "replay", "low", "high")
-    )
-    at_most = ", at most" if row["statistic"] == "max" else ""
-    where = re.sub(r"^secondary source \((.*)\)$", r"\1", row["location"])
-    where = where if where.startswith("arXiv") else f"section {where}"
-    head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
-    sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
-    error = "" if row["error"] is None else signed(row["error"])
-    return {
-        "claim": f"{head}|{row['setting']} ({where})",
-        "said_paper": sign + paper,
-        "said_replay": f"{replay} ({low} to {high})" if low else replay,
-        "said_error": ("holds" if row["holds"] else "fails") if sign else error,
-    }
 
 
 def gains(found: pl.DataFrame, paper: pl.DataFrame) -> pl.DataFrame:

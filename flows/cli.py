@@ -22,6 +22,8 @@ from flows import (
     commands_models,
     commands_quantise,
     commands_replay,
+    commands_serving,
+    commands_serving_fit,
     commands_store,
     commands_synthesize,
     commands_warehouse,
@@ -80,6 +82,7 @@ app.command("capture")(commands_capture.capture)
 app.add_typer(importers, name="import")
 importers.command("bigmoe")(commands_capture.import_bigmoe)
 importers.command("vllm")(commands_capture.import_vllm)
+importers.command("requests")(commands_capture.import_requests)
 app.command("synthesize")(commands_synthesize.synthesize)
 app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
@@ -88,6 +91,8 @@ app.command("replay")(commands_replay.replay)
 app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)
+app.command("simulate")(commands_serving.simulate)
+app.command("capacity")(commands_serving.capacity)
 app.add_typer(models, name="models")
 models.command("list")(commands_models.models_list)
 models.command("show")(commands_models.models_show)
@@ -100,6 +105,7 @@ app.command("step")(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
+calibrate.command("serving")(commands_serving_fit.calibrate_serving)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("claims")(commands_claims.claims)

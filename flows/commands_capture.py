@@ -128,6 +128,59 @@ def import_vllm(
     _report(Store(store), convert(file, config, Store(store)))
 
 
+def import_requests(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or JSONL, also packed (.gz).", show_default=False)],
+    form: Annotated[
+        str | None,
+        typer.Option("--form", help="azure, mooncake or csv. [default: by the name and the columns of FILE]", show_default=False),
+    ] = None,
+    arrival: Annotated[str, typer.Option("--arrival", help="Column of a CSV: seconds, or a date and time.")] = "arrival_s",
+    prompt: Annotated[str, typer.Option("--prompt", help="Column of a CSV: prompt tokens.")] = "n_prompt_tokens",
+    output: Annotated[str, typer.Option("--output", help="Column of a CSV: output tokens.")] = "n_output_tokens",
+    store: StoreOption = None,
+) -> None:
+    """Import when requests came and how long they were: Azure 2023 (CSV), Mooncake (JSONL), or any CSV. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import requests AzureLLMInferenceTrace_code.csv
+      tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
+      tokentape simulate --workload TRACE --scheduler layered --rate 2
+    """
+    from capture.importers import request_traces
+    from flows.names import unknown
+    from warehouse.tape import Store
+
+    place = Store(store)
+    name = form or _form(file)
+    if name not in ("azure", "mooncake", "csv"):
+        raise unknown("form of requests", name, ("azure", "mooncake", "csv"))
+    if name == "azure":
+        trace_id = request_traces.import_azure(file, place)
+    elif name == "mooncake":
+        trace_id = request_traces.import_mooncake(file, place)
+    else:
+        trace_id = request_traces.import_request_csv(file, place, arrival, prompt, output)
+    _report(place, trace_id)
+
+
+def _form(file: Path) -> str:
+    """Of a file of requests, by its name and its first line."""
+    import gzip
+
+    from capture.importers.request_traces import AZURE
+
+    if ".jsonl" in file.suffixes:
+        return "mooncake"
+    opener = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(file, "rt", encoding="utf-8", errors="replace") as lines:
+            header = lines.readline()
+    except (EOFError, gzip.BadGzipFile):  # the importer says what is wrong with it
+        return "csv"
+    return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
+
+
 def _report(store: Any, trace_id: str) -> None:
     """The trace id on stdout, what looks wrong about the trace on stderr."""
     from flows.console import note

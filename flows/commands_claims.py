@@ -36,12 +36,14 @@ def claims(
 
     if format not in ("table", "json"):
         raise ValueError(f"unknown format {format!r}; known: table, json")
+    paper = paper.replace("-", "_")  # papers are named in claim ids, studies as words are
+    of_study = paper.replace("_", "-")
     stated = [row for row in published().to_pylist() if row["paper"] == paper]
     if not stated:
         raise unknown("paper", paper, {row["paper"] for row in published().to_pylist()})
-    answers = [row for row in read_rows(Store(store), "answers") if row["study"] == paper]
+    answers = [row for row in read_rows(Store(store), "answers") if row["study"] == of_study]
     if not answers:
-        raise ValueError(f"no study of {paper} in this store; run `tokentape study {paper}` first")
+        raise ValueError(f"no study of {paper} in this store; run `tokentape study {of_study}` first")
     rows = [_row(claim, answer) for claim in stated for answer in _of(claim, answers)]
     if format == "json":
         print(json.dumps(rows, indent=1))
@@ -56,8 +58,15 @@ def claims(
         for r in sorted(answered, key=lambda row: row["role"])
     ]
     columns = ("role", "metric", "setting", "paper", "replay", "over seeds", "error", "mode")
-    print_table(f"{paper}: {len(answered)} of {len(stated)} claims", columns, shown, numbers=("paper", "replay", "error"))
-    note(f"{len(stated) - len(answered)} claims have no value here: they need the real models (--format json lists them)")
+    print_table(
+        f"{paper}: {len({row['claim_id'] for row in answered})} of {len(stated)} claims",
+        columns,
+        shown,
+        numbers=("paper", "replay", "error"),
+    )
+    n_without = len(stated) - len({row["claim_id"] for row in answered})
+    if n_without:
+        note(f"{n_without} claims have no value here: they need the real models (--format json lists them)")
 
 
 def _of(claim: dict[str, Any], answers: list[dict[str, Any]]) -> list[dict[str, Any] | None]:

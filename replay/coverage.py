@@ -39,6 +39,13 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
     decode: one token each of as many requests as possible, a request again only when all are in. prefill: consecutive tokens of
     one prompt. Raises ValueError where the tape has no tokens of the phase.
     """
+    curves = recorded_by_layer(trace, phase, seed)
+    mean = np.asarray(np.mean([curve.distinct for curve in curves], axis=0), np.float64)
+    return Curve(phase, curves[0].n_tokens, mean)
+
+
+def recorded_by_layer(trace: Trace, phase: str, seed: int = 0) -> tuple[Curve, ...]:
+    """The same for every MoE layer, as far as all of them reach."""
     of_phase = trace.pass_kind[trace.row_pass] == PHASES[phase]
     if not of_phase.any():
         raise ValueError(f"tape {trace.trace_id} routes no token in {phase}")
@@ -46,8 +53,8 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
     n_layers = len(trace.geometry.moe_layers)
     curves = [_of_layer(trace, np.flatnonzero(of_phase & (trace.row_layer == layer)), phase, rng) for layer in range(n_layers)]
     n_points = min(map(len, curves))
-    mean = np.asarray(np.mean([curve[:n_points] for curve in curves], axis=0), np.float64)
-    return Curve(phase, np.asarray(2.0 ** np.arange(n_points), np.float64), mean)
+    n_tokens = np.asarray(2.0 ** np.arange(n_points), np.float64)
+    return tuple(Curve(phase, n_tokens, np.asarray(curve[:n_points], np.float64)) for curve in curves)
 
 
 def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> list[float]:

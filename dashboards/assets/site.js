@@ -15,6 +15,9 @@ function optionsOf(index) {
   return [...new Set(page.choices.filter(fits).map((row) => row[name]))];
 }
 
+// A slider runs from the least to the most, whichever value comes first in the choices and is where it opens.
+const alongSlider = (options) => options.toSorted((a, b) => a - b);
+
 // Every control offers what exists together with those before it; a choice that no longer exists falls back to the first.
 function fillControls() {
   page.controls.forEach(({ name, labels }, index) => {
@@ -24,7 +27,7 @@ function fillControls() {
     const words = labels[chosen[name]] ?? chosen[name];
     if (element.type === "range") {
       element.max = options.length - 1;
-      element.value = options.indexOf(chosen[name]);
+      element.value = alongSlider(options).indexOf(chosen[name]);
       element.ariaValueText = element.nextElementSibling.value = words;
     } else {
       const entry = (value) => new Option(labels[value] ?? value, value, false, value === chosen[name]);
@@ -88,7 +91,7 @@ async function draw(name, { spec }) {
 // A menu tells of a change once or twice, a slider while it is dragged.
 function choose({ target }) {
   const index = page.controls.findIndex(({ name }) => name === target.name);
-  const value = target.type === "range" ? optionsOf(index)[target.value] : target.value;
+  const value = target.type === "range" ? alongSlider(optionsOf(index))[target.value] : target.value;
   if (chosen[target.name] === value) return;
   chosen[target.name] = value;
   fillControls();

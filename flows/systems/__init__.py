@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-SYSTEMS = {"slicemoe": "flows.systems.slicemoe.study"}
+SYSTEMS = {
+    "layered-prefill": "flows.systems.layered_prefill.study",
+    "slicemoe": "flows.systems.slicemoe.study",
+}

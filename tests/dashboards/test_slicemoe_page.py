@@ -70,7 +70,9 @@ def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
 
 
 def test_a_bound_has_words_and_no_mark(connection: duckdb.DuckDBPyConnection) -> None:
-    rows = slicemoe.page(connection, 16).data["claims"].filter(pl.col("bound") != "").sort("claim_id")
+    page = slicemoe.page(connection, 16)
+    assert "replay (least to most of seeds)" in page.figures[0].chart.to_json()  # type: ignore[union-attr]
+    rows = page.data["claims"].filter(pl.col("bound") != "").sort("claim_id")
     assert rows["ratio"].to_list() == [None, None]
     assert rows.select("said_paper", "said_replay", "said_error").rows() == [
         ("≥ 2.00 experts", "1.00 experts (0.900 experts to 1.10 experts)", "fails"),

@@ -1,0 +1,130 @@
+"""The serving engine: simulated requests and iterations per CPU second, and the memory of a million requests.
+
+The peer is the same engine in plain Python, for chunked prefill of a model whose layers are all alike: lists and floats, an
+iteration at a time. It must agree on when every request finishes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from hw import serving_constants
+from hw.spec import load
+from policies.serving import Chunked, Layered, Scheduler
+from replay.serving import serve
+from replay.serving_cost import CostTables, cost_tables
+from replay.serving_coverage import published_coverage
+from replay.workload import Requests, synthetic
+from warehouse import models
+from warehouse.load import claims
+
+MACHINE, MODEL, RATE_PER_S, CHUNK = "h100x2", "qwen3-30b-a3b", 1.3, 512
+N_SEEDS, N_REPEATS, N_MANY = 40, 3, 1_000_000
+SCHEDULERS: dict[str, Scheduler] = {"chunked": Chunked(CHUNK), "layered": Layered()}
+MANY = "many"
+
+
+def costs() -> tuple[CostTables, float]:
+    """The shipped constants' costs of the paper's main model, and the scale of its prompts."""
+    fit = serving_constants.load(MACHINE)
+    coverage = published_coverage(claims().to_pylist(), fit.constants.prefill_correlation)
+    return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants, coverage), fit.length_scale
+
+
+def peer(requests: Requests, cost: CostTables) -> list[float]:
+    """When each request finishes under Chunked(CHUNK), one iteration at a time."""
+    covered_s, token_s, _, _, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :8].tolist()
+    reduce_s, reduce_token_s, mixed_s, only_s, prefill_s, head_s, mixed_rest_s, only_rest_s = cost.engine[:8].tolist()
+    prefill, decode = cost.cov_prefill[:, 0].tolist(), cost.cov_decode[:, 0].tolist()
+    n_layers = cost.geometry.n_layers
+    arrival, prompt, output = (
+        column.tolist() for column in (requests.arrival_s, requests.n_prompt_tokens, requests.n_output_tokens)
+    )
+    n, position, left, finish = len(arrival), [0] * len(arrival), list(output), [0.0] * len(arrival)
+    decoding: list[int] = []
+    now, head, n_done = arrival[0], 0, 0
+    while n_done < n:
+        if not decoding and arrival[head] > now:
+            now = arrival[head]
+        taken, room, pairs, last = [], CHUNK - len(decoding), 0.0, head
+        while last < n and room > 0 and arrival[last] <= now and len(decoding) + len(taken) < 256:
+            take = min(prompt[last] - position[last], room)
+            taken.append((last, take))
+            pairs += take * (position[last] + 0.5 * take)
+            room -= take
+            if position[last] + take < prompt[last]:
+                break
+            last += 1
+        n_prefill, n_decode = sum(take for _, take in taken), len(decoding)
+        context, tokens = sum(prompt[r] + output[r] - left[r] for r in decoding), n_prefill + n_decode
+        share = 1.0 - (1.0 - prefill[n_prefill]) * (1.0 - decode[n_decode])
+        of_layer = share * covered_s + tokens * token_s + max(weights_s, tokens * weights_token_s)
+        of_layer += pairs * pair_s + context * context_s + reduce_s + tokens * reduce_token_s
+        of_layer += mixed_s + n_prefill * prefill_s if n_prefill else only_s
+        now += n_layers * of_layer + head_s + (mixed_rest_s if n_prefill else only_rest_s)
+        for r in decoding:
+            left[r] -= 1
+            if not left[r]:
+                finish[r], n_done = now, n_done + 1
+        decoding = [r for r in decoding if left[r]]
+        for r, take in taken:
+            position[r] += take
+            if position[r] == prompt[r]:
+                head, left[r] = r + 1, left[r] - 1
+                if left[r]:
+                    decoding.append(r)
+                else:
+                    finish[r], n_done = now, n_done + 1
+    return finish
+
+
+def bench() -> dict[str, float]:
+    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests, their ratio to the peer, a million in one run."""
+    cost, length_scale = costs()
+    workloads = [synthetic("arxiv", RATE_PER_S, seed, length_scale=length_scale) for seed in range(N_SEEDS)]
+    n_requests = sum(map(len, workloads))
+    report: dict[str, float] = {}
+    for name, scheduler in SCHEDULERS.items():
+        best, n_iterations = float("inf"), 0
+        for _ in range(N_REPEATS):
+            started = time.process_time()
+            n_iterations = sum(serve(requests, scheduler, cost).n_iterations for requests in workloads)
+            best = min(best, time.process_time() - started)
+        report[f"serving_{name}_requests_per_cpu_s"] = round(n_requests / best)
+        report[f"serving_{name}_iterations_per_cpu_s"] = round(n_iterations / best)
+        print(f"serving, {name:8s} {n_requests / best / 1e3:6.0f} k requests/s, {n_iterations / best / 1e6:5.2f} M iterations/s")
+    started = time.process_time()
+    finish = peer(workloads[0], cost)
+    peer_rate = len(finish) / (time.process_time() - started)
+    assert np.allclose(finish, serve(workloads[0], SCHEDULERS["chunked"], cost).finish_s, rtol=1e-9), "the peer serves otherwise"
+    # The headline is the scheduler that most engines run.
+    report["serving_requests_per_cpu_s"] = report["serving_chunked_requests_per_cpu_s"]
+    report["serving_iterations_per_cpu_s"] = report["serving_chunked_iterations_per_cpu_s"]
+    report["serving_ratio_vs_python"] = round(report["serving_requests_per_cpu_s"] / peer_rate, 1)
+    print(f"serving, plain Python peer {peer_rate / 1e3:.1f} k requests/s, ratio {report['serving_ratio_vs_python']}")
+    # Another process: this one's peak memory may come from elsewhere.
+    done = subprocess.run([sys.executable, "-m", "bench.serving", MANY], capture_output=True, text=True, check=True)
+    many = json.loads(done.stdout.splitlines()[-1])
+    print(f"serving a million requests: {many['cpu_s']:.1f} s, peak {many['peak_bytes'] / 2**20:.0f} MiB")
+    return report | {"serving_million_requests_cpu_s": many["cpu_s"], "serving_million_peak_bytes": many["peak_bytes"]}
+
+
+def many_requests() -> dict[str, float]:
+    """A million arXiv requests in one run, and the process's peak memory."""
+    cost, length_scale = costs()
+    requests = synthetic("arxiv", RATE_PER_S, 0, n=N_MANY, length_scale=length_scale)
+    started = time.process_time()
+    run = serve(requests, Layered(), cost)
+    assert run.n_decoded == int(requests.n_output_tokens.sum()) - N_MANY
+    spent = time.process_time() - started
+    return {"cpu_s": round(spent, 2), "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+if __name__ == "__main__":
+    print(json.dumps(many_requests() if MANY in sys.argv[1:] else bench()))

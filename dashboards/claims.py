@@ -1,0 +1,122 @@
+"""A paper's numbers beside ours: the rows, the words on a chart, and the sentence above it, whatever the paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from dashboards.answers import percent, significant
+from dashboards.claims_chart import ROLES
+from dashboards.units import joined
+
+NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
+RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
+# How parts of a quantity's name are said.
+SPELLED = {
+    "^decode (energy|speed)": "$1", "^dram": "DRAM", "speedup": "speed-up", "^ttft": "TTFT", "^tbt": "TBT", "^e2e": "E2E",
+    "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain",
+}  # fmt: skip
+SAID = ("claim", "said_paper", "said_replay", "said_error")
+
+# A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
+# published number to be near to; their answers are the fidelity figure's.
+_CLAIMS = """
+select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
+    coalesce(mode, '') as mode, c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error,
+    coalesce(how, '') as how,
+    case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
+        then '>=' else '' end as bound
+from claims c left join answers a using (claim_id)
+where paper = $paper and location <> 'project' order by claim_id, mode
+"""
+
+
+def rows(connection: duckdb.DuckDBPyConnection, paper: str) -> pl.DataFrame:
+    """Every number of the paper, with the study's answer where there is one; bound: <= or >= where the paper states no value."""
+    return worded(connection.sql(_CLAIMS, params={"paper": paper}).pl())
+
+
+def worded(claims: pl.DataFrame) -> pl.DataFrame:
+    """Claims with their words: fitted ones first."""
+    is_below = pl.col("replay") <= pl.col("paper")
+    holds = pl.when(pl.col("bound") == "<=").then(is_below).otherwise(pl.col("replay") >= pl.col("paper"))
+    place = pl.col("role").replace_strict({role: n for n, role in enumerate(ROLES)}, default=len(ROLES))
+    quantity_said = pl.col("quantity")
+    for pattern, said in SPELLED.items():
+        quantity_said = quantity_said.str.replace(pattern, said)
+    told = claims.with_columns(quantity_said, place=place, holds=holds.fill_null(False)).sort("place", "claim_id")
+    is_value, paper = pl.col("bound") == "", pl.col("paper")
+    told = told.with_columns(
+        [pl.when(is_value & (pl.col("replay") / paper > 0)).then(pl.col(name) / paper).alias(n) for name, n in RATIOS.items()],
+        order=pl.int_range(pl.len()),
+        role_words=pl.col("role").replace({role: look[0] for role, look in ROLES.items()}),
+    )
+    words = [_claim_words(row) for row in told.to_dicts()]
+    return told.with_columns(pl.DataFrame(words, schema=dict.fromkeys(SAID, pl.String)))
+
+
+def _claim_words(row: dict[str, Any]) -> dict[str, str]:
+    """A claim in two lines, and what the columns beside it say."""
+    paper, replay, low, high = (
+        "" if row[n] is None else written(row[n], row["unit"]) for n in ("paper", "replay", "low", "high")
+    )
+    at_most = ", at most" if row["statistic"] == "max" else ""
+    where = re.sub(r"^secondary source \((.*)\)$", r"\1", row["location"])
+    where = where if where[:1].isalpha() else f"section {where}"
+    head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
+    head += ", counted physically" if row["mode"] == "physical" else ""
+    sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
+    error = "" if row["error"] is None else signed(row["error"])
+    return {
+        "claim": f"{head}|{row['setting']} ({where})",
+        "said_paper": sign + paper,
+        "said_replay": f"{replay} ({low} to {high})" if low else replay,
+        "said_error": ("holds" if row["holds"] else "fails") if sign else error,
+    }
+
+
+def answer(rows: pl.DataFrame) -> str:
+    """How near the fitted, the predicted and the other answers are, which bounds hold, and what has no answer."""
+    answered = rows.drop_nulls("replay")
+    values, bounds = answered.filter(pl.col("bound") == ""), answered.filter(pl.col("bound") != "")
+    said = []
+    for role, words in (("calibrate", "fitted"), ("predict", "predicted"), ("report", "reported only")):
+        of_role = values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs())
+        for worst in of_role.tail(1).to_dicts():
+            near = of_role.filter(pl.col("error").abs() <= NEAR_FRAC).height
+            said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'])}, {_named(worst)})")
+    near_said = f"Within {percent(NEAR_FRAC, 0)} of the paper: {joined(said)}. " if said else ""
+    held = f"{bounds.filter('holds').height} of {bounds.height} bounds hold. " if not bounds.is_empty() else ""
+    return near_said + held + unanswered(rows)
+
+
+def unanswered(rows: pl.DataFrame) -> str:
+    """What the study does not speak to, by quantity."""
+    without = rows.filter(pl.col("replay").is_null())
+    if without.is_empty():
+        return ""
+    kinds = without.group_by("quantity").len().sort(["len", "quantity"], descending=[True, False]).rows()
+    said = f"{without.height} of {rows.height} numbers have no answer: {joined([f'{name} ({n})' for name, n in kinds])}"
+    unprinted = without.filter(pl.col("paper").is_null()).height
+    return f"{said}" + (f"; for {unprinted} of them the paper prints no value." if unprinted else ".")
+
+
+def signed(error: float) -> str:
+    """A relative error with its sign; a zero has none."""
+    text = f"{100 * error:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def written(value: float, unit: str) -> str:
+    """A number of the paper, or ours for it, with its unit."""
+    if unit in ("fraction", "percent"):
+        return percent(value if unit == "fraction" else value / 100)
+    return f"{significant(value)} {'×' if unit == 'x' else unit}"
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['quantity']}, {row['model'] or row['setting']}"

@@ -1,0 +1,137 @@
+"""Options of the commands that serve requests, and the point that they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from flows.serving_setup import Point
+    from replay.serving_metrics import ServiceLevel
+
+SchedulerOption = Annotated[str, typer.Option("--scheduler", help="static, orca, chunked, layered or disaggregated.")]
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        help="A field of the scheduler, NAME=VALUE; repeatable: chunk_tokens=1024; n_max=8, n_lg_rule=fixed, pass_tokens=32768.",
+    ),
+]
+ServedOption = Annotated[str, typer.Option("--model", help="A shipped model (`tokentape models list`) or a config.json.")]
+MachineOption = Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml; all its devices share a layer.")]
+FitOption = Annotated[
+    str, typer.Option("--fit", help="Constants of the engine: a shipped fit or a file that `calibrate serving` wrote.")
+]
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        "--workload",
+        help="sharegpt, arxiv or 30k; a tape (TRACE); requests.csv of arrival_s, n_prompt_tokens, n_output_tokens; prompt-8192.",
+    ),
+]
+ArrivalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arrival",
+        help="poisson; gamma (bursty, see --cv); trace (as recorded, scaled to --rate); at_once. "
+        "[default: trace for tapes and files, gamma with --cv, else poisson]",
+        show_default=False,
+    ),
+]
+CvOption = Annotated[float, typer.Option("--cv", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")]
+RequestsOption = Annotated[
+    int | None,
+    typer.Option("--requests", help="Requests of a run. [default: 600 seconds of them]", show_default=False, min=1),
+]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="Runs that differ in their seed; bands are over them.", min=1)]
+TtftOption = Annotated[
+    float | None,
+    typer.Option("--slo-ttft", help="Seconds to the first token. [default: the paper's for its models]", show_default=False),
+]
+TbtOption = Annotated[
+    float | None,
+    typer.Option("--slo-tbt", help="Seconds of a request's longest gap between tokens.", show_default=False),
+]
+BlocksOption = Annotated[
+    int | None, typer.Option("--kv-blocks", help="KV memory in blocks of 16 tokens. [default: unbounded]", show_default=False)
+]
+SeqsOption = Annotated[int, typer.Option("--max-seqs", help="Requests that decode or are in prefill together.", min=1)]
+CoverageOption = Annotated[
+    str,
+    typer.Option(
+        "--coverage",
+        help="Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with "
+        "routing), or a TRACE whose curves are taken.",
+    ),
+]
+WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, int8-g32, int4, mxfp4.")]
+TimesOption = Annotated[
+    str,
+    typer.Option("--expert-times", help="fitted (the constants'), or measured: timed kernels of the machine's GPU."),
+]
+PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
+
+
+def point_of(
+    scheduler: str,
+    param: list[str] | None,
+    model: str,
+    hardware: str,
+    workload: str,
+    arrival: str | None,
+    rate: float | None,
+    cv: float,
+    requests: int | None,
+    seeds: int,
+    kv_blocks: int | None,
+    max_seqs: int,
+    coverage: str,
+    expert_format: str,
+    expert_times: str,
+    prefix_cache: bool,
+    fit: str,
+) -> Point:
+    """The point that the options name. Raises ValueError where they do not go together."""
+    from flows.own_policy import parse_params
+    from flows.serving_setup import ONE_PROMPT, Point, scheduler_of
+    from replay.workload import LENGTHS
+
+    params = parse_params(param or [])
+    scheduler_of(scheduler, params)
+    own = workload not in LENGTHS
+    chosen = arrival or ("gamma" if cv != 1.0 else "trace" if own else "poisson")
+    if cv != 1.0 and chosen != "gamma":
+        raise ValueError(f"--cv {cv:g} goes with --arrival gamma, not with {chosen}")
+    is_one_run = workload.startswith(ONE_PROMPT) or (own and chosen in ("trace", "at_once"))
+    return Point(
+        model=model,
+        hardware=hardware,
+        fit=fit,
+        scheduler=scheduler,
+        params=params,
+        workload=workload,
+        arrival=chosen,
+        rate_per_s=None if chosen == "at_once" or workload.startswith(ONE_PROMPT) else rate,
+        cv=cv,
+        n_requests=requests or (500 if chosen == "at_once" else None),
+        n_seeds=1 if is_one_run else seeds,
+        kv_blocks=kv_blocks,
+        max_seqs=max_seqs,
+        coverage=coverage,
+        expert_format=expert_format,
+        expert_times=expert_times,
+        prefix_cache=prefix_cache,
+    )
+
+
+def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> ServiceLevel | None:
+    """The limits given, or the paper's for its models and data sets. Raises ValueError for one limit without the other."""
+    from flows.systems.layered_prefill.settings import settings
+    from replay.serving_metrics import ServiceLevel
+
+    if ttft_s is None and tbt_s is None:
+        return settings().level(point)
+    if ttft_s is None or tbt_s is None:
+        raise ValueError("--slo-ttft and --slo-tbt go together; a request must meet both")
+    return ServiceLevel(ttft_s, tbt_s)

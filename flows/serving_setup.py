@@ -1,0 +1,245 @@
+"""A point of a serving engine by names: model, machine, scheduler, workload, coverage. What `simulate` and studies run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from flows.estimates import fits_of
+from flows.grid import load_hardware, load_trace
+from flows.names import unknown
+from flows.own_policy import convert
+from hw import calibrate, serving_constants
+from hw.spec import HardwareSpec
+from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from replay.prefix_cache import cached_tokens
+from replay.serving import Limits
+from replay.serving_cost import CostTables, cost_tables
+from replay.serving_coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
+from replay.serving_experts import expert_times
+from replay.serving_masks import ExpertMasks, masks_of
+from replay.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
+from warehouse import models
+from warehouse.geometry import Geometry
+from warehouse.load import claims
+from warehouse.tape import Store
+
+NAMES = (*SCHEDULERS, "disaggregated")
+COVERAGES = ("paper_table", "independent", "full", "recorded")
+ARRIVALS = ("poisson", "gamma", "trace", "at_once")
+ONE_PROMPT = "prompt-"  # a workload of one prompt of so many tokens that asks for one token
+EXPERT_TIMES = ("fitted", "measured")
+COLUMNS = ("arrival_s", "n_prompt_tokens", "n_output_tokens")
+
+
+class Point(BaseModel):
+    """A serving engine under one load.
+
+    scheduler: a name with its fields in `params`. workload: a data set of replay/workload.py, `prompt-8192`, a CSV of COLUMNS, or
+    a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed.
+    coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
+    of the machine's GPU. constants: of the fit, replaced.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "qwen3-30b-a3b"
+    hardware: str = "h100x2"
+    fit: str = "h100x2"
+    scheduler: str
+    params: dict[str, int | float | str] = {}
+    workload: str = "arxiv"
+    arrival: str = "poisson"
+    rate_per_s: float | None = None
+    cv: float = 1.0
+    n_requests: int | None = None
+    windows: int = 1
+    prefix_cache: bool = False
+    coverage: str = "paper_table"
+    expert_format: str = "bf16"
+    expert_times: str = "fitted"
+    constants: dict[str, float] = {}
+    kv_blocks: int | None = None
+    max_seqs: int = 256
+    n_seeds: int = 40
+
+    @property
+    def arrival_text(self) -> str:
+        """As table serving_points says it."""
+        return f"gamma, CV {self.cv:g}" if self.arrival == "gamma" else self.arrival.replace("_", " ")
+
+    @property
+    def text(self) -> str:
+        """All that decides the point, but for the code and the machine's numbers."""
+        return json.dumps(self.model_dump(), sort_keys=True)
+
+
+def scheduler_of(name: str, params: dict[str, Any]) -> Static | Continuous | Chunked | Layered | Disaggregated:
+    """The scheduler. Raises ValueError with the nearest name, or naming a field that it lacks or that does not fit."""
+    if name not in NAMES:
+        raise unknown("scheduler", name, NAMES)
+    kind = SCHEDULERS.get(name, Disaggregated)
+    kinds = get_type_hints(kind)
+    for field in params:
+        if field not in kinds:
+            raise unknown(f"field of {name}", field, kinds)
+    return kind(**{field: convert(f"{name}: {field}", value, kinds[field]) for field, value in params.items()})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Engine:
+    """What a point's runs share. masks: where coverage is exact. outside: why results are extrapolated."""
+
+    cost: CostTables
+    limits: Limits
+    length_scale: float
+    masks: ExpertMasks | None
+    outside: tuple[str, ...]
+
+
+def engine_of(store: Store, point: Point) -> Engine:
+    """Costs and limits of a point. Raises ValueError for names that do not exist or do not fit together."""
+    fit, machine = serving_constants.load(point.fit), load_hardware(point.hardware)
+    known = {field.name for field in dataclasses.fields(fit.constants)}
+    if bad := sorted(set(point.constants) - known):
+        raise unknown("constant", bad[0], known)
+    constants = dataclasses.replace(fit.constants, **point.constants)
+    geometry = models.load(point.model).geometry
+    exact = point.coverage == "recorded"
+    coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
+    times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
+    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, by_layer=exact, expert_times=times)
+    outside = [cost.outside] if cost.outside else []
+    if machine.name != fit.machine:
+        outside.append(f"constants were fitted on {fit.machine}")
+    if Path(point.model).stem != fit.model:
+        outside.append(f"constants were fitted with {fit.model}")
+    masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
+    return Engine(cost, Limits(point.max_seqs, point.kv_blocks), fit.length_scale, masks, tuple(outside))
+
+
+def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArray[np.float64]:
+    """Times of measured kernels. Raises ValueError where the machine's GPU, or these weights, were never measured."""
+    if point.expert_times not in EXPERT_TIMES:
+        raise unknown("source of expert times", point.expert_times, EXPERT_TIMES)
+    fits = fits_of(machine, calibrate.known())
+    if "moe" not in fits:
+        raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
+    if point.expert_format != "bf16":
+        raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
+    return expert_times(geometry, machine, fits["moe"])
+
+
+def _coverage(store: Store, name: str, correlation: float) -> Coverage:
+    if name == "paper_table":
+        return published_coverage(_claims(), correlation)
+    if name in COVERAGES:
+        return IndependentCoverage() if name == "independent" else FixedCoverage()
+    return _curves(store.absolute, _tape(store, name, f"coverage {name!r} is none of {', '.join(COVERAGES)} and no tape"))
+
+
+@lru_cache(maxsize=1)
+def _claims() -> list[dict[str, Any]]:
+    return claims().to_pylist()  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _curves(uri: str, trace_id: str) -> RecordedCurves:
+    return RecordedCurves.of(load_trace(Store(uri), trace_id))
+
+
+def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> Requests:
+    """The requests of a seed. Raises ValueError naming what is wrong with them."""
+    if point.arrival not in ARRIVALS:
+        raise unknown("arrival", point.arrival, ARRIVALS)
+    if point.workload.startswith(ONE_PROMPT):
+        return Requests(np.zeros(1), np.array([_prompt(point.workload)]), np.array([1]), origin=point.workload)
+    cv = point.cv if point.arrival == "gamma" else 1.0
+    if point.workload in LENGTHS:
+        if point.arrival == "trace":
+            raise ValueError(f"{point.workload} has no arrivals of its own; choose --arrival poisson or gamma")
+        if point.rate_per_s is None and point.n_requests is None:
+            raise ValueError(f"{point.workload}: --rate is missing, or --arrival at_once with a number of requests")
+        scale = length_scale if point.workload == "arxiv" else 1.0
+        rate = 1.0 if point.arrival == "at_once" or point.rate_per_s is None else point.rate_per_s
+        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=cv, length_scale=scale)
+        return drawn.at_once() if point.arrival == "at_once" else drawn
+    read = _own(store.absolute, point.workload, point.prefix_cache)
+    if point.arrival == "at_once":
+        return read.at_once()
+    if point.arrival != "trace":
+        if point.rate_per_s is None:
+            raise ValueError(f"--arrival {point.arrival} needs --rate; `--arrival trace` keeps the trace's own")
+        return resampled(read, point.n_requests or int(600 * point.rate_per_s) or 1, point.rate_per_s, seed, cv)
+    if point.rate_per_s is not None:
+        if read.rate_per_s == float("inf"):
+            raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")
+        read = read.scaled(point.rate_per_s / read.rate_per_s)
+    return _window(read, point.windows, seed)
+
+
+def _prompt(text: str) -> int:
+    length = text.removeprefix(ONE_PROMPT)
+    if not length.isdigit():
+        raise ValueError(f"workload {text!r}: give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192")
+    return int(length)
+
+
+@lru_cache(maxsize=4)
+def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
+    """Requests of a CSV or a tape, with what earlier prompts left in a prefix cache."""
+    if workload.endswith(".csv"):
+        return _from_csv(Path(workload))
+    store = Store(uri)
+    trace_id = _tape(store, workload, f"workload {workload!r} is none of {', '.join(LENGTHS)}, no .csv and no tape")
+    rows = store.open(trace_id).read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
+    read = spread_ties(from_table(rows, trace_id))
+    if not prefix_cache:
+        return read
+    if "prefix_blocks" not in rows.columns:
+        raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
+    return dataclasses.replace(read, n_cached_tokens=cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens))
+
+
+def _from_csv(path: Path) -> Requests:
+    try:
+        frame = pl.read_csv(path, infer_schema_length=None)
+    except pl.exceptions.NoDataError:
+        raise ValueError(f"{path}: the file is empty; give a header and a row per request: {', '.join(COLUMNS)}") from None
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: cannot be read as CSV ({str(error).splitlines()[0]})") from None
+    if missing := [name for name in COLUMNS if name not in frame.columns]:
+        raise ValueError(f"{path}: column {missing[0]} is missing; `tokentape import requests` takes columns of other names")
+    try:
+        arrival = frame["arrival_s"].cast(pl.Float64).to_numpy()
+        prompt, output = (frame[name].cast(pl.Int64).to_numpy() for name in COLUMNS[1:])
+        return Requests(arrival, prompt, output, origin=path.name)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns hold numbers") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _tape(store: Store, name: str, otherwise: str = "") -> str:
+    try:
+        return store.resolve(name)
+    except ValueError as error:
+        raise ValueError(f"{otherwise}: {error}" if otherwise else str(error)) from None
+
+
+def _window(requests: Requests, n_windows: int, number: int) -> Requests:
+    """One of n equal stretches of a trace, from its own first arrival."""
+    edges = np.linspace(0, len(requests), n_windows + 1).astype(int)
+    of = slice(edges[number % n_windows], edges[number % n_windows + 1])
+    names = ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens", "tape_request")
+    cut = {name: getattr(requests, name)[of] for name in names}
+    cut["arrival_s"] = cut["arrival_s"] - cut["arrival_s"][0]
+    return dataclasses.replace(requests, **cut)

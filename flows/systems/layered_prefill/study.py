@@ -1,0 +1,69 @@
+"""The Layered Prefill study: schedulers of MoE serving under the paper's loads and others, and what they say about its numbers.
+
+Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving_fit.py). A point is one file, written when
+it is complete: an interrupted study goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from flows.console import note
+from flows.systems.layered_prefill import traces
+from flows.systems.layered_prefill.answers import answers
+from flows.systems.layered_prefill.coverage import coverage_rows, error_lines
+from flows.systems.layered_prefill.points import of_job
+from flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
+from flows.workers import each, pool_of
+from hw import serving_constants
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+__all__ = ["run", "settings"]
+
+
+def run(
+    store: Store,
+    progress: Callable[..., None],
+    chosen: Settings | None = None,
+    runner: str = "processes",
+    workers: int | None = None,
+    say: Callable[[str], None] = note,
+) -> list[dict[str, Any]]:
+    """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left
+    out, and how far each form of coverage is off."""
+    study = chosen or settings()
+    wanted = jobs(study)
+    replayed, missing = traces.jobs(store, study)
+    for line in missing:
+        say(line)
+    numbered = list(enumerate([*wanted, *replayed]))
+    total = len(numbered)
+    progress(0, total, "")
+    points: dict[int, pl.DataFrame] = {}
+    for n_done, ((number, job), path) in enumerate(
+        each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)
+    ):
+        points[number] = _read(store, path)
+        progress(n_done + 1, total, str(job))
+    made = answers(store, study, wanted, [points[number] for number in range(len(wanted))])
+    write_rows(store, "answers", made, of=NAME)
+    correlation = serving_constants.load("h100x2").constants.prefill_correlation
+    covered = coverage_rows(store, correlation)
+    write_rows(store, "coverage_points", covered, of=NAME)
+    for line in error_lines(covered):
+        say(line)
+    return made
+
+
+def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:
+    return of_job(Store(uri), study, numbered[1])
+
+
+def _read(store: Store, path: str) -> pl.DataFrame:
+    with store.fs.open(path, "rb") as handle:
+        return pl.read_parquet(handle)

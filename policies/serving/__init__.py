@@ -1,0 +1,46 @@
+"""Schedulers of a serving engine, one per file. The dict maps the name a person types to the class.
+
+Disaggregated is no scheduler of one engine but two engines in series: see replay/disaggregated.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from policies.serving.chunked import Chunked
+from policies.serving.continuous import Continuous
+from policies.serving.disaggregated import Disaggregated
+from policies.serving.layered import Layered
+from policies.serving.rule import BatchRule, Scheduler
+from policies.serving.static import Static
+
+__all__ = [
+    "SCHEDULERS",
+    "BatchRule",
+    "Chunked",
+    "Continuous",
+    "Disaggregated",
+    "Layered",
+    "Scheduler",
+    "Static",
+    "scheduler_named",
+]
+
+SCHEDULERS: dict[str, type[Static] | type[Continuous] | type[Chunked] | type[Layered]] = {
+    "static": Static,
+    "orca": Continuous,
+    "chunked": Chunked,
+    "layered": Layered,
+}
+
+
+def scheduler_named(name: str, **fields: float | str) -> Static | Continuous | Chunked | Layered:
+    """A scheduler by name, with some of its fields. Raises ValueError for an unknown name or field, naming what there is."""
+    if name not in SCHEDULERS:
+        raise ValueError(f"scheduler {name!r} is unknown; choose {', '.join(SCHEDULERS)}")
+    kind = SCHEDULERS[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    for field in fields:
+        if field not in known:
+            raise ValueError(f"scheduler {name} has no field {field!r}; it has {', '.join(known)}")
+    return kind(**fields)  # type: ignore[arg-type]

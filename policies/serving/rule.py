@@ -1,0 +1,60 @@
+"""What a scheduler is to a serving engine: how the prefill work of an iteration is chosen (Layered Prefill sections 3 and 4).
+
+All schedulers give every decoding request one token per iteration. They differ in the batch of prompt tokens that is formed when
+none is in flight, and in how many groups of layers it walks through, one group per iteration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNLIMITED = int(np.iinfo(np.int64).max // 4)
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """How a batch of prompt tokens is formed, first come first served, the rest of a split prompt first.
+
+    budget_tokens: prompt tokens of a batch. counts_decodes: the decoding requests use up a token of the budget each. may_split:
+    the last prompt is cut to fit; else only whole prompts are taken, the first one whatever its length. waits_for_idle: a batch
+    is formed only when nothing decodes. max_prompts: prompts of a batch. starts_decoding: arriving prompts were processed
+    elsewhere and decode from their second token on. steps: (largest batch in tokens, groups of layers), by size; the last
+    one holds for every larger batch too.
+    """
+
+    budget_tokens: int
+    counts_decodes: bool
+    may_split: bool
+    waits_for_idle: bool = False
+    max_prompts: int = UNLIMITED
+    starts_decoding: bool = False
+    steps: tuple[tuple[int, int], ...] = ((UNLIMITED, 1),)
+
+    def numbers(self) -> NDArray[np.int64]:
+        """(6,) the fields but `steps`, in their order, as the kernel takes them."""
+        fields = (self.budget_tokens, self.counts_decodes, self.may_split, self.waits_for_idle, self.max_prompts)
+        return np.array([*fields, self.starts_decoding], np.int64)
+
+    def step_numbers(self) -> NDArray[np.int64]:
+        """(2, m) the steps: largest batch, groups."""
+        return np.ascontiguousarray(np.array(self.steps, np.int64).T)
+
+
+class Scheduler(Protocol):
+    """A frozen dataclass whose fields are its parameters."""
+
+    def rule(self, n_layers: int) -> BatchRule:
+        """The rule for a model of so many layers. Raises ValueError naming a field that does not fit it."""
+        ...
+
+
+def at_least_one(scheduler: object, *names: str) -> None:
+    """Raises ValueError naming the first of these fields that is below 1."""
+    for name in names:
+        value = getattr(scheduler, name)
+        if value < 1:
+            raise ValueError(f"{type(scheduler).__name__}: {name} must be at least 1, found {value}")

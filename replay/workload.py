@@ -1,0 +1,188 @@
+"""Requests to serve: lengths from published statistics, from a tape or from a trace, and when they arrive. Pure and seeded.
+
+Length fits: draw, reject outside [low, high], round, at least 1; inputs and outputs independent (assumed). Sources: moments of
+Layered Prefill Table 4, to which the truncated families were fitted (our notes, section 3.2, derived); caps are the server's
+limit of 32,768 tokens and an 8k-filtered ShareGPT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+RUN_S = 600.0  # of arrivals, as Layered Prefill runs
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """n requests by arrival. arrival_s (n,), n_prompt_tokens (n,), n_output_tokens (n,) at least 1; n_cached_tokens (n,): leading
+    prompt tokens that an earlier request left in the KV cache, at most the prompt less one; origin: where they come from;
+    tape_request (n,): row of the tape's requests that each one is, empty where there is none.
+
+    Raises ValueError naming the first request that is wrong: no requests, arrivals that fall or are negative, lengths below 1.
+    """
+
+    arrival_s: Floats
+    n_prompt_tokens: Ints
+    n_output_tokens: Ints
+    n_cached_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    origin: str = "synthetic"
+    tape_request: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        n = len(self.arrival_s)
+        if not n:
+            raise ValueError("there are no requests to serve; give at least one")
+        if not len(self.n_cached_tokens):
+            object.__setattr__(self, "n_cached_tokens", np.zeros(n, np.int64))
+        for name in ("n_prompt_tokens", "n_output_tokens", "n_cached_tokens"):
+            if len(getattr(self, name)) != n:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries, arrival_s has {n}; give one per request")
+        self._refuse(~np.isfinite(self.arrival_s) | (self.arrival_s < 0), "arrival_s", "it must be finite and at least 0")
+        self._refuse(
+            np.diff(self.arrival_s, prepend=0.0) < 0, "arrival_s", "it comes before the one ahead of it; sort by arrival"
+        )
+        self._refuse(self.n_prompt_tokens < 1, "n_prompt_tokens", "a prompt has at least 1 token")
+        self._refuse(self.n_output_tokens < 1, "n_output_tokens", "a request asks for at least 1 token")
+        is_wrong = (self.n_cached_tokens < 0) | (self.n_cached_tokens >= self.n_prompt_tokens)
+        self._refuse(is_wrong, "n_cached_tokens", "it must be at least 0 and below the prompt's length")
+
+    def _refuse(self, is_wrong: NDArray[np.bool_], name: str, why: str) -> None:
+        if is_wrong.any():
+            first = int(np.argmax(is_wrong))
+            raise ValueError(f"request {first}: {name} is {getattr(self, name)[first]}; {why}")
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests per second between the first and the last arrival; infinite where all arrive together."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (len(self) - 1) / span if span else float("inf")
+
+    def scaled(self, rate_factor: float) -> Requests:
+        """The same requests arriving rate_factor times as fast. Raises ValueError unless it is positive."""
+        if not rate_factor > 0:
+            raise ValueError(f"rate factor {rate_factor} must be above 0")
+        return replace(self, arrival_s=self.arrival_s / rate_factor)
+
+    def at_once(self) -> Requests:
+        """The same requests, all there at 0: offline throughput."""
+        return replace(self, arrival_s=np.zeros(len(self)))
+
+
+@dataclass(frozen=True)
+class LengthFit:
+    """A truncated family. gamma: p1 shape, p2 scale; lognormal: p1 mu, p2 sigma; normal: p1 mean, p2 standard deviation, clipped
+    instead of rejected."""
+
+    family: str
+    p1: float
+    p2: float
+    low: int
+    high: int
+    source: str
+
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+        """(n,) lengths before rounding."""
+        if self.family == "normal":
+            return np.clip(rng.normal(self.p1, self.p2, n), self.low, self.high)
+        families: dict[str, Callable[[int], Floats]] = {
+            "gamma": lambda size: rng.gamma(self.p1, self.p2, size),
+            "lognormal": lambda size: rng.lognormal(self.p1, self.p2, size),
+        }
+        drawn = families[self.family](n)
+        while True:
+            outside = np.flatnonzero((drawn < self.low) | (drawn > self.high))
+            if not outside.size:
+                return drawn
+            drawn[outside] = families[self.family](outside.size)
+
+
+_TABLE_4 = "derived: truncated fit to Layered Prefill Table 4 (mean, std, p90)"
+_SHAREGPT_OUTPUT = LengthFit("gamma", 1.5025, 408.12, 4, 1024, _TABLE_4)
+LENGTHS: dict[str, tuple[LengthFit, LengthFit]] = {
+    "sharegpt": (LengthFit("gamma", 0.7536, 4347.32, 4, 8192, _TABLE_4), _SHAREGPT_OUTPUT),
+    "arxiv": (
+        LengthFit("lognormal", 8.9611, 0.6611, 64, 32768, _TABLE_4),
+        LengthFit("lognormal", 5.4001, 0.5370, 4, 512, _TABLE_4),
+    ),
+    "30k": (LengthFit("normal", 30000, 1000, 1000, 32768, "assumed for Layered Prefill section 5.11"), _SHAREGPT_OUTPUT),
+}
+
+
+def synthetic(
+    dataset: str, rate_per_s: float, seed: int, *, n: int | None = None, cv: float = 1.0, length_scale: float = 1.0
+) -> Requests:
+    """Requests of a data set's lengths; n: floor(600 s x rate) unless given. cv: of the gaps, 1 is Poisson, above it bursty.
+
+    length_scale: multiplies the prompts. Raises ValueError for an unknown data set, or a rate or a cv that is not positive.
+    """
+    if dataset not in LENGTHS:
+        raise ValueError(f"data set {dataset!r} is unknown; choose {', '.join(LENGTHS)}, or give a tape")
+    count = int(RUN_S * rate_per_s + 1e-9) if n is None else n
+    rng = np.random.default_rng(seed)
+    arrival = arrivals(count, rate_per_s, rng, cv)
+    prompt, output = (fit.draw(count, rng) for fit in LENGTHS[dataset])
+    n_prompt, n_output = (np.maximum(1, np.rint(drawn)).astype(np.int64) for drawn in (prompt * length_scale, output))
+    return Requests(arrival, n_prompt, n_output, origin=f"synthetic {dataset}")
+
+
+def arrivals(n: int, rate_per_s: float, rng: np.random.Generator, cv: float = 1.0) -> Floats:
+    """(n,) rising arrival times: gamma gaps of mean 1 / rate and coefficient of variation cv (1: Poisson).
+
+    Raises ValueError for a rate or a cv that is not positive.
+    """
+    if not 0 < rate_per_s < float("inf"):
+        raise ValueError(f"rate {rate_per_s} requests/s must be above 0 and finite")
+    if not 0 < cv < float("inf"):
+        raise ValueError(f"cv {cv} must be above 0 and finite; 1 is Poisson")
+    return np.cumsum(rng.gamma(1.0 / cv**2, cv**2 / rate_per_s, n))
+
+
+def resampled(requests: Requests, n: int, rate_per_s: float, seed: int, cv: float = 1.0) -> Requests:
+    """n requests drawn with replacement from these, with new arrivals; tape_request tells which each one is."""
+    rng = np.random.default_rng(seed)
+    arrival = arrivals(n, rate_per_s, rng, cv)
+    rows = rng.integers(0, len(requests), n)
+    tape = requests.tape_request[rows] if len(requests.tape_request) else rows
+    return Requests(
+        arrival,
+        requests.n_prompt_tokens[rows],
+        requests.n_output_tokens[rows],
+        requests.n_cached_tokens[rows],
+        f"resampled from {requests.origin}",
+        tape,
+    )
+
+
+def spread_ties(requests: Requests) -> Requests:
+    """The same requests with equal arrival times spread evenly until the next one: traces stamped in steps are no queue.
+
+    Those of the last stamp take as long as the step before.
+    """
+    stamps, first, counts = np.unique(requests.arrival_s, return_index=True, return_counts=True)
+    if stamps.size < 2:
+        return requests
+    steps = np.append(np.diff(stamps), stamps[-1] - stamps[-2])
+    within = np.arange(len(requests)) - np.repeat(first, counts)
+    return replace(requests, arrival_s=requests.arrival_s + within * np.repeat(steps / counts, counts))
+
+
+def from_table(rows: pl.DataFrame, origin: str) -> Requests:
+    """The requests of a tape's table `requests`, in order of arrival; of equal ones by request id. No prefix is cached."""
+    rows = rows.sort("request_id").with_row_index("row").sort("arrival_s", maintain_order=True)
+    return Requests(
+        rows["arrival_s"].to_numpy().astype(np.float64),
+        rows["n_prompt_tokens"].to_numpy().astype(np.int64),
+        rows["n_output_tokens"].to_numpy().astype(np.int64),
+        origin=origin,
+        tape_request=rows["row"].to_numpy().astype(np.int64),
+    )

@@ -1,0 +1,117 @@
+"""Importers of arrivals and lengths: small files of each form, the published ones where they lie, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capture.importers.checks import BadImport
+from capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
+from replay.prefix_cache import cached_tokens
+from replay.workload import from_table, spread_ties
+from warehouse.tape import Store
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrival"
+AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+needs_published = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published traces are not beside this checkout")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def written(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text, newline="")
+    return path
+
+
+def test_azure(tmp_path: Path, store: Store) -> None:
+    rows = ["2023-11-16 23:59:59.9799600,4808,10", "2023-11-17 00:00:00.2299600,7,8", "2023-11-17 00:00:00.4799600,3,0"]
+    path = written(tmp_path, "azure.csv", AZURE_HEAD + "\r\n".join(rows) + "\r\n")
+    tape = store.open(import_azure(path, store))
+    table = tape.read("requests")
+    assert table["arrival_s"].to_list() == [0.0, 0.25]
+    assert table["n_prompt_tokens"].to_list() == [4808, 7]
+    assert tape.manifest.flags == {"empty_requests": {"left_out": 1, "rows": 3}}
+    assert tape.manifest.tables == ("requests",)
+    assert import_azure(path, store) == tape.trace_id, "importing it again changes nothing"
+
+
+def test_any_csv_by_its_columns_in_any_order(tmp_path: Path, store: Store) -> None:
+    path = written(tmp_path, "mine.csv", "out,when,in\n3,12.5,30\n4,10,40\n")
+    table = store.open(import_request_csv(path, store, "when", "in", "out", dataset="mine")).read("requests")
+    assert table["arrival_s"].to_list() == [0.0, 2.5]
+    assert table["n_output_tokens"].to_list() == [4, 3]
+    assert table["dataset"].to_list() == ["mine"] * 2
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> None:
+    rows = [
+        {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]},
+        {"timestamp": 27000, "input_length": 1000, "output_length": 6, "hash_ids": [0, 2]},
+    ]
+    text = "\n".join(map(json.dumps, rows)) + "\n"
+    path = tmp_path / f"mooncake.{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    tape = store.open(import_mooncake(path, store))
+    table = tape.read("requests")
+    assert table["arrival_s"].to_list() == [0.0, 27.0]
+    assert table["prefix_blocks"].to_list() == [[0, 1], [0, 2]]
+    assert cached_tokens(table["prefix_blocks"].to_list(), from_table(table, "").n_prompt_tokens).tolist() == [0, 512]
+    assert tape.manifest.settings["prefix_block_tokens"] == 512
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read as CSV"),
+        ("a,b\n1,2\n", "no column 'TIMESTAMP'; it has a, b"),
+        (AZURE_HEAD + "yesterday,1,2\n", "row 1: TIMESTAMP is 'yesterday'"),
+        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,2\n2023-11-16 18:17:04.9,-1,2\n", "row 2: ContextTokens is -1"),
+        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,x\n", "row 1: GeneratedTokens is 'x'"),
+        (AZURE_HEAD + "2023-11-16 18:17:03.9,0,2\n", "none of its 1 rows"),
+    ],
+)
+def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: str, message: str) -> None:
+    with pytest.raises(BadImport, match=message) as caught:
+        import_azure(written(tmp_path, "bad.csv", text), store)
+    assert len(str(caught.value).splitlines()) == 1
+    assert store.trace_ids() == store.unfinished_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is not an object"),
+        ('{"timestamp": 1}', "line 2 is not an object of timestamp, input_length"),
+        ('{"timestamp": 1, "input_length": 513, "output_length": 1, "hash_ids": [1]}', "line 2: 1 hash_ids for 513 tokens"),
+    ],
+)
+def test_damaged_mooncake_is_refused_naming_the_line(tmp_path: Path, store: Store, line: str, message: str) -> None:
+    good = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n'
+    with pytest.raises(BadImport, match=message):
+        import_mooncake(written(tmp_path, "bad.jsonl", good + line + "\n"), store)
+    broken = tmp_path / "bad.jsonl.gz"
+    broken.write_bytes(b"not gzip")
+    with pytest.raises(BadImport, match="cannot be unpacked"):
+        import_mooncake(broken, store)
+
+
+@needs_published
+def test_published_traces_have_their_published_statistics(store: Store) -> None:
+    azure = from_table(store.open(import_azure(PUBLISHED / "AzureLLMInferenceTrace_code.csv", store)).read("requests"), "azure")
+    assert (len(azure), round(azure.arrival_s[-1])) == (8819, 3436)
+    assert [azure.n_prompt_tokens.mean(), np.median(azure.n_prompt_tokens)] == pytest.approx([2048, 1469], abs=0.5)
+    table = store.open(import_mooncake(PUBLISHED / "mooncake_conversation_trace.jsonl.gz", store)).read("requests")
+    mooncake = from_table(table, "mooncake")
+    assert (len(mooncake), round(mooncake.arrival_s[-1]), np.unique(mooncake.arrival_s).size) == (12031, 3537, 1180)
+    assert np.diff(spread_ties(mooncake).arrival_s).min() > 0
+    cached = cached_tokens(table["prefix_blocks"].to_list(), mooncake.n_prompt_tokens)
+    assert 0.3 < cached.sum() / mooncake.n_prompt_tokens.sum() < 0.4  # of all blocks, 0.366 were seen before

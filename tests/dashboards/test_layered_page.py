@@ -1,0 +1,411 @@
+"""The Layered Prefill page against made-up rows whose answers can be told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from chromium_page import CHROMIUM, open_page
+from made_up import write
+from made_up_layered import (
+    CHUNKED,
+    EVERYTHING,
+    LAYERED,
+    QWEN,
+    add_arrivals,
+    add_claims,
+    add_coverage,
+    add_dense,
+    add_elsewhere,
+    add_energy,
+    add_grid,
+    add_knobs,
+    add_others,
+    add_point,
+    add_prompt,
+    add_rates,
+    add_window,
+    served,
+)
+from test_browser import with_script
+
+from dashboards import layered, layered_explorer, layered_rows, layered_words, shell
+from dashboards.layered_words import Capacity, capacity
+from dashboards.site import PAGE_BYTES
+from flows.systems.layered_prefill.settings import settings
+from warehouse.sql import connect
+from warehouse.tables import WAREHOUSE_TABLES
+
+N_FIGURES = 16
+FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+
+
+@contextmanager
+def opened(path: Path, *adders: object) -> Iterator[duckdb.DuckDBPyConnection]:
+    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    for add in adders:
+        add(rows)  # type: ignore[operator]
+    with connect(write(path, rows)) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    with opened(tmp_path_factory.mktemp("layered") / "all.duckdb", *EVERYTHING) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def said(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    return {figure.name: dict(figure.answers) for figure in layered.page(connection, 16).figures}
+
+
+def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
+    predicted = (
+        "Predicted numbers are off by 12.5 % in the median and 12.5 % on average, 1 of 2 lie inside the seeds' band; those of "
+        "layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 lie inside the seeds' band. "
+    )
+    assert said["claims"] == {
+        "Table 2": f"{predicted}Table 2: Within 10 % of the paper: 1 of 1 fitted (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).",
+        "Table 6": f"{predicted}Table 6: Within 10 % of the paper: 1 of 2 predicted (worst: -20.0 %, TBT p99, Qwen3-30B-A3B).",
+        "Section 5.2": f"{predicted}Section 5.2: 1 of 1 bounds hold.",
+    }
+
+
+def test_what_a_band_is_stands_above_its_column(connection: duckdb.DuckDBPyConnection) -> None:
+    chart = layered.page(connection, 16).figures[0].chart
+    assert chart is not None
+    assert "replay (5 to 95 % of seeds)" in chart.to_json(ensure_ascii=False)
+
+
+def test_the_page_opens_with_the_table_of_most_predictions(connection: duckdb.DuckDBPyConnection) -> None:
+    page = layered.page(connection, 16)
+    assert page.opening["table"] == "Table 6"
+    rows = page.data["claims"].sort("claim_id")
+    assert rows["ratio"].to_list() == pytest.approx([1.0, 0.8, 1.05, None])
+    assert rows["said_error"].to_list() == ["0.0 %", "-20.0 %", "+5.0 %", "holds"]
+
+
+def test_a_second_answer_by_another_count_is_no_second_prediction(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_claims(rows)
+        rows["answers"].append(rows["answers"][1] | {"mode": "physical", "value": 500.0})
+
+    with opened(tmp_path / "both.duckdb", add) as connection:
+        page = layered.page(connection, 16)
+    assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 12.5 % in the median")
+    assert page.data["claims"].filter(pl.col("claim").str.contains("counted physically")).height == 1
+
+
+def test_coverage_says_the_error_of_each_form(said: dict[str, dict[str, str]]) -> None:
+    touched = "42.0 %, 48.0 % and 72.0 % of a layer's experts for 8, 32 and 128 tokens."
+    assert said["coverage"] == {
+        f"{QWEN} (the paper)": (
+            f"Decode, the paper's Table 1: {touched} Against it, independent is off by 25 % on average and +25.0 % at most (128 "
+            "tokens: 90.0 % for 72.0 %)."
+        ),
+        "embedded-code-0a1b2c3d": (
+            f"Decode, recorded: {touched} Against it, the paper's Table 1 is off by 10 % on average and +10.0 % at most (128 "
+            "tokens: 79.2 % for 72.0 %) and independent is off by 20 % on average and +20.0 % at most (128 tokens: 86.4 % for "
+            "72.0 %)."
+        ),
+    }
+
+
+def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(connection: duckdb.DuckDBPyConnection) -> None:
+    rows = layered.page(connection, 16).data["coverage"].filter(pl.col("routed") == "embedded-code-0a1b2c3d")
+    assert set(rows["line"]) == {
+        "recorded", "recorded, first third", "recorded, last third", "the paper's Table 1", "independent",
+    }  # fmt: skip
+    assert rows.group_by("line", "tokens_of").len()["len"].unique().to_list() == [4]
+
+
+def test_chunks_cost_bytes_and_time(said: dict[str, dict[str, str]]) -> None:
+    assert said["chunks"][""] == (
+        "One prompt alone: in chunks of 512 it reads 781 GB of experts and takes 491 ms, in chunks of 8192 it reads 49 GB of "
+        "experts and takes 124 ms and layered reads 60 GB of experts and takes 200 ms. The MoE takes 60.0 % of the time in "
+        "chunks of 512."
+    )
+
+
+@pytest.mark.parametrize(("attained", "found"), [
+    ([1.0, 0.8], Capacity(1.5, "")),
+    ([1.0, 0.9], Capacity(2.0, "at least")),
+    ([0.8, 1.0], Capacity(1.0, "below")),
+    ([0.95, 0.0], Capacity(1 + 0.05 / 0.95, "")),
+])  # fmt: skip
+def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found: Capacity) -> None:
+    told = capacity([1.0, 2.0], attained)
+    assert (told.rate, told.kind) == (pytest.approx(found.rate), found.kind)
+
+
+def test_a_lost_level_is_not_found_again_at_a_higher_rate() -> None:
+    assert capacity([1.0, 2.0, 3.0], [1.0, 0.8, 1.0]) == Capacity(pytest.approx(1.5), "")
+
+
+def test_rates_within_the_papers_limits(said: dict[str, dict[str, str]]) -> None:
+    """Chunked 512 has 0 at 1.5/s, so 90 % at 1.05; 1024 loses a quarter by then: 90 % at 1.2."""
+    each = "1.05 by chunked 512, 1.20 by chunked 1024 and at least 2.00 by layered"
+    assert said["attainment"][""] == (
+        f"90 % of the requests are in time up to (requests per second) gpt-oss-20b, sharegpt: {each}; {QWEN}, arxiv: {each}."
+    )
+    lost = "chunked 1024 (first tokens, 1.20) and chunked 512 (first tokens, 1.05)"
+    assert said["split"][""] == (
+        f"What first falls below 90 %, and where: gpt-oss-20b, sharegpt: {lost}; {QWEN}, arxiv: {lost}. In 2 cases both limits "
+        "are kept at every rate."
+    )
+
+
+def test_the_limit_on_gaps_can_be_the_one_that_is_missed(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_rates(rows)
+        swapped = {"slo_ttft_frac": "slo_tbt_frac", "slo_tbt_frac": "slo_ttft_frac"}
+        for row in rows["serving_points"]:
+            row["metric"] = swapped.get(row["metric"], row["metric"])
+
+    with opened(tmp_path / "gaps.duckdb", add) as connection:
+        answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
+    assert "chunked 512 (gaps, 1.05)" in answers["split"][""]
+
+
+def test_the_explorer_says_the_capacity_at_every_pair_of_limits(said: dict[str, dict[str, str]]) -> None:
+    limits = (
+        "With the first token within {} and no gap above {}, 90 % of the requests are in time up to, in requests per second: "
+    )
+    assert said["explorer"][f"{FIRST}|10|0.125"] == limits.format("10 s", "125 ms") + (
+        "1.05 (chunked 512), 1.20 (chunked 1024) and at least 2.00 (layered). Layered serves at least 90 % more than chunked 512 "
+        "and at least 67 % more than chunked 1024."
+    )
+    assert said["explorer"][f"{FIRST}|1|0.5"] == limits.format("1 s", "500 ms") + (
+        "below 1.00 (chunked 512), below 1.00 (chunked 1024) and below 1.00 (layered)."
+    )
+    assert said["explorer"][f"{FIRST}|40|0.0625"] == limits.format("40 s", "62.5 ms") + (
+        "at least 2.00 (chunked 512), at least 2.00 (chunked 1024) and at least 2.00 (layered)."
+    )
+
+
+def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(connection: duckdb.DuckDBPyConnection) -> None:
+    page = layered.page(connection, 16)
+    opens = page.opening
+    assert (opens["served"], opens["ttft"], opens["tbt"]) == (FIRST, "10", "0.125")
+    figure = next(figure for figure in page.figures if figure.name == "explorer")
+    served_settings = {row["served"] for row in page.choices if "served" in row}
+    assert len(figure.answers) == len(served_settings) * 9
+    row = page.data["grid"].filter((pl.col("setting") == FIRST) & (pl.col("system") == "chunked 512") & (pl.col("rate") == 1.0))
+    assert row["attained"].item().to_list() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_sliders_open_at_the_studys_limits() -> None:
+    for name, opens in layered_explorer.OPENS_AT_S.items():
+        for workload, limit in opens.items():
+            levels = [of for of in settings().levels if QWEN in of.models and workload in of.workloads]
+            assert [getattr(of, f"{name}_s") for of in levels] == [limit]
+
+
+def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
+    study = settings()
+    there = {group.series for group in study.groups} | {trace.series for trace in study.traces}
+    asked = ["one prompt", "slo ", "pareto", "n-sweep", "table-2", "table-6", "table-8", "table-10", "table-11", "table-12",
+             "dense", "bursty", "azure", "mooncake", "other schedulers", "other models", "other gpus"]  # fmt: skip
+    assert [name for name in asked if not any(series.startswith(name) for series in there)] == []
+
+
+def test_the_schedule_is_told_of_the_stretch_that_both_have(
+    said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection
+) -> None:
+    """Chunked is recorded for .4 s, layered for .2 s."""
+    assert said["schedule"][""] == (
+        "In the same 200 ms, chunked 512: 5 of 5 iterations carry prefill, 500 tokens on average through all layers; the longest "
+        "iteration takes 40 ms; layered: 8 of 10 iterations carry prefill, 4,000 tokens on average through one of up to 4 "
+        "groups; the longest iteration takes 20 ms."
+    )
+    drawn = layered.page(connection, 16).data["schedule"].filter(pl.col("system") == "chunked 512")
+    assert (drawn["start_s"].min(), drawn.height) == (0.0, 5)
+
+
+def test_lives_and_tokens_of_requests(said: dict[str, dict[str, str]]) -> None:
+    each = "2 requests, together 200 ms queued, 200 ms in prefill and 200 ms decoding"
+    assert said["lives"][""] == f"In this stretch, chunked 512: {each}; layered: {each}."
+    assert said["tokens"][""] == (
+        "The first and the last of 3 tokens come after 1 s and 5 s with chunked 512, longest gap 3 s; 500 ms and 2.5 s with "
+        "layered, longest gap 1.5 s."
+    )
+
+
+def test_the_front_leaves_out_what_is_beaten_in_both(said: dict[str, dict[str, str]]) -> None:
+    assert said["front"] == {
+        f"{QWEN}, arxiv, 1.3/s": (
+            "On the front (TBT p99, mean TTFT): N = 16 (36 ms, 1.2 s), N = 8 (60 ms, 800 ms), N = 2 (120 ms, 500 ms) and chunks "
+            "of 2048 (160 ms, 250 ms). Off it: 2 of 3 chunked and 0 of 3 layered settings."
+        )
+    }
+
+
+def test_groups_trade_gaps_for_waits(said: dict[str, dict[str, str]]) -> None:
+    assert said["groups"][""] == (
+        f"{QWEN}, arxiv, 1.4/s: from N = 2 to 16, mean TTFT goes from 500 ms to 1.2 s and TBT p99 from 120 ms to 36 ms; the one "
+        "rises and the other falls with every step. N = 16 has 1.2 s and 36 ms."
+    )
+
+
+def test_energy_by_both_meanings_of_per_token(said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection) -> None:
+    assert said["energy"][""] == (
+        f"{QWEN}, arxiv at 1.3/s takes 60 mJ (chunked 512; 2.4 J per output token; bytes 50 %) and 54 mJ (layered; 2.16 J per "
+        "output token; bytes 50 %) per prompt and output token (layered -10.0 %)."
+    )
+    parts = layered.page(connection, 16).data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
+    assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
+
+
+def test_a_dense_model_loses_and_limits_close_the_gap(said: dict[str, dict[str, str]]) -> None:
+    assert said["dense"][""] == (
+        "No: layered is slower in both at 2 of 3 rates; at 1/s it has 1.10 × the mean TTFT and 1.10 × the mean TBT. Its worst "
+        "gap is -20 points at 0.2/s (first token within 10 s, no gap above 62.5 ms); at the loosest limits it is 0 points at "
+        "1/s: the gap closes."
+    )
+
+
+def test_a_gap_that_stays_is_said_to_stay(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_dense(rows)
+        for row in rows["serving_attainment"]:
+            row["attained_frac"] -= 0.3 if "layered" in row["point_id"] else 0.0
+
+    with opened(tmp_path / "stays.duckdb", add) as connection:
+        answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
+    assert answers["dense"][""].endswith("at the loosest limits it is -30 points at 1/s: the gap does not close.")
+
+
+def test_other_arrivals_and_where_layered_loses(said: dict[str, dict[str, str]]) -> None:
+    assert said["arrivals"][""] == (
+        "Layered has 0.50 to 2.00 × chunked's mean TTFT and 0.50 to 1.00 × chunked's TBT p99 over 3 rows. It is above in Azure "
+        "trace, 1.4/s (2.00 × TTFT, 1.00 × TBT p99)."
+    )
+    assert said["elsewhere"][""] == (
+        "Layered has 0.50 to 0.50 × chunked's mean TTFT and 0.50 to 0.50 × chunked's TBT p99 over 2 rows. It is below in every "
+        "row."
+    )
+
+
+def test_other_schedulers_stand_beside_the_papers_two(said: dict[str, dict[str, str]]) -> None:
+    assert said["others"][""] == (
+        f"{QWEN}, 1.3/s: orca waits least for the first token (0.30 s), static has the least TBT p99 (24 ms); {QWEN}, 1.4/s: "
+        "layered waits least for the first token (1.00 s), disaggregated has the least TBT p99 (25 ms)."
+    )
+
+
+def test_layered_is_named_by_what_differs(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        for params in (LAYERED, LAYERED | {"n_max": 48, "pass_tokens": 32768}):
+            add_point(rows, "other schedulers", "layered", params, 1.3, served(1.0, 0.02))
+        add_point(rows, "other schedulers", "chunked", CHUNKED, 1.3, served(1.0, 0.02))
+
+    with opened(tmp_path / "named.duckdb", add) as connection:
+        found = layered_words.of_series(layered_rows.points(connection), "other schedulers")
+    assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
+
+
+def test_parameters_of_the_scheduler_are_found_beside_others_too(tmp_path: Path) -> None:
+    params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
+    with opened(tmp_path / "nested.duckdb", lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
+        assert layered_rows.points(c)["chunk_tokens"].to_list() == [512]
+
+
+def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
+    with opened(tmp_path / "empty.duckdb") as connection:
+        html = shell.render(layered.page(connection, 16), [(layered.FILE, layered.TITLE)])
+    assert html.count('class="missing"') == html.count("tokentape study layered-prefill") == N_FIGURES
+    assert "<form" not in html
+
+
+@pytest.mark.parametrize(("add", "drawn", "controls"), [
+    (add_claims, ["claims"], ["table"]),
+    (add_coverage, ["coverage"], ["routed"]),
+    (add_prompt, ["chunks"], []),
+    (add_rates, ["attainment", "split"], []),
+    (add_grid, ["attainment", "split", "explorer"], ["served", "ttft", "tbt"]),
+    (add_window, ["schedule", "lives", "tokens"], []),
+    (add_knobs, ["front", "groups"], ["at"]),
+    (add_energy, ["energy"], []),
+    (add_dense, ["explorer", "dense"], ["served", "ttft", "tbt"]),
+    (add_arrivals, ["arrivals"], []),
+    (add_others, ["others"], []),
+    (add_elsewhere, ["elsewhere"], []),
+])  # fmt: skip
+def test_each_part_stands_alone(tmp_path: Path, add: object, drawn: list[str], controls: list[str]) -> None:
+    with opened(tmp_path / "part.duckdb", add) as connection:
+        page = layered.page(connection, 16)
+        html = shell.render(page, [(layered.FILE, layered.TITLE)])
+    assert [control.name for control in page.controls] == controls
+    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
+    assert html.count('class="chart"') == len(drawn)
+    assert html.count('class="missing"') == N_FIGURES - len(drawn)
+
+
+def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection) -> None:
+    page = layered.page(connection, 1)
+    assert {row["served"] for row in page.choices if "served" in row} == {FIRST}
+    assert {row["routed"] for row in page.choices if "routed" in row} == {f"{QWEN} (the paper)"}
+
+
+def page_file(connection: duckdb.DuckDBPyConnection, folder: Path) -> Path:
+    html = shell.render(layered.page(connection, 16), [(layered.FILE, layered.TITLE)])
+    assert len(html.encode()) < PAGE_BYTES
+    (folder / layered.FILE).write_text(html, encoding="utf-8")
+    return folder / layered.FILE
+
+
+@needs_browser
+def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    page = open_page(page_file(connection, tmp_path).as_uri(), tmp_path)
+    assert (page.console, page.requests) == ([], set())
+    assert page.n_drawn == page.n_places == N_FIGURES
+
+
+# Drags the sliders to their ends and back by one, and notes where a chart's line then starts.
+SLIDERS = """
+const drawn = setInterval(async () => {
+  if (!document.body.dataset.drawn) return;
+  clearInterval(drawn);
+  const drag = (name, place) => {
+    const slider = document.querySelector(`[name="${name}"]`);
+    slider.value = place;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  document.body.dataset.opened = document.querySelector('[name="ttft"]').value;
+  drag("ttft", 0);
+  drag("tbt", 2);
+  await new Promise((done) => setTimeout(done, 500));
+  const marks = [...document.querySelectorAll("#explorer .mark-symbol.role-mark path")];
+  document.body.dataset.marks = marks.map((mark) => mark.getAttribute("aria-label")).join(" | ");
+  document.body.dataset.said = document.querySelector('[name="ttft"] + output').value;
+  document.body.dataset.link = location.hash;
+}, 50);
+"""
+
+
+@needs_browser
+def test_sliders_move_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    page = open_page(with_script(page_file(connection, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
+    assert page.console == []
+    assert 'data-opened="1"' in page.dom  # 10 s lies between 1 s and 40 s, though it opens the page
+    assert 'data-said="1 s"' in page.dom
+    assert "ttft=1&amp;tbt=0.5" in page.dom
+    assert page.text_of("explorer-answer").startswith("With the first token within 1 s and no gap above 500 ms")
+    marks = page.dom.split('data-marks="', 1)[1].split('"', 1)[0]
+    assert "requests in time (%): 0.0%" in marks or "in time: 0.0%" in marks
+    assert "in time: 100.0%" not in marks
+
+
+@needs_browser
+def test_a_link_sets_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    url = f"{page_file(connection, tmp_path).as_uri()}#served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
+    page = open_page(url, tmp_path)
+    assert page.console == []
+    assert page.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")
+    assert "Table 2: Within 10 %" in page.text_of("claims-answer")

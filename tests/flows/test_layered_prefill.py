@@ -1,0 +1,265 @@
+"""The Layered Prefill study on small settings: points and answers, resumed and repeated; and all of it, against its bars."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command import Cli
+
+from flows.serving_setup import Point
+from flows.systems.layered_prefill import answers as claimed
+from flows.systems.layered_prefill import knees, points, traces
+from flows.systems.layered_prefill import study as layered_prefill
+from flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
+from warehouse.load import claims
+from warehouse.results import read_rows
+from warehouse.tables import SIDE_TABLES
+from warehouse.tape import Store
+
+SHIPPED = layered_prefill.settings()
+STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
+OURS = [name for name in SIDE_TABLES if name.startswith("serving_")] + ["coverage_points", "answers"]
+
+
+def small() -> Settings:
+    """Two seeds; one sweep of three rates; the tables that compare."""
+    kept = {"one prompt", "table-2", "table-6", "table-7", "table-10", "dense", "slo qwen arxiv"}
+    groups = []
+    for group in SHIPPED.groups:
+        if group.series not in kept:
+            continue
+        few = {} if group.series in ("one prompt", "table-7") else {"n_requests": 150}
+        rates = {"slo qwen arxiv": (1.3, 1.5, 2.0), "dense": (1.0,)}.get(group.series, group.rates)
+        groups.append(group.model_copy(update={"rates": rates, "point": {**group.point, **few}}))
+    window = SHIPPED.window.model_copy(update={"start_s": 30.0})
+    trace = SHIPPED.traces[0].model_copy(update={"file": "few.csv", "rates": (2.0,), "windows": 2})
+    gone = SHIPPED.traces[1].model_copy(update={"file": "gone.jsonl"})
+    return SHIPPED.model_copy(
+        update={"n_seeds": 2, "groups": tuple(groups), "sweeps": SHIPPED.sweeps[:1], "window": window, "traces": (trace, gone)}
+    )
+
+
+SMALL = small()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Store(str(tmp_path_factory.mktemp("layered_prefill") / "tape"))
+
+
+@pytest.fixture(scope="module")
+def arrivals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arrivals")
+    lines = [f"2023-11-16 18:17:{i // 2:02d}.{5 * (i % 2)}000000,{500 + 37 * i},{10 + i}" for i in range(20)]
+    (folder / "few.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said():
+    return []
+
+
+@pytest.fixture(scope="module")
+def answers(place, arrivals, said):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(traces.VARIABLE, str(arrivals))
+        made = layered_prefill.run(place, lambda *told: None, SMALL, "threads", say=said.append)
+    return {(row["claim_id"], row["mode"]): row for row in made}
+
+
+@pytest.fixture(scope="module")
+def served(place, answers):
+    return pl.DataFrame(read_rows(place, "serving_points"), infer_schema_length=None)
+
+
+def test_settings_say_what_is_assumed_and_patterns_name_claims():
+    assert FILE.read_text().count("assumed") >= 2
+    series = {job.series for job in jobs(SHIPPED)}
+    assert {f"table-{n}" for n in (2, 6, 7, 8, 10, 11, 12)} <= series
+    assert {sweep.series for sweep in SHIPPED.sweeps} <= series
+    assert SHIPPED.n_seeds == 40
+
+
+def test_answers_are_of_known_claims_and_more_than_those_fitted_on(answers):
+    ids = {claim_id for claim_id, _ in answers}
+    assert ids <= set(STATED)
+    assert {STATED[claim_id]["role"] for claim_id in ids} == {"calibrate", "predict", "report"}
+    for row in answers.values():
+        assert np.isfinite(row["value"])
+        assert row["low"] is None or row["low"] <= row["high"]
+
+
+def test_microbenchmarks_lie_within_their_bars(answers):
+    """Spec section 7, MUST: one prompt of 8192 tokens; deterministic."""
+    ms = {
+        n: answers[f"{PAPER}/sec-3.2/prefill_time/qwen3-30b-a3b/prompt-8192-chunk-{n}", "paper"]["value"]
+        for n in (512, 4096, 8192)
+    }
+    assert 500 <= ms[512] <= 560
+    assert all(175 <= ms[n] <= 235 for n in (4096, 8192))
+    for prompt in (8192, 32768):
+        claim = f"{PAPER}/sec-5.11/moe_runtime_share/qwen3-30b-a3b/prompt-{prompt}-chunk-512"
+        assert answers[claim, "paper"]["value"] == pytest.approx(STATED[claim]["value"], abs=2.5)
+    loaded = answers[f"{PAPER}/sec-3.2/expert_load/qwen3-30b-a3b/prompt-8192-chunk-8192", "paper"]
+    assert loaded["value"] < 100
+
+
+def test_table_7_counts_a_third_as_the_paper_and_all_physically(answers):
+    claim = f"{PAPER}/table-7/expert_load_total_100req/qwen3-30b-a3b/arxiv-chunked"
+    assert answers[claim, "physical"]["value"] == pytest.approx(3 * answers[claim, "paper"]["value"])
+    reduced = f"{PAPER}/table-7/expert_load_reduction/qwen3-30b-a3b/{{}}-layered-vs-chunked"
+    shares = {name: answers[reduced.format(name), "paper"]["value"] for name in ("arxiv", "sharegpt")}
+    assert shares["arxiv"] > shares["sharegpt"] > 0
+
+
+def test_every_point_says_how_far_it_is_from_saturation(served):
+    loaded = served.filter(~pl.col("arrival").is_in(["at once"]) & (pl.col("scheduler") != "disaggregated"))
+    distances = loaded.filter(pl.col("metric") == "saturation_distance_frac")
+    assert distances["point_id"].n_unique() == loaded["point_id"].n_unique()
+    is_chunked = pl.col("policy_params").str.contains("512")
+    by_rate = distances.filter((pl.col("series") == "slo qwen arxiv") & is_chunked).sort("rate_per_s")
+    assert np.all(np.diff(by_rate["value"]) < 0)
+    crowded = served.filter((pl.col("rate_per_s") == 2.0) & is_chunked)
+    assert crowded["outside_envelope"].str.contains("queue grows without bound").any()
+
+
+def test_a_dense_model_loses_by_layers(served):
+    """Spec section 10, negative: mean TTFT and mean TBT under load."""
+    dense = served.filter(pl.col("series") == "dense")
+    for metric in ("ttft_mean_s", "tbt_mean_s"):
+        of = dict(dense.filter(pl.col("metric") == metric).select("scheduler", "value").iter_rows())
+        assert of["layered"] > of["chunked"], metric
+
+
+def test_attainment_rises_as_limits_are_relaxed(place, answers, served):
+    rows = pl.DataFrame(read_rows(place, "serving_attainment"))
+    sizes = (len(SMALL.ttft_factors), len(SMALL.tbt_factors))
+    for _, of in rows.group_by("point_id"):
+        grid = of.sort("ttft_limit_s", "tbt_limit_s")["attained_frac"].to_numpy().reshape(sizes)
+        assert np.all(np.diff(grid, axis=0) >= 0)
+        assert np.all(np.diff(grid, axis=1) >= 0)
+    at_level = rows.filter((pl.col("ttft_limit_s") == 10.0) & (pl.col("tbt_limit_s") == 0.125))
+    shares = served.filter(pl.col("metric") == "slo_frac").select("point_id", "value")
+    both = at_level.join(shares, on="point_id")
+    assert len(both) == rows["point_id"].n_unique()
+    assert both["attained_frac"].to_list() == pytest.approx(both["value"].to_list())
+
+
+def test_the_drawn_windows_are_of_equal_arrivals(place, answers, served):
+    schedulers = dict(served.select("point_id", "scheduler").iter_rows())
+    iterations = pl.DataFrame(read_rows(place, "serving_iterations"))
+    spans = pl.DataFrame(read_rows(place, "serving_spans"), infer_schema_length=None)
+    tokens = pl.DataFrame(read_rows(place, "serving_tokens"))
+    by = {schedulers[key]: of.sort("iteration") for (key,), of in iterations.group_by("point_id")}
+    assert set(by) == {"chunked", "layered"}
+    assert all(len(of) == SMALL.window.iterations for of in by.values())
+    assert by["chunked"]["n_groups"].max() == 1
+    assert by["layered"]["n_groups"].max() == 16
+    assert (by["layered"]["layer_group"] < by["layered"]["n_groups"]).all()
+    for of in by.values():
+        ends = (of["start_s"] + of["seconds"]).to_numpy()
+        assert (ends[:-1] <= of["start_s"].to_numpy()[1:] + 1e-9).all()
+    prefill = spans.filter((pl.col("state") == "prefill") & pl.col("layer_group").is_not_null())
+    assert {schedulers[key] for key in prefill["point_id"].unique()} == {"layered"}
+    assert set(spans["state"]) <= {"queued", "prefill", "decode"}
+    assert tokens["request_id"].n_unique() == 1
+    for (_,), of in tokens.group_by("point_id"):
+        times = of.sort("place")["time_s"]
+        assert (times.diff().drop_nulls() > 0).all()
+
+
+def test_coverage_of_forms_and_their_errors(place, answers):
+    rows = pl.DataFrame(read_rows(place, "coverage_points"), infer_schema_length=None)
+    paper = rows.filter((pl.col("source") == PAPER) & (pl.col("tokens_of") == "decode"))
+    at = {
+        (form, n): (share, error)
+        for form, n, share, error in paper.select("form", "n_tokens", "coverage_frac", "recorded_err_frac").iter_rows()
+    }
+    assert at["paper_table", 32][0] == pytest.approx(
+        STATED[f"{PAPER}/table-1/expert_coverage/qwen3-30b-a3b/sharegpt-decode-batch-32"]["value"] / 100
+    )
+    assert at["independent", 8] == pytest.approx((0.403, 0.39), abs=0.01)
+    assert at["paper_table", 8][1] == 0.0
+
+
+def test_arrivals_of_files_are_served_and_absent_ones_named(answers, served, said):
+    azure = served.filter(pl.col("series") == "azure")
+    assert set(azure["scheduler"]) == {"chunked", "layered"}
+    assert set(azure["arrival"]) == {"trace"}
+    assert "mooncake" in said[0]
+    assert said[1:] == ["coverage by decode tokens of layered_prefill, mean error: independent 20.1 %"]
+    assert traces.VARIABLE in said[0]
+
+
+def test_a_second_run_reads_what_the_first_made(place, answers, arrivals, monkeypatch):
+    monkeypatch.setenv(traces.VARIABLE, str(arrivals))
+    before = {name: read_rows(place, name) for name in OURS}
+    monkeypatch.setattr(points, "measure", lambda *told: pytest.fail("measured again"))
+    again = layered_prefill.run(place, lambda *told: None, SMALL, "threads")
+    assert {(row["claim_id"], row["mode"]): row for row in again} == answers
+    assert {name: read_rows(place, name) for name in OURS} == before
+
+
+def test_equal_points_give_equal_bytes(tmp_path):
+    job = next(job for job in jobs(SMALL) if job.window)
+    made = []
+    for name in ("a", "b"):
+        store = Store(str(tmp_path / name))
+        made.append(Path(points.of_job(store, SMALL, job)).read_bytes())
+    assert made[0] == made[1]
+
+
+def test_claims_are_listed_under_either_name(tokentape: Cli, place, answers):
+    for name in ("layered-prefill", "layered_prefill"):
+        done = tokentape("claims", name, "--format", "json", "--store", place.root)
+        rows = json.loads(done.out)
+        assert {row["claim_id"] for row in rows} == set(STATED)
+    assert "run `tokentape study layered-prefill` first" in tokentape("claims", "layered_prefill", "--store", "empty").err
+
+
+def test_knees_are_read_between_the_swept_rates():
+    curve = knees.Curve(np.array([1.0, 2.0, 3.0]), np.array([[1.0, 0.8, 0.2], [0.8, 0.1, 0.0], [1.0, 1.0, 0.95]]))
+    assert curve.falls_below(0.9) == pytest.approx([1.5, 1.0, 3.0])
+    assert curve.falls_below(0.5) == pytest.approx([2.5, 1.0 + 0.3 / 0.7, 3.0])
+
+
+def test_a_pattern_without_a_claim_is_refused(place, answers):
+    group = SMALL.groups[0].model_copy(update={"claims": ("table-99/*",)})
+    job = jobs(SMALL.model_copy(update={"groups": (group,)}))[0]
+    frame = pl.DataFrame({"metric": ["x"], "value": [1.0], "low": [None], "high": [None]})
+    with pytest.raises(ValueError, match=r"series one prompt: no claim is named layered_prefill/table-99"):
+        claimed.answers(place, SMALL, [job], [frame])
+
+
+def test_other_schedulers_names_and_fields_are_checked():
+    with pytest.raises(ValueError, match="extra"):
+        Point(scheduler="chunked", speed=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.slow
+def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
+    """40 seeds: bars of spec section 7 over the layered rows that were predicted, and the CPU time."""
+    monkeypatch.setenv(traces.VARIABLE, str(tmp_path / "none"))
+    started = time.process_time()
+    made = layered_prefill.run(Store(str(tmp_path / "tape")), lambda *told: None, runner="threads", workers=1)
+    assert time.process_time() - started < 60
+    rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
+    assert set(rows) == set(STATED)
+    predicted = [c for c in rows if STATED[c]["role"] == "predict" and "layered" in c.partition("/")[2]]
+    errors = [abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted]
+    assert len(errors) > 50
+    assert np.median(errors) <= 0.06
+    assert np.mean(errors) <= 0.09
+    knee = f"{PAPER}/sec-5.2/slo_collapse_rate/qwen3-30b-a3b/arxiv-chunked"
+    assert 1.3 < rows[knee]["value"] <= 1.5
+    drop = f"{PAPER}/sec-5.2/slo_drop_rate/qwen3-30b-a3b/sharegpt-chunked"
+    assert 4.4 <= rows[drop]["value"] <= 4.8
+    for workload in ("arxiv", "sharegpt"):
+        batch = f"{PAPER}/sec-5.2/mean_decode_batch/{workload}-slo-attainment-90-models-both"
+        assert rows[batch]["value"] <= STATED[batch]["value"]

@@ -1,0 +1,192 @@
+"""simulate, capacity, calibrate serving, import requests: what they print and write, and bad input in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import Cli
+from tiny_tape import write_tiny
+
+from hw import serving_constants
+from replay import serving_fit
+from warehouse.results import read_rows
+from warehouse.tape import Store
+
+HEADER = "arrival_s,n_prompt_tokens,n_output_tokens\n"
+FEW = ("--requests", "40", "--seeds", "3")
+
+
+def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
+    done = tokentape("simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
+    assert done.code == 0
+    for words in (
+        "layered on h100x2, qwen3-30b-a3b, arxiv (poisson) at 1.3 requests/s, 3 seeds",
+        "ttft_mean_s",
+        " to ",
+        "slo_frac",
+    ):
+        assert words in done.out
+    assert done.err == ""
+    rows = read_rows(Store("tape"), "serving_points")
+    assert {row["study"] for row in rows} == {"adhoc"}
+    assert {"ttft_mean_s", "saturation_distance_frac", "energy_j_per_token"} <= {row["metric"] for row in rows}
+    again = tokentape("simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
+    assert again.out == done.out
+    assert read_rows(Store("tape"), "serving_points") == rows
+
+
+def test_a_rate_beyond_saturation_finishes_and_says_so(tokentape: Cli):
+    done = tokentape("simulate", "--scheduler", "chunked", "--rate", "4", "--requests", "300", "--seeds", "2")
+    assert done.code == 0
+    assert "the queue grows without bound" in done.err
+    assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
+
+
+def test_what_lies_outside_is_said(tokentape: Cli):
+    done = tokentape("simulate", "--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5", *FEW)
+    assert done.code == 0
+    for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
+        assert words in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--scheduler", "chunked", "--param", "chunk_tokens=1024", "--rate", "1"),
+        ("--scheduler", "orca", "--rate", "1"),
+        ("--scheduler", "static", "--rate", "1"),
+        ("--scheduler", "disaggregated", "--hardware", "h100", "--rate", "1"),
+        ("--rate", "1", "--cv", "3"),
+        ("--arrival", "at_once"),
+        ("--workload", "prompt-8192"),
+        ("--workload", "sharegpt", "--rate", "2", "--coverage", "independent"),
+        ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
+        ("--rate", "1", "--fit", "h100x2-long-context"),
+        ("--rate", "1", "--expert-times", "measured"),
+    ],
+)
+def test_every_kind_of_point_runs(tokentape: Cli, arguments):
+    done = tokentape("simulate", *arguments, *FEW)
+    assert done.code == 0, done.err
+    assert "ttft_mean_s" in done.out
+
+
+def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
+    write_tiny(Store("tape"))
+    done = tokentape("simulate", "--workload", "tiny", "--arrival", "poisson", "--rate", "2", "--coverage", "tiny", *FEW)
+    assert done.code == 0, done.err
+    for words in ("decode coverage, mean error of the forms against tape tiny-0001", "paper_table", "uniform"):
+        assert words in done.out
+    assert "coverage was recorded on 3 MoE layers of 8 experts" in done.err
+    refused = tokentape("simulate", "--workload", "tiny", "--coverage", "recorded")
+    assert refused.code == 2
+    assert "the tape has 3 MoE layers, 8 experts" in refused.err
+
+
+def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
+    (tmp_path / "log.csv").write_text("when,asked,given\n0,100,5\n2,300,7\n1,200,6\n")
+    done = tokentape("import", "requests", "log.csv", "--arrival", "when", "--prompt", "asked", "--output", "given")
+    assert done.code == 0
+    served = tokentape("simulate", "--workload", done.out.strip())
+    assert "(trace), 1 seed" in served.out
+    (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
+    assert tokentape("import", "requests", "azure.csv").code == 0
+    (tmp_path / "m.jsonl").write_text('{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n' * 2)
+    cached = tokentape("simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache")
+    assert cached.code == 0, cached.err
+
+
+def test_capacity_is_found_within_a_hundredth(tokentape: Cli):
+    words = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "10", "--slo-tbt", "0.125").out.split()
+    met, missed = float(words[1]), float(words[-3])
+    assert words[0] == "chunked:"
+    assert 1.0 < met < missed <= 1.011 * met
+    none = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e-9", "--slo-tbt", "0.125")
+    assert "no rate meets" in none.out
+
+
+def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
+    done = tokentape("calibrate", "serving", "--check", "h100x2")
+    assert done.code == 0
+    for words in ("prefill 512", "moe_share 8192", "run 2048 expert_load_per_request", "published", "error"):
+        assert words in done.out
+
+
+def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkeypatch):
+    pytest.importorskip("scipy")
+    monkeypatch.setattr(serving_fit, "STAGES", ((1, 0.1, 3),))
+    done = tokentape("calibrate", "serving", "--out", "my.toml")
+    assert done.code == 0, done.err
+    found = serving_constants.load(str(tmp_path / "my.toml"))
+    assert found.machine == "h100x2"
+    assert sorted(path.name for path in tmp_path.glob("my*")) == ["my.toml"]
+    assert tokentape("simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--scheduler", "laired", "--rate", "1"), "did you mean 'layered'"),
+        (("--scheduler", "chunked", "--param", "chunk=3", "--rate", "1"), "did you mean 'chunk_tokens'"),
+        (("--scheduler", "chunked", "--param", "chunk_tokens=0", "--rate", "1"), "chunk_tokens must be at least 1"),
+        (("--param", "n_lg_rule=fixed", "--param", "n_max=99", "--rate", "1"), "n_max 99"),
+        (("--rate", "-1"), "rate -1.0 requests/s must be above 0"),
+        ((), "--rate is missing"),
+        (("--rate", "1", "--cv", "0"), "cv 0.0 must be above 0"),
+        (("--rate", "1", "--cv", "2", "--arrival", "poisson"), "--cv 2 goes with --arrival gamma"),
+        (("--rate", "1", "--arrival", "sometimes"), "unknown arrival 'sometimes'"),
+        (("--rate", "1", "--slo-ttft", "3"), "--slo-ttft and --slo-tbt go together"),
+        (("--rate", "1", "--expert-times", "guessed"), "unknown source of expert times"),
+        (("--rate", "1", "--expert-times", "measured", "--weights", "int4"), "not of int4"),
+        (("--rate", "1", "--expert-times", "measured", "--model", "qwen3-8b"), "has no experts"),
+        (("--rate", "1", "--coverage", "guess"), "coverage 'guess' is none of"),
+        (("--rate", "1", "--fit", "nope"), "no such file of serving constants"),
+        (("--rate", "1", "--model", "nope"), "no model 'nope'"),
+        (("--workload", "prompt-x"), "prompt-8192"),
+        (("--workload", "unsorted.csv"), "request 2: arrival_s is 0.5; it comes before the one ahead of it"),
+        (("--workload", "negative.csv"), "request 0: arrival_s is -1.0"),
+        (("--workload", "zero.csv"), "request 0: n_prompt_tokens is 0"),
+        (("--workload", "empty.csv"), "there are no requests to serve"),
+        (("--workload", "nothing.csv"), "the file is empty"),
+        (("--workload", "columns.csv"), "column n_output_tokens is missing"),
+        (("--workload", "words.csv"), "the columns hold numbers"),
+        (("--workload", "absent.csv"), "absent.csv"),
+        (("--workload", "nosuch"), "no .csv and no tape"),
+        (("--workload", "long.csv", "--kv-blocks", "3"), "kv_blocks is 3"),
+        (("--workload", "long.csv", "--scheduler", "layered", "--kv-blocks", "0"), "kv_blocks must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words):
+    files = {
+        "unsorted": HEADER + "0,10,5\n1,10,5\n0.5,10,5\n", "negative": HEADER + "-1,10,5\n", "zero": HEADER + "0,0,5\n",
+        "empty": HEADER, "nothing": "", "columns": "arrival_s,n_prompt_tokens\n0,1\n", "words": HEADER + "0,many,5\n",
+        "long": HEADER + "0,100,5\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    done = tokentape("simulate", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+    assert not read_rows(Store("tape"), "serving_points")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("capacity", "--arrival", "at_once"), "has no rate to search for"),
+        (("capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
+        (("capacity", "--attained", "1.5"), "service level"),
+        (("calibrate", "serving", "--mode", "fast"), "mode 'fast' is unknown"),
+        (("import", "requests", "absent.csv"), "absent.csv"),
+        (("import", "requests", "some.csv", "--form", "xml"), "unknown form of requests 'xml'"),
+        (("import", "requests", "some.csv"), "no column 'arrival_s'"),
+    ],
+)
+def test_bad_requests_of_other_commands_are_one_line(tokentape: Cli, tmp_path: Path, arguments, words):
+    (tmp_path / "some.csv").write_text("a,b\n1,2\n")
+    done = tokentape(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1

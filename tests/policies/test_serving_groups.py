@@ -1,0 +1,84 @@
+"""How many groups of layers a batch takes and which layers each holds: the published table and splits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from policies.serving import SCHEDULERS, Layered, scheduler_named
+from policies.serving.groups import group_start, n_groups, split, steps
+
+EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
+
+
+def groups_at(rule: str, n_max: int, n_layers: int = 48) -> list[int]:
+    numbers = Layered(n_max=n_max, n_lg_rule=rule).rule(n_layers).step_numbers()
+    return [n_groups(numbers, tokens) for tokens in EDGES]
+
+
+@pytest.mark.parametrize(
+    ("n_max", "expected"),
+    [
+        (4, [1, 2, 2, 4, 4, 4, 4, 4]),
+        (12, [1, 2, 2, 4, 4, 6, 6, 12]),
+        (16, [1, 2, 2, 4, 4, 8, 8, 16]),
+        (24, [1, 2, 2, 4, 4, 8, 8, 24]),
+        (2, [1, 2, 2, 2, 2, 2, 2, 2]),
+        (8, [1, 2, 2, 4, 4, 8, 8, 8]),
+        (48, [1, 2, 2, 4, 4, 8, 8, 48]),
+    ],
+)
+def test_step_table(n_max: int, expected: list[int]) -> None:
+    assert groups_at("code", n_max) == expected
+
+
+def test_paper_and_fixed_rules() -> None:
+    assert groups_at("paper", 16) == [1, 2, 2, 3, 4, 5, 8, 9]
+    assert groups_at("paper", 4) == [1, 2, 2, 3, 4, 4, 4, 4]
+    numbers = Layered(n_lg_rule="paper").rule(48).step_numbers()
+    assert [n_groups(numbers, tokens) for tokens in (1, 8192, 8193, 10**9)] == [1, 16, 16, 16]
+    assert groups_at("fixed", 6) == [6] * 8
+
+
+def test_never_more_groups_than_layers() -> None:
+    assert max(groups_at("code", 16, 4)) == 4
+    assert max(groups_at("paper", 16, 4)) == 4
+    with pytest.raises(ValueError, match="n_max 5: more groups than the model's 4 layers"):
+        steps("fixed", 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "n", "expected"), [(48, 16, (3,) * 16), (24, 12, (2,) * 12), (50, 16, (4, 4) + (3,) * 14), (7, 3, (3, 2, 2))]
+)
+def test_layers_are_split_evenly_the_first_groups_longer(n_layers: int, n: int, expected: tuple[int, ...]) -> None:
+    assert split(n_layers, n) == expected
+    assert group_start(n, n, n_layers) == n_layers
+
+
+def test_split_refuses_empty_groups() -> None:
+    with pytest.raises(ValueError, match="5 groups do not split 4 layers"):
+        split(4, 5)
+
+
+def test_schedulers_by_name() -> None:
+    assert scheduler_named("layered", n_max=12) == Layered(n_max=12)
+    with pytest.raises(ValueError, match="scheduler 'sarathi' is unknown; choose static, orca, chunked, layered"):
+        scheduler_named("sarathi")
+    with pytest.raises(ValueError, match="scheduler chunked has no field 'n_max'; it has chunk_tokens"):
+        scheduler_named("chunked", n_max=2)
+
+
+def test_named_settings() -> None:
+    assert Layered.hybrid() == Layered() == Layered(8192, 16, "code")
+    pure = Layered.pure(48).rule(48)
+    assert (pure.budget_tokens, pure.steps[-1][1]) == (32768, 48)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_is_data(name: str) -> None:
+    scheduler = SCHEDULERS[name]()
+    assert scheduler == SCHEDULERS[name]()
+    rule = scheduler.rule(48)
+    assert rule.numbers().dtype == rule.step_numbers().dtype == np.int64
+    assert np.all(np.diff(rule.step_numbers()[0]) > 0)
+    assert rule.step_numbers()[1].max() <= 48

@@ -1,0 +1,107 @@
+"""Small models, a machine and coverage for tests of the serving engine, as the engine takes them and as the oracle does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hw.serving_constants import ServingConstants
+from hw.spec import load
+from replay.serving_cost import CostTables, cost_tables
+from replay.serving_coverage import PublishedCoverage
+from warehouse.geometry import Geometry
+
+# The constants that the notes on Layered Prefill give (section 5): round numbers for tests, no fit of ours.
+NOTED = ServingConstants(
+    expert_bandwidth_frac=0.370,
+    expert_ops_frac=0.415,
+    attention_ops_frac=0.245,
+    kv_bandwidth_frac=0.758,
+    prefill_layer_s=73.5e-6,
+    decode_layer_s=57.5e-6,
+    prefill_token_s=0.1204e-6,
+    prefill_iteration_s=1.57e-3,
+    prefill_correlation=7.47,
+)
+TABLE_1 = PublishedCoverage(
+    2.0 ** np.arange(10), np.array([6.25, 11.7, 21.3, 29.0, 44.5, 54.7, 69.4, 86.3, 93.4, 98.0]) / 100, NOTED.prefill_correlation
+)
+
+
+def tiny(
+    n_layers: int = 4, windows: tuple[int, ...] = (), moe_layers: tuple[int, ...] | None = None, shared: int = 0
+) -> Geometry:
+    """A model whose every size differs from every other."""
+    return Geometry(
+        architecture="tiny",
+        n_layers=n_layers,
+        hidden=512,
+        n_heads=6,
+        n_kv_heads=2,
+        head_dim=64,
+        vocab=3000,
+        moe_layers=tuple(range(n_layers)) if moe_layers is None else moe_layers,
+        n_experts=128,
+        top_k=8,
+        expert_intermediate=160,
+        shared_intermediate=shared,
+        dense_intermediate=1100,
+        sliding_windows=windows,
+    )
+
+
+@dataclass
+class OracleModel:
+    """What the oracle takes; coverage as functions of a number of tokens."""
+
+    geometry: Geometry
+    constants: ServingConstants
+    tp: int
+    bytes_per_s: float
+    ops_per_s: float
+
+    def covered(self, layer: int, batch: list, decoding: list) -> float:
+        n = sum(take for _, take in batch)
+        prefill = max(8 / 128, share(n / self.constants.prefill_correlation)) if n else 0.0
+        return 1 - (1 - prefill) * (1 - share(len(decoding)))
+
+
+@dataclass
+class RecordedOracle(OracleModel):
+    """Coverage by sets: ids[request, position, layer] of a tape; touched counts iterations per (layer, expert)."""
+
+    ids: dict[tuple[int, int, int], set[int]]
+    touched: Counter[tuple[int, int]]
+
+    def covered(self, layer: int, batch: list, decoding: list) -> float:
+        tokens = [(r.number, r.prompt + r.emitted - 1) for r in decoding]
+        tokens += [(r.number, r.position + i) for r, take in batch for i in range(take)]
+        parts = [self.ids[(*token, layer)] for token in tokens]
+        union = set().union(*parts)
+        assert max(map(len, parts)) <= len(union) <= sum(map(len, parts))
+        self.touched.update((layer, expert) for expert in union)
+        return len(union) / self.geometry.n_experts
+
+
+def share(n: float) -> float:
+    """Table 1, linear in log2 n between its entries, read off with plain Python."""
+    table = [0.0625, 0.117, 0.213, 0.29, 0.445, 0.547, 0.694, 0.863, 0.934, 0.98]
+    if n <= 1:
+        return n * table[0]
+    if n >= 512:
+        return 1 - 0.02 * 512 / n
+    log = np.log2(n)
+    i = min(int(log), 8)
+    return float(table[i] + (log - i) * (table[i + 1] - table[i]))
+
+
+def both(
+    geometry: Geometry, machine: str = "h100x2", constants: ServingConstants = NOTED, **options: Any
+) -> tuple[CostTables, OracleModel]:
+    spec = load(machine)
+    cost = cost_tables(geometry, spec, constants, TABLE_1, **options)
+    peak_bytes, peak_ops = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value
+    return cost, OracleModel(geometry, constants, spec.n_devices, peak_bytes, peak_ops)

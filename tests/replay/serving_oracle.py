@@ -1,0 +1,197 @@
+"""A serving engine with one object per request and the cost formulas written out layer by layer. Slow, and meant to be read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from policies.serving import Chunked, Continuous, Layered, Static
+
+
+@dataclass
+class Request:
+    number: int
+    arrival: float
+    prompt: int
+    output: int
+    cached: int = 0
+    position: int = 0
+    emitted: int = 0
+    started: float = 0.0
+    token_times: list[float] = field(default_factory=list)
+    restarts: int = 0
+    stalls: list[float] = field(default_factory=list)  # gaps of a restarted request, which are no iteration's
+
+    @property
+    def target(self) -> int:
+        return self.prompt + self.emitted
+
+    def blocks(self, size: int) -> int:
+        """Held while it decodes: all its tokens but the last one made, whose turn comes next."""
+        return math.ceil((self.prompt + self.emitted - 1) / size)
+
+
+def groups_of(scheduler, tokens, n_layers):
+    """Groups of layers for a batch of so many tokens, from the rules as the paper's readers wrote them down."""
+    if not isinstance(scheduler, Layered):
+        return 1
+    n_max = scheduler.n_max
+    if scheduler.n_lg_rule == "fixed":
+        return n_max
+    if scheduler.n_lg_rule == "paper":
+        return min(n_max, max(1, math.ceil(tokens / 512)), n_layers)
+    table = {4: [1, 2, 4, 4, 4], 12: [1, 2, 4, 6, 12], 16: [1, 2, 4, 8, 16], 24: [1, 2, 4, 8, 24]}
+    row = table.get(n_max) or [min(n_max, n) for n in (1, 2, 4, 8)] + [n_max]
+    column = sum(tokens > edge for edge in (512, 1024, 2048, 4096))
+    return min(row[column], n_layers)
+
+
+def cost_of_iteration(model, batch, decoding, group):
+    """Seconds, expert bytes, moved bytes and operations. batch: requests and the prompt tokens taken; group: its layers."""
+    g, c, tp = model.geometry, model.constants, model.tp
+    B, T = len(decoding), sum(take for _, take in batch)
+    bw, flops = model.bytes_per_s, model.ops_per_s
+    total = [0.0, 0.0, 0.0, 0.0]
+    q, kv = g.n_heads * g.head_dim, 2 * g.n_kv_heads * g.head_dim * 2
+    w_d = 2 * g.hidden * q + g.hidden * kv // 2
+    eta_kv = min(c.kv_bandwidth_frac, c.kv_frac_per_decode * max(B, 1)) if c.kv_frac_per_decode else c.kv_bandwidth_frac
+    for layer in range(g.n_layers):
+        n_p = T if layer in group else 0
+        n = n_p + B
+        if n == 0:
+            continue
+        window = g.sliding_windows[layer] if g.sliding_windows else 0
+        seen = sum(take * min(r.position + take / 2, window or math.inf) for r, take in batch) if n_p else 0.0
+        context = sum(min(r.prompt + r.emitted, window or math.inf) for r in decoding)
+        if layer in g.moe_layers:
+            cov = model.covered(layer, batch if n_p else [], decoding)
+            expert_bytes, active = g.n_experts * 3 * g.hidden * g.expert_intermediate * 2, g.top_k * g.expert_intermediate
+            shared = 3 * g.hidden * g.shared_intermediate * 2
+            active += g.shared_intermediate
+            total[1] += cov * expert_bytes
+        else:
+            shared = 0
+            cov, expert_bytes, active = 1.0, 3 * g.hidden * g.dense_intermediate * 2, g.dense_intermediate
+        t_moe = (cov * expert_bytes + shared) / tp / (bw * c.expert_bandwidth_frac)
+        t_moe += 2 * 3 * g.hidden * active * n / tp / (flops * c.expert_ops_frac)
+        t_dense = max(2 * w_d / tp / (bw * c.dense_bandwidth_frac), 2 * w_d * n / tp / (flops * c.dense_ops_frac))
+        t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac) + context * kv / tp / (bw * eta_kv)
+        t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / 250e9) if tp > 1 else 0.0
+        t_other = (c.prefill_layer_s if T else c.decode_layer_s) + c.prefill_token_s * g.hidden / 2048 * n_p
+        total[0] += t_moe + t_dense + t_att + t_comm + t_other
+        total[2] += cov * expert_bytes + shared + 2 * w_d + context * kv + 40 * n * g.hidden
+        total[3] += 2 * (3 * g.hidden * active + w_d) * n + 4 * q * (seen + context)
+    total[0] += g.vocab * g.hidden * 2 / tp / (bw * c.dense_bandwidth_frac)
+    total[0] = c.time_multiplier * (total[0] + (c.prefill_iteration_s if T else c.decode_iteration_s))
+    return total
+
+
+def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16):
+    """All requests served; returns them and one dictionary per iteration."""
+    everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
+    for r in everyone:
+        r.position = r.cached
+    coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
+    now, free, group, n_groups = coming[0].arrival, kv_blocks or 0, 0, 1
+    while coming or queue or decoding or partial or batch:
+        while coming and coming[0].arrival <= now:
+            queue.append(coming.pop(0))
+        if not (queue or decoding or partial or batch):
+            now = coming[0].arrival
+            continue
+        if kv_blocks is not None:
+            kept = []
+            for r in decoding:  # in the order in which they joined
+                if r not in decoding:
+                    continue
+                if (r.prompt + r.emitted - 1) % block:
+                    kept.append(r)
+                    continue
+                while free == 0 and r in decoding:
+                    victim = decoding.pop()
+                    free += victim.blocks(block) + (victim in kept and (victim.prompt + victim.emitted - 1) % block == 0)
+                    victim.position = victim.cached
+                    victim.restarts += 1
+                    queue.insert(0, victim)
+                if r in decoding:
+                    free -= 1
+                    kept.append(r)
+        if not batch:
+            batch, free = form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now)
+            if batch:
+                partial, group = None, 0
+                n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
+        layers = range(0)
+        if batch:
+            size, longer = divmod(model.geometry.n_layers, n_groups)
+            first = group * size + min(group, longer)
+            layers = range(first, first + size + (group < longer))
+        cost = cost_of_iteration(model, batch, decoding, layers)
+        tokens = sum(take for _, take in batch)
+        row = {"start_s": now, "n_decode": len(decoding), "n_prefill": tokens, "n_waiting": len(queue)}
+        row |= {"first_layer": layers.start, "last_layer": layers.stop}
+        log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
+        now += cost[0]
+        for r in decoding:
+            r.emitted += 1
+            r.token_times.append(now)
+        for r in decoding:
+            free += r.blocks(block) if r.emitted == r.output else 0
+        decoding = [r for r in decoding if r.emitted < r.output]
+        group += bool(batch)
+        if batch and group == n_groups:
+            for r, take in batch:
+                r.position += take
+                if r.position < r.target:
+                    partial = r
+                    continue
+                r.emitted += 1
+                if r.emitted > 1:
+                    r.stalls.append(now - r.token_times[-1])
+                r.token_times.append(now)
+                if r.emitted < r.output:
+                    decoding.append(r)
+                else:
+                    free += r.blocks(block)
+            batch = []
+    return everyone, log
+
+
+def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now):
+    """The next batch of (request, tokens), by the rules of the four schedulers; takes from the queue."""
+    if isinstance(scheduler, Static) and decoding:
+        return [], free
+    batch, tokens = [], 0
+    while (partial and not batch) or queue:
+        is_partial = bool(partial and not batch)
+        r = partial if is_partial else queue[0]
+        needed = math.ceil(r.target / block)
+        if not is_partial and len(decoding) + len(batch) >= max_seqs:
+            break
+        if not is_partial and kv_blocks is not None and needed > free:
+            break
+        left = r.target - r.position
+        if isinstance(scheduler, Static):
+            if len(batch) == scheduler.max_prompts:
+                break
+            take = left
+        elif isinstance(scheduler, Continuous):
+            if batch and tokens + left > scheduler.cap_tokens:
+                break
+            take = left
+        else:
+            room = scheduler.pass_tokens if isinstance(scheduler, Layered) else scheduler.chunk_tokens - len(decoding)
+            take = min(left, room - tokens)
+            assert isinstance(scheduler, Layered | Chunked)
+            if take <= 0:
+                break
+        if not is_partial:
+            queue.pop(0)
+            free -= needed
+            if r.position == r.cached and r.emitted == 0:
+                r.started = now
+        batch.append((r, take))
+        tokens += take
+        if take < left:
+            break
+    return batch, free

@@ -1,0 +1,323 @@
+"""The serving engine: a schedule worked by hand, what must hold for any workload, and what must be refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_models import NOTED, TABLE_1, both, tiny
+
+from hw.spec import load as machine
+from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from replay.disaggregated import serve_disaggregated
+from replay.serving import Limits, ServingRun, serve
+from replay.serving_cost import CostTables, cost_tables
+from replay.serving_coverage import FixedCoverage
+from replay.serving_metrics import load_of, token_times
+from replay.serving_step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
+from replay.workload import Requests, synthetic
+from warehouse import models
+
+GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_golden.json").read_text())
+ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered.pure(4)]
+
+
+def costs_of(name: str, device: str = "h100x2", **options: object) -> CostTables:
+    return cost_tables(models.load(name).geometry, machine(device), NOTED, options.pop("coverage", TABLE_1), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def qwen() -> CostTables:
+    return costs_of("qwen3-30b-a3b")
+
+
+def requests_of(rows: list[list[float]]) -> Requests:
+    arrival, prompt, output = np.array(rows, float).T
+    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
+
+
+def one(prompt: int, output: int = 1) -> Requests:
+    return requests_of([[0, prompt, output]])
+
+
+def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Requests:
+    made = synthetic("sharegpt", rate, seed, n=n, **options)  # type: ignore[arg-type]
+    return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
+
+
+@pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
+def test_schedule_worked_by_hand(golden: dict) -> None:
+    cost = both(tiny())[0]
+    engine = np.zeros_like(cost.engine)
+    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
+    cost = dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
+    run = serve(requests_of(GOLDEN["requests"]), SCHEDULERS[golden["scheduler"]](**golden["fields"]), cost, record=True)
+    names = ("start_s", "n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
+    assert np.column_stack([run.iterations[name] for name in names]).tolist() == golden["iterations"]
+    assert run.ttft_s.tolist() == golden["ttft_s"]
+    assert run.finish_s.tolist() == golden["finish_s"]
+    assert run.largest_gap_s.tolist() == [float(output > 1) for _, _, output in GOLDEN["requests"]]
+
+
+# ------------------------------------------------------------------------------------------------ any workload
+
+
+@pytest.mark.parametrize("scheduler", ALL, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_token_is_processed_once_and_tokens_come_in_a_row(scheduler, seed: int) -> None:
+    cost, requests = both(tiny())[0], some(seed)
+    run = serve(requests, scheduler, cost, record=True)
+    its = run.iterations
+    layers = (its["last_layer"] - its["first_layer"]).astype(int)
+    assert (its["n_prefill"] * layers).sum() == requests.n_prompt_tokens.sum() * cost.geometry.n_layers
+    assert run.n_prefilled == requests.n_prompt_tokens.sum()
+    assert run.n_decoded == requests.n_output_tokens.sum() - len(requests)
+    ends = its["start_s"] + its["seconds"]
+    assert np.all(its["start_s"][1:] >= ends[:-1] * (1 - 1e-12))
+    first, last = (np.searchsorted(ends, at * (1 - 1e-12)) for at in (run.first_token_s, run.finish_s))
+    assert np.array_equal(last - first, requests.n_output_tokens - 1), "a request skipped an iteration"
+    assert token_times(run, 0)[-1] == pytest.approx(run.finish_s[0])
+    assert np.all(run.started_s >= requests.arrival_s)
+    assert np.all(np.diff(run.started_s) >= 0), "not first come, first served"
+    assert sum(run.seconds_of.values()) == pytest.approx(run.busy_s)
+    assert sum(run.joules_of.values()) > 0
+    peak = 2 * machine("h100x2").tiers["hbm"].peak_bytes_per_s.value
+    assert np.all(its["seconds"] >= its["expert_bytes"] / peak)
+
+
+def test_a_chunk_never_exceeds_its_budget_and_decodes_are_counted() -> None:
+    run = serve(some(0, rate=50.0), Chunked(64), both(tiny())[0], record=True)
+    its = run.iterations
+    with_prefill = its["n_prefill"] > 0
+    assert np.all((its["n_prefill"] + its["n_decode"])[with_prefill] <= 64)
+    run = serve(requests_of([[0, 6, 50]] * 20), Chunked(8), both(tiny())[0], record=True)
+    assert np.any(run.iterations["n_decode"] >= 8)
+    assert np.all(run.iterations["n_prefill"][run.iterations["n_decode"] >= 8] == 0), "no room is left, decodes only"
+
+
+def test_one_pass_is_in_flight_and_walks_every_layer_once() -> None:
+    its = serve(some(1, rate=20.0), Layered(2000, 3, "fixed"), both(tiny(7))[0], record=True).iterations
+    in_pass = np.flatnonzero(its["n_prefill"])
+    bounds = np.column_stack((its["first_layer"], its["last_layer"]))[in_pass].reshape(-1, 3, 2)
+    assert np.all(bounds == [[0, 3], [3, 5], [5, 7]])
+    assert np.all(np.diff(in_pass.reshape(-1, 3), axis=1) == 1)
+    tokens = its["n_prefill"][in_pass].reshape(-1, 3)
+    assert np.all(tokens == tokens[:, :1])
+
+
+def test_ttft_is_at_least_a_lone_prompts(qwen: CostTables) -> None:
+    requests = synthetic("arxiv", 1.3, 0, n=40)
+    for scheduler in (Chunked(), Layered(), Continuous()):
+        run = serve(requests, scheduler, qwen)
+        for r in range(0, 40, 8):
+            alone = serve(one(int(requests.n_prompt_tokens[r])), scheduler, qwen)
+            assert run.ttft_s[r] >= alone.ttft_s[0] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("chunk", [256, 512, 1024])
+def test_layered_reads_fewer_experts_for_a_prompt_longer_than_a_chunk(qwen: CostTables, chunk: int) -> None:
+    for prompt in (chunk + 1, 3000, 8192, 20000):
+        assert serve(one(prompt), Layered(), qwen).expert_bytes < serve(one(prompt), Chunked(chunk), qwen).expert_bytes
+
+
+def test_loads_are_equal_for_one_short_prompt_at_full_coverage() -> None:
+    cost = costs_of("qwen3-30b-a3b", coverage=FixedCoverage(1.0))
+    for prompt in (1, 100, 512):
+        loads = [serve(one(prompt), scheduler, cost).expert_bytes for scheduler in (Chunked(512), Layered())]
+        assert loads == [cost.layers[0, COVERED_BYTES] * 48] * 2
+
+
+def test_runs_are_byte_identical(qwen: CostTables) -> None:
+    a, b = (serve(synthetic("arxiv", 1.3, 3, n=100), Layered(), qwen, record=True) for _ in range(2))
+    for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
+        assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
+    assert all(a.iterations[name].tobytes() == b.iterations[name].tobytes() for name in a.iterations)
+
+
+def test_runners_do_not_matter(qwen: CostTables) -> None:
+    def finish(seed: int) -> bytes:
+        return serve(synthetic("arxiv", 1.3, seed, n=200), Layered(), qwen).finish_s.tobytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(finish, range(8))) == [finish(seed) for seed in range(8)]
+
+
+def test_one_group_is_orca_where_nothing_is_cut(qwen: CostTables) -> None:
+    requests = some(2, n=30, rate=0.5)
+    assert requests.n_prompt_tokens.max() < 8192
+    a, b = (serve(requests, scheduler, qwen) for scheduler in (Layered(n_max=1), Continuous(8192)))
+    assert a.finish_s.tolist() == b.finish_s.tolist()
+
+
+def test_static_with_one_request_is_orca(qwen: CostTables) -> None:
+    a, b = (serve(one(900, 20), scheduler, qwen) for scheduler in (Static(), Continuous()))
+    assert a.finish_s.tolist() == b.finish_s.tolist()
+
+
+def test_time_multiplier_scales_everything(qwen: CostTables) -> None:
+    requests = synthetic("arxiv", 1.3, 1, n=60)
+    slow = costs_of("qwen3-30b-a3b")
+    slow.engine[MULTIPLIER] = 2.5
+    a, b = serve(requests, Layered(), qwen), serve(requests.scaled(1 / 2.5), Layered(), slow)
+    np.testing.assert_allclose(b.finish_s, 2.5 * a.finish_s, rtol=1e-9)
+    np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
+    scaled = qwen.engine * 2.5
+    scaled[KV_FRAC:] = qwen.engine[KV_FRAC:]  # shares, and the multiplier itself
+    layers = qwen.layers.copy()
+    layers[:, :IS_WINDOWED] *= 2.5
+    c = serve(requests.scaled(1 / 2.5), Layered(), dataclasses.replace(qwen, engine=scaled, layers=layers))
+    np.testing.assert_allclose(c.finish_s, b.finish_s, rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------ edges
+
+
+def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() -> None:
+    cost = both(tiny(4))[0]
+    first = serve(one(600, 2), Layered(4096, 4, "fixed"), cost, record=True).iterations["start_s"]
+    rows = [[0, 600, 2], [first[1], 600, 1]]
+    run = serve(requests_of(rows), Layered(4096, 4, "fixed"), cost)
+    assert run.started_s[1] == run.first_token_s[0], "it waits for the pass to end"
+    second = serve(requests_of([[0, 30, 9], [0, 30, 9]]), Chunked(30), cost, record=True).iterations["start_s"][1]
+    run = serve(requests_of([[0, 30, 9], [second, 30, 9]]), Chunked(31), cost)
+    assert run.started_s[1] == run.first_token_s[0] == pytest.approx(second, rel=1e-2)
+
+
+def test_prompts_longer_than_a_pass_keep_their_order() -> None:
+    run = serve(requests_of([[0, 900, 1], [0, 10, 1], [0, 10, 1]]), Layered(250, 2, "fixed"), both(tiny())[0], record=True)
+    assert run.iterations["n_prefill"].tolist() == [250, 250, 250, 250, 250, 250, 170, 170]
+    assert np.ptp(run.first_token_s) == 0.0
+
+
+def test_max_seqs_holds_with_a_partial_prompt() -> None:
+    run = serve(some(0, n=40, rate=1000.0), Chunked(64), both(tiny())[0], Limits(max_seqs=3), record=True)
+    assert run.peak_decodes <= 3
+
+
+def test_the_largest_batch_does_not_depend_on_memory_that_is_plenty(qwen: CostTables) -> None:
+    requests = some(4)
+    a, b = (serve(requests, Chunked(), qwen, limits) for limits in (Limits(), Limits(kv_blocks=10**6)))
+    assert a.finish_s.tolist() == b.finish_s.tolist()
+
+
+def test_scarce_memory_restarts_the_newest_and_all_finish() -> None:
+    requests, cost = some(5, n=50, rate=1000.0), both(tiny())[0]
+    longest = int((-(-(requests.n_prompt_tokens + requests.n_output_tokens) // 16)).max())
+    plenty, scarce = (serve(requests, Layered(), cost, limits) for limits in (Limits(), Limits(kv_blocks=longest + 1)))
+    assert scarce.end_s > plenty.end_s
+    assert scarce.n_lost_tokens == scarce.n_prefilled - requests.n_prompt_tokens.sum()
+    assert not plenty.n_restarts.any()
+
+
+def test_cached_prefixes_save_their_processing(qwen: CostTables) -> None:
+    half = dataclasses.replace(one(8000, 3), n_cached_tokens=np.array([4000]))
+    a, b = serve(one(8000, 3), Chunked(), qwen), serve(half, Chunked(), qwen)
+    assert b.n_prefilled == 4000
+    assert 0.5 * a.ttft_s[0] < b.ttft_s[0] < 0.6 * a.ttft_s[0], "later chunks attend to the cached part too"
+
+
+def test_a_rate_beyond_saturation_finishes_and_says_so(qwen: CostTables) -> None:
+    run = serve(synthetic("arxiv", 4.0, 0, n=400), Chunked(), qwen)
+    load = load_of(run)
+    assert load is not None
+    assert load.is_saturated
+    assert "grows without bound" in str(load)
+    calm = load_of(serve(synthetic("arxiv", 0.5, 0, n=400), Chunked(), qwen))
+    assert calm is not None
+    assert not calm.is_saturated
+    assert "grows" not in str(calm)
+
+
+def test_disaggregated_is_two_engines_in_series() -> None:
+    cost = costs_of("qwen3-30b-a3b", "h100")
+    requests = synthetic("arxiv", 0.5, 0, n=50)
+    run = serve_disaggregated(requests, Disaggregated(2048), cost, cost)
+    assert run.decode is not None
+    assert np.all(run.finish_s >= run.prefill.first_token_s)
+    assert run.decode.n_prefilled == 0
+    assert run.decode.n_decoded == requests.n_output_tokens.sum() - len(requests)
+    transfer_s = 48 * 2048 * requests.n_prompt_tokens / 300e9
+    assert run.decode.requests.arrival_s[0] == pytest.approx((run.prefill.first_token_s + transfer_s).min())
+    alone = serve_disaggregated(one(1000, 5), Disaggregated(), cost, cost)
+    assert alone.decode is not None
+    assert alone.finish_s[0] == pytest.approx(alone.ttft_s[0] + 1000 * 98304 / 300e9 + alone.decode.busy_s)
+    ends = serve_disaggregated(one(1000, 1), Disaggregated(), cost, cost)
+    assert ends.decode is None
+
+
+def test_disaggregated_decodes_that_lose_their_kv_are_processed_again_there() -> None:
+    cost = both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100")[0]
+    n_restarts = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        requests = Requests(np.sort(rng.random(30)) * 0.1, rng.integers(1, 400, 30), rng.integers(1, 60, 30))
+        longest = int((-(-(requests.n_prompt_tokens + requests.n_output_tokens - 1) // 16)).max())
+        run = serve_disaggregated(requests, Disaggregated(100), cost, cost, Limits(kv_blocks=longest + 3))
+        assert run.decode is not None
+        assert np.all(run.finish_s >= run.prefill.first_token_s)
+        assert run.decode.n_prefilled == run.decode.n_lost_tokens
+        n_restarts += int(run.decode.n_restarts.sum())
+    assert n_restarts > 0
+
+
+def test_layered_loses_on_a_dense_model() -> None:
+    """Negative: without experts to read, walking through the layers only delays the first token and the tokens beside it."""
+    cost = costs_of("qwen3-8b", "h100")
+    for rate in (0.6, 0.8, 1.0):
+        runs: dict[str, list[ServingRun]] = {"chunked": [], "layered": []}
+        for seed in range(5):
+            requests = synthetic("arxiv", rate, seed, length_scale=0.931)
+            runs["chunked"].append(serve(requests, Chunked(512), cost))
+            runs["layered"].append(serve(requests, Layered(), cost))
+        ttft, tbt = (
+            {name: np.median([of(run) for run in made]) for name, made in runs.items()}
+            for of in (lambda run: run.ttft_s.mean(), lambda run: run.gap_mean_s)
+        )
+        assert ttft["layered"] > ttft["chunked"], rate
+        assert tbt["layered"] > tbt["chunked"], rate
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1, 5, 5], [0.5, 5, 5]], "request 1: arrival_s is 0.5"),
+        ([[-1, 5, 5]], "request 0: arrival_s is -1.0"),
+        ([[0, 0, 5]], "request 0: n_prompt_tokens is 0"),
+        ([[0, 5, 5], [0, 5, 0]], "request 1: n_output_tokens is 0"),
+        ([[float("nan"), 5, 5]], "arrival_s is nan"),
+    ],
+)
+def test_bad_requests_are_refused_in_one_line(rows: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        requests_of(rows)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_other_bad_input_is_refused_in_one_line(qwen: CostTables) -> None:
+    empty = np.zeros(0, np.int64)
+    cases = [
+        (lambda: Requests(np.zeros(0), empty, empty), "no requests"),
+        (lambda: Requests(np.zeros(2), np.ones(1, np.int64), np.ones(2, np.int64)), "n_prompt_tokens has 1 entries"),
+        (lambda: dataclasses.replace(one(5), n_cached_tokens=np.array([5])), "n_cached_tokens is 5"),
+        (lambda: serve(one(900, 3), Chunked(), qwen, Limits(kv_blocks=56)), "need 57 KV blocks of 16, kv_blocks is 56"),
+        (lambda: serve(one(5), Layered(n_max=49, n_lg_rule="fixed"), qwen), "n_max 49: more groups than the model's 48 layers"),
+        (lambda: Layered(n_lg_rule="ceil"), "n_lg_rule 'ceil' is unknown"),
+        (lambda: Layered(n_max=0), "n_max must be at least 1, found 0"),
+        (lambda: Chunked(0), "chunk_tokens must be at least 1"),
+        (lambda: Limits(max_seqs=0), "max_seqs must be at least 1, found 0"),
+        (lambda: synthetic("arxiv", -1.0, 0), "rate -1.0"),
+        (lambda: synthetic("arxiv", 1.0, 0, cv=0.0), "cv 0.0"),
+        (lambda: synthetic("wiki", 1.0, 0), "data set 'wiki' is unknown"),
+        (lambda: qwen.load_frac("half"), "load_accounting 'half' is unknown"),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            call()
+        assert len(str(caught.value).splitlines()) == 1

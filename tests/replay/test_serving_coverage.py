@@ -1,0 +1,162 @@
+"""Coverage for the serving engine: the published table, closed forms, a tape's curves, and exact unions against Python sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+from serving_models import NOTED, TABLE_1, RecordedOracle, share
+from serving_oracle import serve_slowly
+from tapes import GEOMETRY, make_trace
+
+from hw.spec import load as machine
+from policies.serving import Chunked, Continuous, Layered
+from replay.serving import serve
+from replay.serving_cost import cost_tables
+from replay.serving_coverage import (
+    FixedCoverage,
+    IndependentCoverage,
+    RecordedCurves,
+    covered_to_effective,
+    effective_to_covered,
+    published_coverage,
+)
+from replay.serving_masks import masks_of
+from replay.trace import Trace
+from replay.workload import Requests
+from warehouse import models
+from warehouse.load import claims
+
+QWEN, GPT = models.load("qwen3-30b-a3b").geometry, models.load("gpt-oss-20b").geometry
+WIDE = GEOMETRY.model_copy(update={"n_experts": 130, "top_k": 3})
+
+
+def test_published_table_and_what_lies_between() -> None:
+    coverage = published_coverage(claims().to_pylist(), NOTED.prefill_correlation)
+    prefill, decode = (table[:, 0] for table in coverage.tables(QWEN))
+    for n, percent in ((0, 0), (1, 6.25), (2, 11.7), (8, 29.0), (32, 54.7), (256, 93.4), (512, 98.0)):
+        assert decode[n] == pytest.approx(percent / 100)
+    assert decode[3] == pytest.approx(0.117 + (np.log2(3) - 1) * (0.213 - 0.117))
+    assert decode[48] == pytest.approx(0.547 + (np.log2(48) - 5) * (0.694 - 0.547))
+    assert decode[1000] == pytest.approx(1 - 0.02 * 512 / 1000)
+    assert prefill[0] == 0.0
+    assert prefill[1] == prefill[7] == 8 / 128, "less than one effective token still touches top-k experts"
+    assert prefill[4096] == pytest.approx(share(4096 / 7.47))
+    assert coverage.outside(QWEN) == ""
+    assert "128 experts, top 8" in coverage.outside(GPT)
+
+
+@pytest.mark.parametrize("coverage", [TABLE_1, IndependentCoverage(), FixedCoverage(0.5)], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("geometry", [QWEN, GPT], ids=["qwen", "gpt"])
+def test_coverage_rises_and_stays_within_bounds(coverage, geometry) -> None:
+    for table in coverage.tables(geometry):
+        assert table[0].tolist() == [0.0]
+        assert np.all(np.diff(table[:, 0]) >= 0)
+        assert geometry.top_k / geometry.n_experts - 1e-12 <= table[1, 0] <= table[-1, 0] <= 1.0
+
+
+def test_independent_tokens_overshoot() -> None:
+    decode = IndependentCoverage().tables(QWEN)[1]
+    assert [decode[8, 0], decode[32, 0]] == pytest.approx([0.40, 0.87], abs=0.005)
+    assert np.all(decode[2:512, 0] > TABLE_1.tables(QWEN)[1][2:512, 0])
+
+
+def test_effective_tokens_invert() -> None:
+    n = np.array([0.0, 1.0, 2.5, 100.0])
+    np.testing.assert_allclose(covered_to_effective(effective_to_covered(n, QWEN), 128, 8), n, rtol=1e-9)
+    assert effective_to_covered(np.ones(1), GPT)[0] == pytest.approx(4 / 32)
+
+
+def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
+    curves = RecordedCurves.of(make_trace(n_requests=4, n_prompt=40))
+    prefill, decode = curves.tables(GEOMETRY)
+    assert prefill.shape[1] == decode.shape[1] == len(GEOMETRY.moe_layers)
+    assert prefill[1].tolist() == decode[1].tolist() == [0.25] * 3
+    assert curves.outside(GEOMETRY) == "coverage of more than 32 prefill and 64 decode tokens goes beyond the tape"
+    assert np.all(np.diff(prefill, axis=0) >= 0)
+    assert np.all(np.diff(decode, axis=0) >= 0)
+    assert prefill.max() <= 1.0
+    assert prefill[33] == pytest.approx(prefill[32], rel=0.02), "no step where the recording ends"
+    moved = curves.tables(QWEN)[1]
+    assert moved.shape[1] == 1
+    assert moved[1, 0] == pytest.approx(8 / 128)
+    assert "recorded on 3 MoE layers of 8 experts, top 2" in curves.outside(QWEN)
+    cost = cost_tables(GEOMETRY, machine("h100"), NOTED, curves)
+    assert cost.moe_of.tolist() == [-1, 0, 1, 2]
+    requests = Requests(np.zeros(2), np.array([30, 20]), np.array([9, 5]))
+    assert serve(requests, Layered(n_max=2, n_lg_rule="fixed"), cost).expert_bytes > 0
+
+
+def test_a_curve_goes_on_where_the_recording_ends() -> None:
+    short, long = (RecordedCurves.of(make_trace(geometry=WIDE, n_prompt=n)).tables(WIDE)[0].mean(axis=1) for n in (16, 250))
+    assert short[128] == pytest.approx(long[128], rel=0.12)
+    assert short[128] > 1.5 * short[16]
+
+
+def test_a_tape_with_too_little_prefill_is_refused() -> None:
+    with pytest.raises(ValueError, match="routing of 2 prefill tokens at most; a curve needs 4"):
+        RecordedCurves.of(make_trace(n_prompt=3))
+
+
+def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:
+    rows = zip(trace.row_request.tolist(), trace.row_position.tolist(), trace.row_layer.tolist(), strict=True)
+    layers = trace.geometry.moe_layers
+    return {
+        (request, position, layers[layer]): set(trace.ids[trace.offsets[i] : trace.offsets[i + 1]].tolist())
+        for i, (request, position, layer) in enumerate(rows)
+    }
+
+
+@pytest.mark.parametrize("scheduler", [Chunked(70), Layered(150, 3, "fixed"), Continuous(200)], ids=str)
+def test_exact_unions_agree_with_sets(scheduler) -> None:
+    trace = make_trace(geometry=WIDE, n_requests=5, n_prompt=150, n_decode=6)
+    spec = machine("h100")
+    cost = cost_tables(WIDE, spec, NOTED, TABLE_1, by_layer=True)
+    tape = Requests(np.zeros(5), np.array([150, 140, 130, 150, 64]), np.array([6, 7, 1, 3, 5]))
+    rows = np.array([3, 0, 0, 4, 1, 2])
+    requests = Requests(
+        np.cumsum(np.full(6, 2e-3)), tape.n_prompt_tokens[rows], tape.n_output_tokens[rows], origin="test", tape_request=rows
+    )
+    run = serve(requests, scheduler, cost, masks=masks_of(trace).of(requests), record=True)
+    ids = {
+        (new, position, layer): experts
+        for new, old in enumerate(rows.tolist())
+        for (request, position, layer), experts in sets_of(trace).items()
+        if request == old
+    }
+    peaks = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value
+    oracle = RecordedOracle(WIDE, NOTED, 1, *peaks, ids, Counter())
+    columns = (requests.arrival_s, requests.n_prompt_tokens, requests.n_output_tokens)
+    _, log = serve_slowly(list(zip(*(column.tolist() for column in columns), strict=True)), scheduler, oracle)
+    for name, series in run.iterations.items():
+        np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=name)
+    touched = {(WIDE.moe_layers[layer], expert): int(n) for (layer, expert), n in np.ndenumerate(run.touches) if n}
+    assert touched == dict(oracle.touched)
+
+
+def test_a_tape_of_another_model_or_with_gaps_is_refused() -> None:
+    trace = make_trace()
+    masks = masks_of(trace)
+    requests = Requests(np.zeros(3), np.full(3, 10), np.full(3, 20))
+    other = cost_tables(QWEN, machine("h100x2"), NOTED, TABLE_1, by_layer=True)
+    with pytest.raises(ValueError, match="3 MoE layers, 8 experts, top 2; the model has 48, 128, top 8"):
+        serve(requests, Chunked(), other, masks=masks)
+    shared_kind = cost_tables(GEOMETRY, machine("h100"), NOTED, TABLE_1)
+    with pytest.raises(ValueError, match="by_layer=True"):
+        serve(requests, Chunked(), shared_kind, masks=masks)
+    cost = cost_tables(GEOMETRY, machine("h100"), NOTED, TABLE_1, by_layer=True)
+    longer = dataclasses.replace(requests, n_output_tokens=np.array([20, 25, 20]))
+    with pytest.raises(ValueError, match="request 1: the tape routes 30 of its 34 tokens"):
+        serve(longer, Chunked(), cost, masks=masks)
+    kept = np.arange(trace.row_layer.size) != 40
+    widths = np.diff(trace.offsets)
+    gap = dataclasses.replace(
+        trace,
+        **{name: getattr(trace, name)[kept] for name in ("row_pass", "row_layer", "row_request", "row_position")},
+        offsets=np.concatenate(([0], np.cumsum(widths[kept]))),
+        ids=np.delete(trace.ids, np.arange(trace.offsets[40], trace.offsets[41])),
+    )
+    with pytest.raises(ValueError, match=r"request 0 has 89 routing rows, 30 tokens in 3 MoE layers.*gaps"):
+        masks_of(gap)

@@ -1,0 +1,219 @@
+"""What a serving run is judged by, against plain counting; costs against the published sizes; capacity and calibration facts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from serving_models import NOTED, TABLE_1, both, tiny
+
+from hw import serving_constants
+from hw.calibrate import gpu_of
+from hw.calibrate import shipped as shipped_fits
+from hw.serving_constants import ROOFLINE, ServingConstants
+from hw.sourced import BadSpec
+from hw.spec import load as machine
+from policies.serving import Chunked, Layered
+from replay.serving import ServingRun, serve
+from replay.serving_capacity import capacity, saturation_rate_per_s
+from replay.serving_cost import CostTables, cost_tables, decode_step_s
+from replay.serving_coverage import FixedCoverage
+from replay.serving_experts import expert_times
+from replay.serving_facts import facts
+from replay.serving_metrics import ServiceLevel, attained, jain, load_of, metrics, over_seeds, queue_length, token_times
+from replay.serving_result import replay_serving
+from replay.serving_step import COVERED_BYTES, experts_s
+from replay.workload import Requests, synthetic
+from warehouse import models
+from warehouse.load import claims
+
+LEVEL = ServiceLevel(10.0, 0.125)
+
+
+@pytest.fixture(scope="module")
+def qwen() -> CostTables:
+    return cost_tables(models.load("qwen3-30b-a3b").geometry, machine("h100x2"), NOTED, TABLE_1)
+
+
+@pytest.fixture(scope="module")
+def run(qwen: CostTables) -> ServingRun:
+    return serve(synthetic("arxiv", 1.3, 0, n=80, length_scale=0.931), Chunked(), qwen, record=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "expert_format", "layer_gb", "all_gb"),
+    [("qwen3-30b-a3b", "bf16", 1.208, 57.98), ("gpt-oss-20b", "bf16", 1.593, 38.2), ("gpt-oss-120b", "mxfp4", 1.692, 60.9)],
+)
+def test_expert_bytes(name: str, expert_format: str, layer_gb: float, all_gb: float) -> None:
+    geometry = models.load(name).geometry
+    cost = cost_tables(geometry, machine("h100x2"), NOTED, TABLE_1, expert_format)
+    assert cost.layers[:, COVERED_BYTES] / 1e9 == pytest.approx(layer_gb, rel=5e-4)
+    assert cost.layers[0, COVERED_BYTES] * geometry.n_layers / 1e9 == pytest.approx(all_gb, rel=2e-3)
+    assert models.load("qwen3-30b-a3b").geometry.expert_bytes("bf16")[0] == 9_437_184
+    assert models.load("gpt-oss-20b").geometry.expert_bytes("bf16")[0] == 49_766_400
+
+
+def test_noted_constants_give_the_noted_microbenchmarks(qwen: CostTables) -> None:
+    """The equations with the constants of our notes on the paper reach what the notes say they do."""
+    for chunk, seconds, load_gb in ((512, 0.525, 659), (4096, 0.221, 114), (8192, 0.193, 57)):
+        lone = serve(Requests(np.zeros(1), np.array([8192]), np.array([1])), Chunked(chunk), qwen)
+        assert lone.ttft_s[0] == pytest.approx(seconds, rel=4e-3)
+        assert lone.expert_bytes / 1e9 == pytest.approx(load_gb, rel=1e-2)
+    assert decode_step_s(qwen, 1, 8000) == pytest.approx(7.1e-3, rel=0.01)
+    assert decode_step_s(qwen, 32, 4096) == pytest.approx(0.84 * 25e-3, rel=0.01)
+
+
+def test_without_calibration_it_is_several_times_too_fast(qwen: CostTables) -> None:
+    roof = cost_tables(qwen.geometry, machine("h100x2"), ROOFLINE, TABLE_1)
+    lone = Requests(np.zeros(1), np.array([8192]), np.array([1]))
+    slower, faster = (serve(lone, Chunked(), cost).ttft_s[0] for cost in (qwen, roof))
+    assert 2.0 < slower / faster < 6.0
+
+
+def test_expert_times_from_measured_kernels(qwen: CostTables) -> None:
+    spec = machine("h100x2")
+    fit = next(fits["moe"] for fits in shipped_fits() if fits["moe"].machine == "h100")
+    table = expert_times(qwen.geometry, spec, fit)
+    cost = cost_tables(qwen.geometry, spec, NOTED, TABLE_1, expert_times=table)
+    for n, share in ((1.0, 8 / 128), (32.0, 0.5), (512.0, 0.96875), (8192.0, 1.0)):
+        shapes = {"num_tokens": n, "active_experts": share * 128, "hidden_size": 2048, "inter_size": 768, "topk": 8}
+        rows = {name: np.array([float(value)]) for name, value in (shapes | {"num_experts": 128, "moe_tp_size": 2}).items()}
+        direct = fit.seconds(gpu_of(spec), rows)[0]
+        assert experts_s(table, n, share) == pytest.approx(direct, rel=1e-9), "exact at the table's points"
+        rows |= {"num_tokens": np.array([n * 1.05])}
+        assert experts_s(table, n * 1.05, share) == pytest.approx(fit.seconds(gpu_of(spec), rows)[0], rel=0.05)
+    requests = synthetic("arxiv", 1.0, 0, n=60)
+    slow, fast = (serve(requests, Chunked(), costs) for costs in (qwen, cost))
+    assert fast.seconds_of["moe"] < 0.7 * slow.seconds_of["moe"], "these kernels read experts at 93 % of the bandwidth, not 37 %"
+    assert serve(requests, Layered(), cost).expert_bytes < fast.expert_bytes
+    with pytest.raises(ValueError, match="need the fit of operator moe, got gemm"):
+        expert_times(qwen.geometry, spec, next(iter(shipped_fits()))["gemm"])
+    with pytest.raises(ValueError, match="Qwen3ForCausalLM has no experts"):
+        expert_times(models.load("qwen3-8b").geometry, spec, fit)
+
+
+def test_metrics_by_counting(run: ServingRun) -> None:
+    found = {name: metric.value for name, metric in metrics(run, LEVEL).items()}
+    requests = run.requests
+    times = [token_times(run, r) for r in range(len(requests))]
+    gaps = [np.diff(t) for t in times]
+    pooled = np.concatenate(gaps)
+    assert found["ttft_mean_s"] == pytest.approx(np.mean([t[0] for t in times] - requests.arrival_s))
+    assert found["e2e_mean_s"] == pytest.approx(np.mean([t[-1] for t in times] - requests.arrival_s))
+    assert found["tbt_mean_s"] == pytest.approx(pooled.mean())
+    assert found["tbt_std_s"] == pytest.approx(pooled.std())
+    for q in (50, 90, 95, 99):
+        assert found[f"tbt_p{q}_s"] == pytest.approx(np.percentile(pooled, q), rel=5e-4)
+    rates = np.array([1 / g.mean() for g in gaps])
+    assert found["jain"] == jain(run) == pytest.approx(rates.sum() ** 2 / (rates.size * (rates**2).sum()))
+    in_time, gaps_in_time = attained(run, LEVEL)
+    assert gaps_in_time.tolist() == [bool(g.max() <= 0.125) for g in gaps]
+    assert found["slo_frac"] == np.mean(in_time & gaps_in_time)
+    assert found["goodput_per_s"] == pytest.approx(np.sum(in_time & gaps_in_time) / run.wall_s)
+    joules = sum(found[f"energy_{part}_j"] for part in ("static", "bytes", "ops"))
+    assert found["total_energy_j"] == pytest.approx(joules)
+    n_output, n_prompt = requests.n_output_tokens.sum(), requests.n_prompt_tokens.sum()
+    assert found["energy_j_per_token"] * (n_output + n_prompt) == pytest.approx(joules)
+    assert found["energy_j_per_output_token"] * n_output == pytest.approx(joules)
+    waiting = [np.sum((requests.arrival_s <= t) & (run.started_s > t)) for t in (5.0, 20.0, 40.0)]
+    assert queue_length(run, np.array([5.0, 20.0, 40.0])).tolist() == waiting
+
+
+def test_load_accounting(run: ServingRun) -> None:
+    full, shard, matrix = (metrics(run, None, name)["expert_bytes"].value for name in ("full", "per_gpu", "one_matrix"))
+    assert [full / shard, full / matrix] == pytest.approx([2.0, 3.0])
+
+
+def test_bands_over_seeds(qwen: CostTables) -> None:
+    found = over_seeds(lambda seed: serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen), range(9), LEVEL)
+    alone = [metrics(serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen))["ttft_mean_s"].value for seed in range(9)]
+    band = found["ttft_mean_s"]
+    assert [band.low, band.value, band.high] == pytest.approx(np.percentile(alone, (5, 50, 95)).tolist())
+    with pytest.raises(ValueError, match="no seeds"):
+        over_seeds(lambda seed: serve(synthetic("arxiv", 1.0, seed, n=5), Layered(), qwen), ())
+
+
+def test_a_point_of_a_study_fits_the_result_tables(qwen: CostTables) -> None:
+    spec = machine("h100x2")
+
+    def point(rate: float):
+        return replay_serving(lambda seed: synthetic("arxiv", rate, seed, n=150), Layered(), qwen, spec, range(5), level=LEVEL)
+
+    calm, again, flooded = point(1.0), point(1.0), point(6.0)
+    tables = calm.tables("id", "study")
+    assert {name: table.to_pylist() for name, table in tables.items()} == {
+        name: table.to_pylist() for name, table in again.tables("id", "study").items()
+    }
+    assert tables["metrics"].num_rows == len(calm.metrics) > 30
+    assert calm.settings["policy"] == "layered"
+    assert not calm.settings["is_extrapolated"]
+    assert "grows without bound" in flooded.settings["outside_envelope"]
+    at_once = replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20).at_once(), Chunked(), qwen, spec, range(2))
+    assert "saturation_distance_frac" not in at_once.metrics
+    with pytest.raises(ValueError, match="those of h100x2, not of a100"):
+        replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20), Chunked(), qwen, machine("a100"))
+
+
+def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: CostTables) -> None:
+    def found(scheduler: object) -> float:
+        def at(rate: float, seed: int) -> ServingRun:
+            return serve(synthetic("arxiv", rate, seed, n=400, length_scale=0.931), scheduler, qwen)  # type: ignore[arg-type]
+
+        best = capacity(at, LEVEL, range(3), precision_frac=0.05)
+        assert best.attained_frac >= LEVEL.frac
+        assert best.rate_per_s < best.first_missed_per_s <= best.rate_per_s * 1.06
+        return best.rate_per_s
+
+    chunked, layered = found(Chunked()), found(Layered())
+    assert chunked < layered
+    offline = serve(synthetic("arxiv", 1.0, 0, n=400, length_scale=0.931).at_once(), Chunked(), qwen)
+    assert load_of(offline) is None
+    assert 0.6 < chunked / saturation_rate_per_s(offline) < 1.1
+
+
+def test_no_rate_meets_an_impossible_level() -> None:
+    cost = both(tiny())[0]
+    level = ServiceLevel(1e-9, 1.0)
+    best = capacity(lambda rate, seed: serve(synthetic("sharegpt", rate, seed, n=5), Chunked(), cost), level, (0,))
+    assert best.rate_per_s == 0.0
+    with pytest.raises(ValueError, match="needs limits above 0"):
+        ServiceLevel(0.0, 1.0)
+
+
+def test_token_times_need_recorded_iterations(qwen: CostTables) -> None:
+    with pytest.raises(ValueError, match="recorded no iterations"):
+        token_times(serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
+
+
+def test_only_claims_for_calibration_are_fitted_on() -> None:
+    rows = claims().to_pylist()
+    roles = {row["claim_id"]: row["role"] for row in rows}
+    wanted = facts(rows)
+    assert len(wanted) == 7 + 15
+    assert {roles[claim] for fact in wanted for claim in fact.claims} == {"calibrate"}
+    changed = [row | {"role": "predict"} if "table-6/ttft_mean" in row["claim_id"] else row for row in rows]
+    with pytest.raises(ValueError, match=r"table-6/ttft_mean.*may not be fitted on"):
+        facts(changed)
+    assert len(facts(rows, "long-context")) == 7 + 15 + 2
+    with pytest.raises(ValueError, match="mode 'all' is unknown"):
+        facts(rows, "all")
+
+
+def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> None:
+    fit = serving_constants.load("h100x2")
+    roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
+    assert {roles[claim] for claim in fit.fitted_on} == {"calibrate"}
+    path = tmp_path / "mine.toml"
+    serving_constants.save(fit, path)
+    assert serving_constants.load(str(path)) == fit
+    with pytest.raises(BadSpec, match="no such file of serving constants; shipped: h100x2"):
+        serving_constants.load("h200")
+    path.write_text(path.read_text().replace("kv_bandwidth_frac", "kv_speed"))
+    with pytest.raises(BadSpec, match="kv_speed"):
+        serving_constants.load(str(path))
+    with pytest.raises(ValueError, match="expert_bandwidth_frac is 0"):
+        ServingConstants(**{**vars(NOTED), "expert_bandwidth_frac": 0.0})
+
+
+def test_full_coverage_is_the_upper_bound(qwen: CostTables, run: ServingRun) -> None:
+    bound = cost_tables(qwen.geometry, machine("h100x2"), NOTED, FixedCoverage(1.0))
+    assert serve(run.requests, Chunked(), bound).expert_bytes > run.expert_bytes

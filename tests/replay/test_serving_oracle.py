@@ -1,0 +1,93 @@
+"""The serving engine against a plain-Python one with an object per request: event by event, all schedulers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from serving_models import NOTED, both, tiny
+from serving_oracle import serve_slowly
+
+from policies.serving import Chunked, Continuous, Layered, Static
+from replay.serving import Limits, serve
+from replay.workload import Requests
+
+MODELS = [
+    both(tiny()),
+    both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100"),
+    both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), constants=dataclasses.replace(NOTED, kv_frac_per_decode=0.119)),
+]
+N_WORKLOADS = 200
+
+
+def scheduler_of(rng: np.random.Generator, n_layers: int):
+    """Any of the four, with small knobs, so that prompts are cut and batches merge."""
+    kind = rng.integers(6)
+    if kind == 0:
+        return Static(int(rng.integers(1, 6)))
+    if kind == 1:
+        return Continuous(int(rng.integers(20, 400)))
+    if kind == 2:
+        return Chunked(int(rng.integers(2, 150)))
+    rule = ("paper", "code", "fixed")[kind - 3]
+    n_max = int(rng.integers(1, n_layers + 1)) if rule == "fixed" else int(rng.choice([1, 2, 4, 8, 12, 16, 24]))
+    return Layered(int(rng.integers(30, 5000)), n_max, rule)
+
+
+def workload(rng: np.random.Generator) -> list[tuple[float, int, int, int]]:
+    """Few requests, some together, some far apart; (arrival, prompt, output, cached)."""
+    n = int(rng.integers(1, 25))
+    gaps = rng.exponential(rng.choice([1e-4, 3e-3, 0.1]), n) * (rng.random(n) < 0.8)
+    prompts = np.maximum(1, rng.lognormal(rng.choice([3.0, 5.0, 6.5]), 1.0, n).astype(int))
+    outputs = 1 + rng.geometric(0.08, n) * (rng.random(n) < 0.9)
+    cached = (prompts - 1) * (rng.random(n) < 0.2) // 2
+    return list(zip(np.cumsum(gaps).tolist(), prompts.tolist(), outputs.tolist(), cached.tolist(), strict=True))
+
+
+def as_requests(rows: list[tuple[float, int, int, int]]) -> Requests:
+    arrival, *lengths = (np.array(column) for column in zip(*rows, strict=True))
+    return Requests(arrival.astype(float), *(column.astype(np.int64) for column in lengths))
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_agrees_with_the_oracle(block: int) -> None:
+    for seed in range(block, N_WORKLOADS, 10):
+        rng = np.random.default_rng(seed)
+        cost, model = MODELS[seed % len(MODELS)]
+        rows, scheduler = workload(rng), scheduler_of(rng, cost.geometry.n_layers)
+        max_seqs = int(rng.choice([1, 2, 5, 256]))
+        kv_blocks, block_tokens = None, int(rng.choice([4, 16]))
+        if seed % 2:
+            longest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in rows)
+            kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
+        made = serve(as_requests(rows), scheduler, cost, Limits(max_seqs, kv_blocks, block_tokens), record=True)
+        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens)
+        where = f"seed {seed}: {scheduler}, {max_seqs} sequences, {kv_blocks} blocks"
+        for name, series in made.iterations.items():
+            np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=f"{where}: {name}")
+        assert made.n_restarts.tolist() == [r.restarts for r in slow], where
+        first = [r.token_times[0] for r in slow]
+        gaps = [np.diff(r.token_times) for r in slow]
+        np.testing.assert_allclose(made.first_token_s, first, rtol=1e-9, err_msg=where)
+        np.testing.assert_allclose(made.finish_s, [r.token_times[-1] for r in slow], rtol=1e-9, err_msg=where)
+        np.testing.assert_allclose(made.started_s, [r.started for r in slow], rtol=1e-9, err_msg=where)
+        np.testing.assert_allclose(made.largest_gap_s, [g.max(initial=0.0) for g in gaps], rtol=1e-9, atol=1e-12, err_msg=where)
+        pooled = np.concatenate(gaps)
+        assert made.gaps.sum() == pooled.size == sum(row[2] for row in rows) - len(rows), where
+        if pooled.size:
+            np.testing.assert_allclose([made.gap_mean_s, made.gap_std_s], [pooled.mean(), pooled.std()], rtol=1e-6, atol=1e-8)
+            for q in (5, 50, 90, 99):
+                near = np.percentile(pooled, q, method="lower"), np.percentile(pooled, q, method="higher")
+                assert near[0] * (1 - 3e-4) <= made.gap_percentile_s(q) <= near[1] * (1 + 3e-4), (where, q)
+        for name, total in (("moved", made.moved_bytes), ("ops", made.ops), ("expert_bytes", made.expert_bytes)):
+            np.testing.assert_allclose(total, sum(row[name] for row in log), rtol=1e-9, err_msg=f"{where}: {name}")
+
+
+def test_restarts_happen_in_these_workloads() -> None:
+    rng = np.random.default_rng(1)
+    cost, _ = MODELS[0]
+    rows = [(0.0, int(p), 40, 0) for p in rng.integers(10, 60, 12)]
+    made = serve(as_requests(rows), Chunked(64), cost, Limits(kv_blocks=12))
+    assert made.n_restarts.sum() > 3
+    assert made.n_lost_tokens > 0

@@ -1,0 +1,91 @@
+"""Workloads: moments of the length fits, arrivals, resampling, prefix caches."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from replay.prefix_cache import cached_tokens
+from replay.workload import LENGTHS, Requests, arrivals, from_table, resampled, spread_ties, synthetic
+
+
+@pytest.mark.parametrize(
+    ("dataset", "field", "mean", "std", "p90"),
+    [
+        ("sharegpt", 0, 2324, 2086, 5661),
+        ("sharegpt", 1, 433, 265, 832),
+        ("arxiv", 0, 9203, 5826, 17337),
+        ("arxiv", 1, 230, 103, 383),
+    ],
+)
+def test_length_fits_have_their_moments(dataset: str, field: int, mean: float, std: float, p90: float) -> None:
+    fit = LENGTHS[dataset][field]
+    drawn = fit.draw(300_000, np.random.default_rng(0))
+    assert [drawn.mean(), drawn.std(), np.percentile(drawn, 90)] == pytest.approx([mean, std, p90], rel=0.01)
+    assert fit.low <= drawn.min()
+    assert drawn.max() <= fit.high
+    assert fit.source
+
+
+@pytest.mark.parametrize("cv", [0.25, 1.0, 3.0])
+def test_arrivals_have_their_rate_and_variation(cv: float) -> None:
+    gaps = np.diff(arrivals(200_000, 2.5, np.random.default_rng(1), cv), prepend=0.0)
+    assert gaps.mean() == pytest.approx(0.4, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03)
+
+
+def test_a_run_is_ten_minutes_of_arrivals_and_equal_seeds_are_equal() -> None:
+    a, b = synthetic("arxiv", 1.3, 7), synthetic("arxiv", 1.3, 7)
+    assert len(a) == 780
+    assert a.arrival_s.tobytes() == b.arrival_s.tobytes()
+    assert a.n_prompt_tokens.tolist() == b.n_prompt_tokens.tolist() != synthetic("arxiv", 1.3, 8).n_prompt_tokens.tolist()
+    scaled = synthetic("arxiv", 1.3, 7, length_scale=0.5)
+    assert scaled.n_prompt_tokens.sum() == pytest.approx(a.n_prompt_tokens.sum() / 2, rel=1e-3)
+    assert scaled.n_output_tokens.tolist() == a.n_output_tokens.tolist()
+
+
+def test_rate_scaling_and_all_at_once() -> None:
+    requests = synthetic("sharegpt", 2.0, 0, n=50)
+    assert requests.scaled(2.0).rate_per_s == pytest.approx(2 * requests.rate_per_s)
+    assert requests.at_once().rate_per_s == float("inf")
+    with pytest.raises(ValueError, match="rate factor 0"):
+        requests.scaled(0)
+
+
+def test_resampling_keeps_pairs_and_says_where_they_are_from() -> None:
+    tape = Requests(np.zeros(3), np.array([10, 20, 30]), np.array([1, 2, 3]), origin="tape x")
+    drawn = resampled(tape, 50, 1.0, 0)
+    assert np.array_equal(drawn.n_prompt_tokens, 10 * drawn.n_output_tokens)
+    assert np.array_equal(drawn.n_output_tokens, drawn.tape_request + 1)
+    assert drawn.origin == "resampled from tape x"
+    assert np.array_equal(resampled(drawn, 9, 1.0, 1).tape_request + 1, resampled(drawn, 9, 1.0, 1).n_output_tokens)
+
+
+def test_a_table_becomes_requests_by_arrival_ties_in_order() -> None:
+    frame = pl.DataFrame(
+        {"request_id": [4, 2, 7], "arrival_s": [1.0, 5.0, 1.0], "n_prompt_tokens": [3, 4, 5], "n_output_tokens": [1, 1, 1]}
+    )
+    made = from_table(frame, "tape x")
+    assert made.n_prompt_tokens.tolist() == [3, 5, 4]
+    assert made.tape_request.tolist() == [1, 2, 0], "rows by request id"
+
+
+def test_stamps_in_steps_are_spread() -> None:
+    requests = Requests(np.array([0.0, 0, 0, 3, 3, 6]), np.ones(6, np.int64), np.ones(6, np.int64))
+    assert spread_ties(requests).arrival_s.tolist() == [0, 1, 2, 3, 4.5, 6]
+    alone = Requests(np.zeros(2), np.ones(2, np.int64), np.ones(2, np.int64))
+    assert spread_ties(alone) is alone
+
+
+def test_prefix_cache() -> None:
+    blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2]]
+    lengths = np.array([1500, 1536, 10, 1536, 1024 + 1])
+    assert cached_tokens(blocks, lengths).tolist() == [0, 1024, 0, 1535, 1024], "at least one token is left to process"
+    small = cached_tokens(blocks, lengths, capacity_blocks=2)
+    assert small.tolist() == [0, 1024, 0, 512, 1024]
+    assert np.all(small <= cached_tokens(blocks, lengths))
+    with pytest.raises(ValueError, match="request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens"):
+        cached_tokens([[1, 2]], np.array([5]))
+    with pytest.raises(ValueError, match="capacity_blocks must be at least 1"):
+        cached_tokens([[1]], np.array([5]), 0)
