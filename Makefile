@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # Any argument of pip, for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the CPU build of torch.
 PIP_ARGS ?=
+# Test processes; a file stays in one, with what it has set up.
+JOBS ?= 2
+SPREAD = -n $(JOBS) --dist loadfile
 
 .PHONY: help demo test test-slow lint check bench golden clean
 
@@ -27,10 +30,10 @@ demo: $(VENV)/installed-all
 	$(BIN)/tokentape demo
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD)
 
 test-slow: $(VENV)/installed-test
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest $(SPREAD) -m ""
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
