@@ -6,6 +6,7 @@ What the environment already says wins.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 SETTINGS = {
@@ -28,6 +29,8 @@ def apply() -> None:
     """Sets what is not set."""
     for name, value in {**SETTINGS, "PREFECT_HOME": str(cache_home())}.items():
         os.environ.setdefault(name, value)
+    with suppress(OSError):  # where it cannot be made, Prefect says so itself
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
 
 
 apply()
