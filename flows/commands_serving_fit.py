@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
+
 
 def calibrate_serving(
     out: Annotated[Path, typer.Option("--out", help="File of the constants; simulate and capacity take it as --fit.")] = Path(
@@ -32,7 +34,6 @@ def calibrate_serving(
     """
     from flows.console import note, progress_bar
     from flows.grid import load_hardware
-    from flows.serving_fit import MACHINE, MODEL
     from hw import serving_constants
     from replay.serving_facts import MODES
     from replay.serving_fit import calibrate

@@ -80,7 +80,7 @@ class ServingFit:
 def save(fit: ServingFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
     lines = [
-        "# Written by `python -m flows.serving_fit`; hw/fits/README.md says what this is.",
+        "# Written by `tokentape calibrate serving`; hw/fits/README.md says what this is.",
         f'machine = "{fit.machine}"',
         f'model = "{fit.model}"',
         f'mode = "{fit.mode}"',

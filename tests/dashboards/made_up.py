@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from warehouse.sql import connect
 from warehouse.tables import WAREHOUSE_TABLES, schema
 
 MACHINES = {"phone-lpddr5x-ufs4": (0.9, 0.35, 11.0), "workstation-rtx4090-pcie4": (0.11, 0.018, 14.0)}  # ms base, ms per miss, mJ
@@ -159,3 +162,13 @@ def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
         )
         for name, found in zip(tables, made, strict=True):
             rows[name] += found
+
+
+@contextmanager
+def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A warehouse of the rows that `adders` put into the tables, open for reading."""
+    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    for add in adders:
+        add(rows)
+    with connect(write(path, rows)) as connection:
+        yield connection

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 from chromium_page import CHROMIUM, open_page
-from made_up import write
+from made_up import opened
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -37,21 +36,10 @@ from dashboards import layered, layered_explorer, layered_rows, layered_words, s
 from dashboards.layered_words import Capacity, capacity
 from dashboards.site import PAGE_BYTES
 from flows.systems.layered_prefill.settings import settings
-from warehouse.sql import connect
-from warehouse.tables import WAREHOUSE_TABLES
 
 N_FIGURES = 16
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
-
-
-@contextmanager
-def opened(path: Path, *adders: object) -> Iterator[duckdb.DuckDBPyConnection]:
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
-    for add in adders:
-        add(rows)  # type: ignore[operator]
-    with connect(write(path, rows)) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from chromium_page import CHROMIUM, open_page
-from made_up import Tape, catalogue, gates, summaries, write
+from made_up import Tape, catalogue, gates, opened, summaries
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
@@ -35,19 +34,8 @@ from dashboards import shell, slicemoe, slicemoe_rows, slicemoe_tape
 from dashboards.site import PAGE_BYTES
 from flows.systems.slicemoe.settings import settings
 from replay.matched import METRICS, Point, at_quality, gains
-from warehouse.sql import connect
-from warehouse.tables import WAREHOUSE_TABLES
 
 LIVE, N_FIGURES = "embedded, code", 14
-
-
-@contextmanager
-def opened(path: Path, *adders: object) -> Iterator[duckdb.DuckDBPyConnection]:
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
-    for add in adders:
-        add(rows)  # type: ignore[operator]
-    with connect(write(path, rows)) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")
