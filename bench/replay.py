@@ -78,8 +78,8 @@ def against_peer(keys: NDArray[np.int32], n_keys: int, label: str) -> dict[str, 
 
 
 _HUNDRED_MILLION = """
-import resource
 import numpy as np
+from bench.memory import peak_bytes
 from bench.replay import N_LAYERS, decode_trace
 from hw.spec import load
 from policies import LRU
@@ -88,7 +88,7 @@ from replay.semantics import Semantics
 trace = decode_trace(100_000_000)
 capacity = trace.geometry.n_experts * N_LAYERS // 4 * trace.geometry.expert_bytes("int4")[0]
 replay(trace, LRU(), load("phone-lpddr5x-ufs4"), Semantics("global"), capacity, "int4")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_bytes())
 """
 
 

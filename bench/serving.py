@@ -1,19 +1,23 @@
 """The serving engine: simulated requests and iterations per CPU second, and the memory of a million requests.
 
 The peer is the same engine in plain Python, for chunked prefill of a model whose layers are all alike: lists and floats, an
-iteration at a time. It must agree on when every request finishes.
+iteration at a time. It must agree on when every request finishes. vidur, where it is installed, serves the same requests
+(bench/vidur_peer.py).
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
+from bench import vidur_peer
+from bench.hardware import seconds_of
+from bench.memory import peak_bytes
 from hw import serving_constants
 from hw.spec import load
 from policies.serving import Chunked, Layered, Scheduler
@@ -84,31 +88,58 @@ def peer(requests: Requests, cost: CostTables) -> list[float]:
     return finish
 
 
-def bench() -> dict[str, float]:
-    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests, their ratio to the peer, a million in one run."""
+def speed() -> dict[str, Any]:
+    """Requests and iterations per CPU second of 40 runs of 780 arXiv requests; ratios to the plain-Python peer and to vidur."""
     cost, length_scale = costs()
     workloads = [synthetic("arxiv", RATE_PER_S, seed, length_scale=length_scale) for seed in range(N_SEEDS)]
     n_requests = sum(map(len, workloads))
-    report: dict[str, float] = {}
+    report: dict[str, Any] = {}
     for name, scheduler in SCHEDULERS.items():
-        best, n_iterations = float("inf"), 0
-        for _ in range(N_REPEATS):
-            started = time.process_time()
-            n_iterations = sum(serve(requests, scheduler, cost).n_iterations for requests in workloads)
-            best = min(best, time.process_time() - started)
-        report[f"serving_{name}_requests_per_cpu_s"] = round(n_requests / best)
-        report[f"serving_{name}_iterations_per_cpu_s"] = round(n_iterations / best)
-        print(f"serving, {name:8s} {n_requests / best / 1e3:6.0f} k requests/s, {n_iterations / best / 1e6:5.2f} M iterations/s")
-    started = time.process_time()
-    finish = peer(workloads[0], cost)
-    peer_rate = len(finish) / (time.process_time() - started)
-    assert np.allclose(finish, serve(workloads[0], SCHEDULERS["chunked"], cost).finish_s, rtol=1e-9), "the peer serves otherwise"
+        n_iterations = sum(serve(requests, scheduler, cost).n_iterations for requests in workloads)
+        spent = cpu_s(workloads, scheduler, cost)
+        requests_per_s, iterations_per_s = n_requests / spent, n_iterations / spent
+        report[f"serving_{name}_requests_per_cpu_s"] = round(requests_per_s)
+        report[f"serving_{name}_iterations_per_cpu_s"] = round(iterations_per_s)
+        print(f"serving, {name:8s} {requests_per_s / 1e3:6.0f} k requests/s, {iterations_per_s / 1e6:5.2f} M iterations/s")
     # The headline is the scheduler that most engines run.
-    report["serving_requests_per_cpu_s"] = report["serving_chunked_requests_per_cpu_s"]
-    report["serving_iterations_per_cpu_s"] = report["serving_chunked_iterations_per_cpu_s"]
-    report["serving_ratio_vs_python"] = round(report["serving_requests_per_cpu_s"] / peer_rate, 1)
-    print(f"serving, plain Python peer {peer_rate / 1e3:.1f} k requests/s, ratio {report['serving_ratio_vs_python']}")
-    # Another process: this one's peak memory may come from elsewhere.
+    for what in ("requests_per_cpu_s", "iterations_per_cpu_s"):
+        report[f"serving_{what}"] = report[f"serving_chunked_{what}"]
+    # Both ratios are of the same requests: iterations per request differ from seed to seed.
+    first, chunked = workloads[0], SCHEDULERS["chunked"]
+    ours_s = cpu_s([first] * N_SEEDS, chunked, cost) / N_SEEDS
+    assert np.allclose(peer(first, cost), serve(first, chunked, cost).finish_s, rtol=1e-9), "the peer serves otherwise"
+    peer_s = seconds_of(lambda: peer(first, cost), N_REPEATS)
+    report["serving_ratio_vs_python"] = round(peer_s / ours_s, 1)
+    print(f"serving, plain Python peer {len(first) / peer_s / 1e3:.1f} k requests/s, ratio {report['serving_ratio_vs_python']}")
+    return report | against_vidur(first, cost, ours_s)
+
+
+def cpu_s(workloads: list[Requests], scheduler: Scheduler, cost: CostTables) -> float:
+    """CPU seconds to serve them all, one after the other."""
+    return seconds_of(lambda: [serve(requests, scheduler, cost) for requests in workloads], N_REPEATS)
+
+
+def against_vidur(requests: Requests, cost: CostTables, ours_s: float) -> dict[str, Any]:
+    """vidur on these requests where it is installed, with the ratio to our seconds, and in any case the figure quoted of it."""
+    run = serve(requests, SCHEDULERS["chunked"], cost, record=True)
+    n_tokens = run.iterations["n_decode"] + run.iterations["n_prefill"]
+    token_s, iteration_s = np.polyfit(n_tokens, run.iterations["seconds"], 1).tolist()
+    columns = (requests.arrival_s, requests.n_prompt_tokens, requests.n_output_tokens)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    found = vidur_peer.bench(rows, (iteration_s, token_s), RATE_PER_S, CHUNK)
+    if found:
+        assert abs(found["vidur_n_iterations"] / run.n_iterations - 1) < 0.05, "vidur serves otherwise"
+        found["serving_ratio_vs_vidur"] = round(len(requests) / ours_s / found["vidur_requests_per_cpu_s"])
+        print(
+            f"serving, vidur {found['vidur_version']} {found['vidur_requests_per_cpu_s']} requests/s "
+            f"({found['vidur_n_iterations']:,} iterations, ours {run.n_iterations:,}), ratio {found['serving_ratio_vs_vidur']}"
+        )
+    return found | {"published": {"vidur": vidur_peer.PUBLISHED}}
+
+
+def bench() -> dict[str, Any]:
+    """`speed`, and a million requests in a process of their own: this one's peak memory may come from elsewhere."""
+    report = speed()
     done = subprocess.run([sys.executable, "-m", "bench.serving", MANY], capture_output=True, text=True, check=True)
     many = json.loads(done.stdout.splitlines()[-1])
     print(f"serving a million requests: {many['cpu_s']:.1f} s, peak {many['peak_bytes'] / 2**20:.0f} MiB")
@@ -123,7 +154,7 @@ def many_requests() -> dict[str, float]:
     run = serve(requests, Layered(), cost)
     assert run.n_decoded == int(requests.n_output_tokens.sum()) - N_MANY
     spent = time.process_time() - started
-    return {"cpu_s": round(spent, 2), "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return {"cpu_s": round(spent, 2), "peak_bytes": peak_bytes()}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,128 @@
+"""What `make bench` says of serving: well-formed JSON, vidur beside it or one line on how to add it, memory of its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import memory, serving, vidur_peer
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = {"chunk": 64, "max_seqs": 8, "max_tokens": 1000, "iteration_s": 0.01, "token_s": 1e-4}
+ROWS = [(0.5, 100, 4), (1.25, 30, 9)]
+# Stands in for a Python with vidur: reads the requests as vidur would and answers in its place.
+STAND_IN = """#!{python}
+import csv, json
+with open("requests.csv") as file:
+    rows = list(csv.DictReader(file))
+json.load(open("job.json"))
+print("INFO a line of log")
+found = dict(cpu_s=0.5, n_iterations={n_iterations}, n_finished=len(rows), end_s=float(rows[-1]["Time"]), version="9.9")
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def without_vidur(monkeypatch):
+    monkeypatch.delenv(vidur_peer.PYTHON, raising=False)
+    monkeypatch.setattr(vidur_peer, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(serving, "N_SEEDS", 2)
+    monkeypatch.setattr(serving, "N_REPEATS", 1)
+
+
+def stand_in(tmp_path, n_iterations):
+    path = tmp_path / "python"
+    path.write_text(STAND_IN.format(python=sys.executable, n_iterations=n_iterations))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_speed_is_json_with_the_quoted_figure_beside_ours(quick, without_vidur, capsys):
+    report = json.loads(json.dumps(serving.speed()))
+    for name in ("serving_requests_per_cpu_s", "serving_iterations_per_cpu_s", "serving_ratio_vs_python"):
+        assert np.isfinite(report[name])
+        assert report[name] > 0
+    assert report["serving_requests_per_cpu_s"] == report["serving_chunked_requests_per_cpu_s"]
+    assert report["serving_iterations_per_cpu_s"] > report["serving_requests_per_cpu_s"]
+    assert report["published"]["vidur"]["requests_per_cpu_s"] == 465
+    assert report["published"]["vidur"]["version"] == report["published"]["vidur"]["conditions"] == "not stated"
+    assert not [name for name in report if "vidur" in name]
+    assert sum(vidur_peer.INSTALL in line for line in capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_python_with_vidur_is_asked_and_compared(quick, tmp_path, monkeypatch):
+    cost, length_scale = serving.costs()
+    requests = serving.synthetic("arxiv", serving.RATE_PER_S, 0, length_scale=length_scale)
+    n_iterations = serving.serve(requests, serving.SCHEDULERS["chunked"], cost).n_iterations
+    monkeypatch.setenv(vidur_peer.PYTHON, stand_in(tmp_path, n_iterations))
+    found = serving.against_vidur(requests, cost, 0.01)
+    assert (found["vidur_requests_per_cpu_s"], found["vidur_version"]) == (2 * len(requests), "9.9")
+    assert found["serving_ratio_vs_vidur"] == 50
+    assert found["vidur_end_s"] == requests.arrival_s[-1]
+    assert f"{len(requests)} arXiv requests" in found["vidur_conditions"]
+    monkeypatch.setenv(vidur_peer.PYTHON, stand_in(tmp_path, 2 * n_iterations))
+    with pytest.raises(AssertionError, match="vidur serves otherwise"):
+        serving.against_vidur(requests, cost, 0.01)
+
+
+@pytest.mark.parametrize("executable", ["/nowhere/python", "{tmp}/exits"])
+def test_a_named_python_that_cannot_run_vidur_is_refused(executable, tmp_path, monkeypatch):
+    failing = tmp_path / "exits"
+    failing.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no module named vidur')\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv(vidur_peer.PYTHON, executable.format(tmp=tmp_path))
+    with pytest.raises(ValueError, match=f"cannot run vidur .*{vidur_peer.PYTHON}"):
+        vidur_peer.bench(ROWS, (0.01, 1e-4), 1.3, 64)
+
+
+def test_tables_hold_our_line_and_every_size_that_a_batch_can_have():
+    made = vidur_peer.tables(JOB)
+    for n in (1, 8, 64, 72):
+        total_ms = sum(made[name][(n,)] for name in vidur_peer.OF_TOKENS) * vidur_peer.N_MODEL_LAYERS
+        assert total_ms == pytest.approx(1e3 * (JOB["iteration_s"] + n * JOB["token_s"]))
+    rounded = -(-JOB["max_tokens"] // vidur_peer.KV_STEP) * vidur_peer.KV_STEP
+    assert (JOB["max_seqs"], rounded) in made["attn_decode"]
+    assert (rounded, JOB["chunk"]) in made["attn_prefill"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(vidur_peer.python() is None, reason=f"set {vidur_peer.PYTHON} to a Python with vidur")
+def test_vidur_finishes_a_lone_request_when_the_line_says():
+    found = vidur_peer.bench([(0.5, 100, 4)], (0.01, 1e-4), 1.3, 64)
+    assert found["vidur_n_iterations"] == 5  # two chunks, three decodes
+    # vidur rounds the tokens of an iteration up to a multiple of 8.
+    assert found["vidur_end_s"] == pytest.approx(0.5 + 5 * 0.01 + 1e-4 * (64 + 40 + 3 * 8))
+
+
+@pytest.mark.skipif(not memory.STATUS.exists(), reason="needs /proc")
+def test_peak_memory_is_not_the_parents():
+    held = np.ones(300 * 2**20, np.uint8)
+    command = [sys.executable, "-c", "from bench.memory import peak_bytes; print(peak_bytes())"]
+    peak = int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert 2**20 < peak < held.nbytes <= memory.peak_bytes()
+
+
+def test_requests_reach_vidur_in_its_columns(tmp_path, monkeypatch):
+    kept = {}
+
+    def run(executable, folder):
+        with open(f"{folder}/{vidur_peer.REQUESTS}") as file:
+            kept["rows"] = list(csv.DictReader(file))
+        return {"cpu_s": 1.0, "n_iterations": 3, "n_finished": 2, "end_s": 2.0, "version": "1"}
+
+    monkeypatch.setenv(vidur_peer.PYTHON, sys.executable)
+    monkeypatch.setattr(vidur_peer, "run", run)
+    assert vidur_peer.bench(ROWS, (0.01, 1e-4), 1.3, 64)["vidur_requests_per_cpu_s"] == 2
+    found = [(float(row["Time"]), int(row["PromptTokenCount"]), int(row["CompletionTokenCount"])) for row in kept["rows"]]
+    assert found == ROWS
+    assert {row["Date"] for row in kept["rows"]} == {vidur_peer.DATE}
