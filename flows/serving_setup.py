@@ -19,7 +19,7 @@ from flows.names import unknown
 from flows.own_policy import convert
 from hw import calibrate, serving_constants
 from hw.spec import HardwareSpec
-from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
 from replay.prefix_cache import cached_tokens
 from replay.serving import Limits
 from replay.serving_cost import CostTables, cost_tables
@@ -46,7 +46,8 @@ class Point(BaseModel):
     scheduler: a name with its fields in `params`. workload: a data set of replay/workload.py, `prompt-8192`, a CSV of COLUMNS, or
     a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed.
     coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
-    of the machine's GPU. constants: of the fit, replaced.
+    of the machine's GPU. acceptance: of the verify_nodes drafts of a decode: chances by position, or a tape with rounds.
+    constants: of the fit, replaced.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +64,9 @@ class Point(BaseModel):
     n_requests: int | None = None
     windows: int = 1
     prefix_cache: bool = False
+    verify_nodes: int = 0
+    acceptance: str | None = None
+    draft_s: float = 0.0
     coverage: str = "paper_table"
     expert_format: str = "bf16"
     expert_times: str = "fitted"
@@ -116,12 +120,15 @@ def engine_of(store: Store, point: Point) -> Engine:
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
     times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
-    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, by_layer=exact, expert_times=times)
+    drafts = _speculation(store, point)
+    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, exact, times, drafts)
     outside = [cost.outside] if cost.outside else []
     if machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
+    if drafts and point.coverage in COVERAGES[:2]:
+        outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
     return Engine(cost, Limits(point.max_seqs, point.kv_blocks), fit.length_scale, masks, tuple(outside))
 
@@ -136,6 +143,25 @@ def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArra
     if point.expert_format != "bf16":
         raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
     return expert_times(geometry, machine, fits["moe"])
+
+
+def _speculation(store: Store, point: Point) -> Speculation | None:
+    """What decodes draft. Raises ValueError where the options do not go together, naming a tape that recorded no rounds."""
+    if not point.verify_nodes:
+        if point.acceptance is not None or point.draft_s:
+            raise ValueError("--acceptance and --draft-ms go with --verify-nodes, the drafts of a round")
+        return None
+    if point.acceptance is None:
+        raise ValueError("--verify-nodes needs --acceptance: a chance such as 0.8, or a tape with recorded rounds")
+    try:
+        chances = [float(chance) for chance in point.acceptance.split(",")]
+    except ValueError:
+        tape = store.open(_tape(store, point.acceptance, f"acceptance {point.acceptance!r} is no number and no tape"))
+        if not tape.has("rounds"):
+            raise ValueError(f"tape {tape.trace_id} recorded no rounds; give --acceptance as a number") from None
+        rounds = tape.read("rounds").unique(["request_id", "round"])
+        return Speculation.recorded(point.verify_nodes, rounds["n_accepted"].to_numpy(), point.draft_s)
+    return Speculation.conditional(point.verify_nodes, chances[0] if len(chances) == 1 else chances, point.draft_s)
 
 
 def _coverage(store: Store, name: str, correlation: float) -> Coverage:

@@ -66,9 +66,9 @@ class ServingRun:
     """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
 
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
-    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_decoded: decodes over all
-    iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an
-    expert, where coverage is exact.
+    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_decoded: decodes over
+    all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series
+    by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is exact.
     """
 
     requests: Requests

@@ -184,9 +184,7 @@ def _layer(
     return row
 
 
-def _engine(
-    geometry: Geometry, machine: HardwareSpec, constants: ServingConstants, speculation: Speculation | None
-) -> Floats:
+def _engine(geometry: Geometry, machine: HardwareSpec, constants: ServingConstants, speculation: Speculation | None) -> Floats:
     """CostTables.engine, in the order of serving_step.py."""
     bytes_per_s = machine.n_devices * machine.tiers[machine.fast].peak_bytes_per_s.value
     # The latency is the machine's own closed form; the bytes go at the constants' share of the link's peak.

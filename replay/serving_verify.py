@@ -37,8 +37,8 @@ def verify(  # type: ignore[no-untyped-def]
 ):
     """Ends the round of iteration `at`, in which every decode already got one token; returns the drafts accepted.
 
-    Rejected nodes give their KV blocks back. Gaps: a round's tokens share its seconds evenly; the longest wait, largest (n,), is the
-    whole round.
+    Rejected nodes give their KV blocks back. Gaps: a round's tokens share its seconds evenly; the longest wait, largest (n,),
+    is for the whole round.
     """
     n_accepted, block_tokens = 0, needs_block.shape[0]
     r = state[OLDEST]

@@ -19,7 +19,7 @@ _UNIT = 2.0**-53
 @dataclass(frozen=True)
 class Speculation:
     """n_nodes: drafted tokens, of a chain or a tree, that each request has verified in a round. survival: chance that at least
-    1, 2, ... of them are accepted, falling; none beyond. draft_s: seconds in which a round's drafts are made, all requests together.
+    1, 2, ... of them are accepted, falling; none beyond. draft_s: seconds in which a round's drafts are made, of all requests.
 
     Raises ValueError for chances outside [0, 1] or rising, more of them than nodes, and drafting time without nodes.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from command import Cli
 from tiny_tape import write_tiny
@@ -11,6 +12,7 @@ from tiny_tape import write_tiny
 from hw import serving_constants
 from replay import serving_fit
 from warehouse.results import read_rows
+from warehouse.tables import schema
 from warehouse.tape import Store
 
 HEADER = "arrival_s,n_prompt_tokens,n_output_tokens\n"
@@ -64,6 +66,7 @@ def test_what_lies_outside_is_said(tokentape: Cli):
         ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
         ("--rate", "1", "--fit", "h100x2-long-context"),
         ("--rate", "1", "--expert-times", "measured"),
+        ("--rate", "1", "--verify-nodes", "4", "--acceptance", "0.8,0.7,0.6", "--draft-ms", "1.5"),
     ],
 )
 def test_every_kind_of_point_runs(tokentape: Cli, arguments):
@@ -82,6 +85,24 @@ def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     refused = tokentape("simulate", "--workload", "tiny", "--coverage", "recorded")
     assert refused.code == 2
     assert "the tape has 3 MoE layers, 8 experts" in refused.err
+
+
+def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
+    rounds = [
+        {"request_id": 0, "round": i, "layer": layer, "pool": [], "hotness": [], "entered": [], "n_accepted": n}
+        for i, n in enumerate((0, 1, 1, 2))
+        for layer in range(2)
+    ]
+    write_tiny(Store("tape"), "drafts-0001", {"rounds": pa.Table.from_pylist(rounds, schema=schema("rounds"))})
+    write_tiny(Store("tape"))
+    options = ("--rate", "1", "--verify-nodes", "3", "--draft-ms", "1", "--coverage", "tiny", *FEW)
+    done = tokentape("simulate", *options, "--acceptance", "drafts")
+    assert done.code == 0, done.err
+    assert "drafts count as tokens" not in done.err, "the tape tells"
+    found = {row["metric"]: row for row in read_rows(Store("tape"), "serving_points")}
+    assert found["accepted_mean"]["value"] == pytest.approx(1.0, abs=0.05)
+    assert '"acceptance": "drafts"' in found["accepted_mean"]["policy_params"]
+    assert "recorded no rounds" in tokentape("simulate", *options, "--acceptance", "tiny").err
 
 
 def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
@@ -154,6 +175,11 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
         (("--workload", "absent.csv"), "absent.csv"),
         (("--workload", "nosuch"), "no .csv and no tape"),
         (("--workload", "long.csv", "--kv-blocks", "3"), "kv_blocks is 3"),
+        (("--rate", "1", "--verify-nodes", "3"), "--verify-nodes needs --acceptance"),
+        (("--rate", "1", "--acceptance", "0.8"), "--acceptance and --draft-ms go with --verify-nodes"),
+        (("--rate", "1", "--verify-nodes", "3", "--acceptance", "1.8"), "acceptance 1.8 is no chance"),
+        (("--rate", "1", "--verify-nodes", "1", "--acceptance", "0.8,0.7"), "n_nodes is 1"),
+        (("--rate", "1", "--verify-nodes", "3", "--acceptance", "often"), "'often' is no number and no tape"),
         (("--workload", "long.csv", "--scheduler", "layered", "--kv-blocks", "0"), "kv_blocks must be at least 1"),
     ],
 )

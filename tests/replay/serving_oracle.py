@@ -121,7 +121,7 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
             now = coming[0].arrival
             continue
         taken = {}
-        for r in list(decoding):  # in the order in which they joined
+        for r in tuple(decoding):  # in the order in which they joined
             if r not in decoding:
                 continue
             needed = r.blocks(block, 1 + m) - r.blocks(block)
