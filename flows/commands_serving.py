@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 STUDY = "adhoc"
 LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
+MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 
 def simulate(
@@ -166,6 +167,8 @@ def capacity(
             n_served += 1
             show(n_served % point.n_seeds, point.n_seeds, f"{rate:.4g} requests/s, {n_served} runs")
             n_requests = max(LEAST_REQUESTS, int(RUN_S * rate))
+            if n_requests > MOST_REQUESTS:
+                raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
             return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))

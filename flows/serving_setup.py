@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -204,7 +205,7 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> R
     if point.arrival != "trace":
         if point.rate_per_s is None:
             raise ValueError(f"--arrival {point.arrival} needs --rate; `--arrival trace` keeps the trace's own")
-        return resampled(read, point.n_requests or int(600 * point.rate_per_s) or 1, point.rate_per_s, seed, cv)
+        return resampled(read, point.n_requests, point.rate_per_s, seed, cv)
     if point.rate_per_s is not None:
         if read.rate_per_s == float("inf"):
             raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")
@@ -237,7 +238,7 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
 
 def _from_csv(path: Path) -> Requests:
     try:
-        frame = pl.read_csv(path, infer_schema_length=None)
+        frame = pl.read_csv(io.BytesIO(path.read_bytes()), infer_schema_length=None)
     except pl.exceptions.NoDataError:
         raise ValueError(f"{path}: the file is empty; give a header and a row per request: {', '.join(COLUMNS)}") from None
     except pl.exceptions.PolarsError as error:
@@ -245,8 +246,7 @@ def _from_csv(path: Path) -> Requests:
     if missing := [name for name in COLUMNS if name not in frame.columns]:
         raise ValueError(f"{path}: column {missing[0]} is missing; `tokentape import requests` takes columns of other names")
     try:
-        arrival = frame["arrival_s"].cast(pl.Float64).to_numpy()
-        prompt, output = (frame[name].cast(pl.Int64).to_numpy() for name in COLUMNS[1:])
+        arrival, prompt, output = (frame[name].cast(pl.Float64).to_numpy() for name in COLUMNS)
         return Requests(arrival, prompt, output, origin=path.name)
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns hold numbers") from None
