@@ -108,6 +108,8 @@ def iteration_cost(  # type: ignore[no-untyped-def]
         c = uint64(kind)
         of_kind = layers[c]
         keys = context_w if of_kind[IS_WINDOWED] > 0.0 else context
+        keys_s = keys * max(kv * of_kind[CONTEXT_S], n_nodes * of_kind[PAIR_S])
+        scored = keys * (1.0 + n_nodes)
         for is_group in range(2):
             count = in_group[c] if is_group else others[c]
             n = n_verified + n_prefill if is_group else n_verified
@@ -123,15 +125,14 @@ def iteration_cost(  # type: ignore[no-untyped-def]
             else:
                 moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
             dense_s += count * max(of_kind[WEIGHTS_S], n * of_kind[WEIGHTS_TOKEN_S])
-            read_s = max(kv * of_kind[CONTEXT_S], n_nodes * of_kind[PAIR_S])
-            attention_s += count * (queries * of_kind[PAIR_S] + keys * read_s)
+            attention_s += count * (queries * of_kind[PAIR_S] + keys_s)
             comm_s += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])
             other_s += count * rest_s
             expert_bytes += count * share * of_kind[COVERED_BYTES]
             moved_bytes += count * (
                 share * of_kind[FFN_BYTES] + of_kind[FIXED_BYTES] + keys * of_kind[CONTEXT_BYTES] + n * of_kind[TOKEN_BYTES]
             )
-            ops += count * (n * of_kind[TOKEN_OPS] + (queries + keys * (1.0 + n_nodes)) * of_kind[PAIR_OPS])
+            ops += count * (n * of_kind[TOKEN_OPS] + (queries + scored) * of_kind[PAIR_OPS])
     dense_s += engine[HEAD_S]
     other_s += engine[PREFILL_ITERATION_S] if n_prefill > 0 else engine[DECODE_ITERATION_S]
     if n_decode > 0:
