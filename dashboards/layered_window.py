@@ -29,9 +29,12 @@ LEGEND = alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity
 
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
     """points: layered_rows.points."""
+    schedule, lives = _together(
+        _of(points, rows.iterations(connection, _ids(points))), _of(points, rows.spans(connection, _ids(points)))
+    )
     found = {
-        "schedule": _together(_of(points, rows.iterations(connection, _ids(points)))),
-        "lives": _together(_of(points, rows.spans(connection, _ids(points)))),
+        "schedule": schedule,
+        "lives": lives,
         "tokens": _shared(_of(points, rows.tokens(connection, _ids(points)))),
     }
     makers = {"schedule": _schedule_figure, "lives": _lives_figure, "tokens": _tokens_figure}
@@ -64,14 +67,17 @@ def _of(points: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     return told.join(first.select("setting", "rate"), on=["setting", "rate"], how="semi", maintain_order="left", nulls_equal=True)
 
 
-def _together(found: pl.DataFrame) -> pl.DataFrame:
-    """What lies in the stretch that is recorded of every scheduler, cut at its ends; start_s counts from its beginning."""
-    if found.is_empty():
-        return found
-    ends = found.group_by("system").agg(
-        pl.min("start_s").alias("begin"), (pl.col("start_s") + pl.col("seconds")).max().alias("end")
-    )
-    begin, end = ends.select(pl.max("begin"), pl.min("end")).row(0)
+def _together(*found: pl.DataFrame) -> list[pl.DataFrame]:
+    """What lies in the stretch that all frames tell of every scheduler, cut at its ends; start_s counts from its beginning."""
+    stop = pl.col("start_s") + pl.col("seconds")
+    told = [of.group_by("system").agg(pl.min("start_s"), stop.max().alias("end")) for of in found if not of.is_empty()]
+    if not told:
+        return list(found)
+    begin, end = pl.concat(told).select(pl.max("start_s"), pl.min("end")).row(0)
+    return [of if of.is_empty() else _cut(of, begin, end) for of in found]
+
+
+def _cut(found: pl.DataFrame, begin: float, end: float) -> pl.DataFrame:
     start = pl.max_horizontal("start_s", pl.lit(begin))
     left = pl.min_horizontal(pl.col("start_s") + pl.col("seconds"), pl.lit(end)) - start
     return found.with_columns(start_s=start - begin, seconds=left, whole_s="seconds").filter(pl.col("seconds") > 1e-9)

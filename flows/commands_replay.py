@@ -213,12 +213,14 @@ def study(
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
-    The studies of published systems (slicemoe) make their own tapes and answer the paper's numbers: see `tokentape claims`.
+    The studies of published systems (slicemoe, layered-prefill) make their own inputs and answer the paper's numbers: see
+    `tokentape claims`.
 
     \b
     Examples:
       tokentape study baselines
       tokentape study slicemoe
+      tokentape study layered-prefill
       tokentape study my.toml --runner processes
     """
     from flows import grid

@@ -8,12 +8,15 @@ import typer
 
 from flows.options import StoreOption
 from flows.serving_options import (
+    AcceptanceOption,
     ArrivalOption,
     BlocksOption,
     CoverageOption,
     CvOption,
+    DraftOption,
     FitOption,
     MachineOption,
+    NodesOption,
     ParamOption,
     PrefixOption,
     RequestsOption,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 STUDY = "adhoc"
 LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
+MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 
 def simulate(
@@ -57,6 +61,9 @@ def simulate(
     expert_format: WeightsOption = "bf16",
     expert_times: TimesOption = "fitted",
     prefix_cache: PrefixOption = False,
+    verify_nodes: NodesOption = 0,
+    acceptance: AcceptanceOption = None,
+    draft_ms: DraftOption = 0.0,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
 ) -> None:
@@ -71,6 +78,7 @@ def simulate(
       tokentape simulate --scheduler chunked --param chunk_tokens=1024 --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
       tokentape simulate --scheduler layered --rate 1.3 --cv 3                      bursts
       tokentape simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
+      tokentape simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
       tokentape simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
     from flows.console import note, progress_bar
@@ -83,7 +91,7 @@ def simulate(
     place = Store(store)
     point = point_of(
         scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, fit,
+        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit,
     )  # fmt: skip
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
@@ -118,6 +126,9 @@ def capacity(
     expert_format: WeightsOption = "bf16",
     expert_times: TimesOption = "fitted",
     prefix_cache: PrefixOption = False,
+    verify_nodes: NodesOption = 0,
+    acceptance: AcceptanceOption = None,
+    draft_ms: DraftOption = 0.0,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
 ) -> None:
@@ -141,7 +152,7 @@ def capacity(
     place = Store(store)
     point = point_of(
         scheduler, param, model, hardware, workload, arrival, 1.0, cv, None, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, fit,
+        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit,
     )  # fmt: skip
     if point.arrival == "at_once":
         raise ValueError("--arrival at_once has no rate to search for; choose poisson, gamma or trace")
@@ -156,6 +167,8 @@ def capacity(
             n_served += 1
             show(n_served % point.n_seeds, point.n_seeds, f"{rate:.4g} requests/s, {n_served} runs")
             n_requests = max(LEAST_REQUESTS, int(RUN_S * rate))
+            if n_requests > MOST_REQUESTS:
+                raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
             return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))

@@ -70,6 +70,19 @@ TimesOption = Annotated[
     str,
     typer.Option("--expert-times", help="fitted (the constants'), or measured: timed kernels of the machine's GPU."),
 ]
+NodesOption = Annotated[
+    int,
+    typer.Option("--verify-nodes", help="Speculative decoding: drafts that each request has verified per iteration.", min=0),
+]
+AcceptanceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance",
+        help="Chance that a draft is accepted once those before it are: 0.8, by position 0.8,0.7, or a TRACE with rounds.",
+        show_default=False,
+    ),
+]
+DraftOption = Annotated[float, typer.Option("--draft-ms", help="Milliseconds in which a round's drafts are made.", min=0)]
 PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
 
 
@@ -90,6 +103,9 @@ def point_of(
     expert_format: str,
     expert_times: str,
     prefix_cache: bool,
+    verify_nodes: int,
+    acceptance: str | None,
+    draft_ms: float,
     fit: str,
 ) -> Point:
     """The point that the options name. Raises ValueError where they do not go together."""
@@ -122,6 +138,9 @@ def point_of(
         expert_format=expert_format,
         expert_times=expert_times,
         prefix_cache=prefix_cache,
+        verify_nodes=verify_nodes,
+        acceptance=acceptance,
+        draft_s=draft_ms / 1e3,
     )
 
 

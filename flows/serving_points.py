@@ -28,6 +28,10 @@ Floats = NDArray[np.float64]
 # Compared with the point that a point is `against`, seed by seed.
 COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_per_token", "expert_bytes")
 CHANGE = "_change_frac"
+# What else of a point is told with the scheduler's parameters, where it is not the default.
+CHOSEN = (
+    "constants", "kv_blocks", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance", "draft_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +106,7 @@ def serve_point(store: Store, point: Point, engine: Engine, seed: int, *, record
     if isinstance(scheduler, Disaggregated):
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     masks = engine.masks.of(requests) if engine.masks else None
-    return serve(requests, scheduler, engine.cost, engine.limits, masks=masks, record=record)
+    return serve(requests, scheduler, engine.cost, engine.limits, masks=masks, record=record, seed=seed)
 
 
 def _one(
@@ -111,7 +115,7 @@ def _one(
     scheduler = scheduler_of(point.scheduler, point.params)
     if isinstance(scheduler, Disaggregated):
         requests = workload_of(store, point, engine.length_scale, seed)
-        pair = serve_disaggregated(requests, scheduler, engine.cost, engine.cost, engine.limits)
+        pair = serve_disaggregated(requests, scheduler, engine.cost, engine.cost, engine.limits, seed)
         return _of_pair(pair, requests), None, load_of(pair.prefill)
     run = serve_point(store, point, engine, seed)
     return metrics(run, level), run, load_of(run)
@@ -174,7 +178,7 @@ def rows_of(study: str, series: str, measured: Measured) -> dict[str, list[dict[
 
 def _params(point: Point) -> dict[str, Any]:
     """Of the scheduler, defaults included, and what else is not the default."""
-    more = {name: getattr(point, name) for name in ("constants", "kv_blocks", "expert_format", "expert_times", "n_requests")}
+    more = {name: getattr(point, name) for name in CHOSEN}
     plain = Point(scheduler=point.scheduler)
     return vars(scheduler_of(point.scheduler, point.params)) | {n: v for n, v in more.items() if v != getattr(plain, n)}
 

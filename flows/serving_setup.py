@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from flows.names import unknown
 from flows.own_policy import convert
 from hw import calibrate, serving_constants
 from hw.spec import HardwareSpec
-from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
 from replay.prefix_cache import cached_tokens
 from replay.serving import Limits
 from replay.serving_cost import CostTables, cost_tables
@@ -46,7 +47,8 @@ class Point(BaseModel):
     scheduler: a name with its fields in `params`. workload: a data set of replay/workload.py, `prompt-8192`, a CSV of COLUMNS, or
     a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed.
     coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
-    of the machine's GPU. constants: of the fit, replaced.
+    of the machine's GPU. acceptance: of the verify_nodes drafts of a decode: chances by position, or a tape with rounds.
+    constants: of the fit, replaced.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +65,9 @@ class Point(BaseModel):
     n_requests: int | None = None
     windows: int = 1
     prefix_cache: bool = False
+    verify_nodes: int = 0
+    acceptance: str | None = None
+    draft_s: float = 0.0
     coverage: str = "paper_table"
     expert_format: str = "bf16"
     expert_times: str = "fitted"
@@ -116,12 +121,15 @@ def engine_of(store: Store, point: Point) -> Engine:
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
     times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
-    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, by_layer=exact, expert_times=times)
+    drafts = _speculation(store, point)
+    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, exact, times, drafts)
     outside = [cost.outside] if cost.outside else []
     if machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
+    if drafts and point.coverage in COVERAGES[:2]:
+        outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
     return Engine(cost, Limits(point.max_seqs, point.kv_blocks), fit.length_scale, masks, tuple(outside))
 
@@ -136,6 +144,25 @@ def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArra
     if point.expert_format != "bf16":
         raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
     return expert_times(geometry, machine, fits["moe"])
+
+
+def _speculation(store: Store, point: Point) -> Speculation | None:
+    """What decodes draft. Raises ValueError where the options do not go together, naming a tape that recorded no rounds."""
+    if not point.verify_nodes:
+        if point.acceptance is not None or point.draft_s:
+            raise ValueError("--acceptance and --draft-ms go with --verify-nodes, the drafts of a round")
+        return None
+    if point.acceptance is None:
+        raise ValueError("--verify-nodes needs --acceptance: a chance such as 0.8, or a tape with recorded rounds")
+    try:
+        chances = [float(chance) for chance in point.acceptance.split(",")]
+    except ValueError:
+        tape = store.open(_tape(store, point.acceptance, f"acceptance {point.acceptance!r} is no number and no tape"))
+        if not tape.has("rounds"):
+            raise ValueError(f"tape {tape.trace_id} recorded no rounds; give --acceptance as a number") from None
+        rounds = tape.read("rounds").unique(["request_id", "round"])
+        return Speculation.recorded(point.verify_nodes, rounds["n_accepted"].to_numpy(), point.draft_s)
+    return Speculation.conditional(point.verify_nodes, chances[0] if len(chances) == 1 else chances, point.draft_s)
 
 
 def _coverage(store: Store, name: str, correlation: float) -> Coverage:
@@ -178,7 +205,7 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> R
     if point.arrival != "trace":
         if point.rate_per_s is None:
             raise ValueError(f"--arrival {point.arrival} needs --rate; `--arrival trace` keeps the trace's own")
-        return resampled(read, point.n_requests or int(600 * point.rate_per_s) or 1, point.rate_per_s, seed, cv)
+        return resampled(read, point.n_requests, point.rate_per_s, seed, cv)
     if point.rate_per_s is not None:
         if read.rate_per_s == float("inf"):
             raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")
@@ -211,7 +238,7 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
 
 def _from_csv(path: Path) -> Requests:
     try:
-        frame = pl.read_csv(path, infer_schema_length=None)
+        frame = pl.read_csv(io.BytesIO(path.read_bytes()), infer_schema_length=None)
     except pl.exceptions.NoDataError:
         raise ValueError(f"{path}: the file is empty; give a header and a row per request: {', '.join(COLUMNS)}") from None
     except pl.exceptions.PolarsError as error:
@@ -219,8 +246,7 @@ def _from_csv(path: Path) -> Requests:
     if missing := [name for name in COLUMNS if name not in frame.columns]:
         raise ValueError(f"{path}: column {missing[0]} is missing; `tokentape import requests` takes columns of other names")
     try:
-        arrival = frame["arrival_s"].cast(pl.Float64).to_numpy()
-        prompt, output = (frame[name].cast(pl.Int64).to_numpy() for name in COLUMNS[1:])
+        arrival, prompt, output = (frame[name].cast(pl.Float64).to_numpy() for name in COLUMNS)
         return Requests(arrival, prompt, output, origin=path.name)
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns hold numbers") from None

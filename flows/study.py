@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows import own_policy
 from flows.names import unknown
+from flows.systems import SYSTEMS
 
 FOLDER = Path(__file__).parent / "studies"
 
@@ -68,7 +69,7 @@ def load(name_or_path: str) -> Study:
     path = Path(name_or_path)
     if path.suffix != ".toml":
         if name_or_path not in shipped():
-            raise unknown("study", name_or_path, shipped())
+            raise unknown("study", name_or_path, (*shipped(), *SYSTEMS))
         path = FOLDER / f"{name_or_path}.toml"
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))

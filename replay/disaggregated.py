@@ -36,8 +36,12 @@ def serve_disaggregated(
     prefill_cost: CostTables,
     decode_cost: CostTables,
     limits: Limits | None = None,
+    seed: int = 0,
 ) -> DisaggregatedRun:
-    """Serves all requests; the costs are those of the two machines. A request enters decode at its first token + the transfer."""
+    """Serves all requests; the costs are those of the two machines. A request enters decode at its first token + the transfer.
+
+    seed: of accepted drafts; a request is told apart by its place in the order of the transfers.
+    """
     geometry, limits = prefill_cost.geometry, limits or Limits()
     first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
     prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
@@ -49,6 +53,6 @@ def serve_disaggregated(
     decode = None
     if order.size:
         moved = Requests(there_s[order], requests.n_prompt_tokens[order], requests.n_output_tokens[order], origin=requests.origin)
-        decode = run_rule(moved, scheduler.decode_rule(geometry.n_layers), decode_cost, limits)
+        decode = run_rule(moved, scheduler.decode_rule(geometry.n_layers), decode_cost, limits, seed=seed)
         finish_s[order] = decode.finish_s
     return DisaggregatedRun(prefill, decode, prefill.ttft_s, finish_s)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.serving import BatchRule, Scheduler
+from policies.serving import BatchRule, Scheduler, Speculation
 from replay.serving_cost import CostTables
 from replay.serving_gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentile_s
 from replay.serving_kernel import (
@@ -21,6 +21,7 @@ from replay.serving_kernel import (
     FINISHED,
     FIRST,
     LARGEST_GAP,
+    N_ACCEPTED,
     N_COUNTS,
     N_DECODED,
     N_EMITTED,
@@ -65,9 +66,9 @@ class ServingRun:
     """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
 
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
-    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_lost_tokens: processed
-    again after losing their KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an
-    expert, where coverage is exact.
+    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_decoded: decodes over
+    all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series
+    by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is exact.
     """
 
     requests: Requests
@@ -87,6 +88,7 @@ class ServingRun:
     n_decoded: int
     n_prefilled: int
     n_lost_tokens: int
+    n_accepted: int
     peak_decodes: int
     gap_mean_s: float
     gap_std_s: float
@@ -128,14 +130,16 @@ def serve(
     *,
     masks: ExpertMasks | None = None,
     record: bool = False,
+    seed: int = 0,
 ) -> ServingRun:
     """Serves all requests from an empty engine to the end, also where they arrive faster than they can be served.
 
     masks: exact coverage, the experts that a tape recorded for each of these requests. record: keep every iteration.
+    seed: of the drafts that are accepted, where the costs have a speculation.
     Raises ValueError naming the request whose KV can never fit, a scheduler that does not fit the model, and masks of another
     model.
     """
-    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), masks, record)
+    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), masks, record, seed)
 
 
 def run_rule(
@@ -145,28 +149,34 @@ def run_rule(
     limits: Limits,
     masks: ExpertMasks | None = None,
     record: bool = False,
+    seed: int = 0,
 ) -> ServingRun:
     """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill."""
     n = len(requests)
-    _refuse_what_never_fits(requests, limits)
+    speculation = cost.speculation or Speculation(0, ())
+    _refuse_what_never_fits(requests, limits, speculation.n_nodes)
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
+    if masks is not None and speculation.n_nodes:
+        raise ValueError("recorded coverage: no tape holds the experts of rejected drafts; take the tape's curves instead")
     if masks is not None:
         masks.refuse_other(cost, requests)
     union = masks or NO_MASKS
     moe_of = cost.moe_of if masks is not None else np.zeros(0, np.int64)
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, masks).n_iterations if record else 0
+    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     run_engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
-        np.append(rule.numbers(), cost.window),
+        np.append(rule.numbers(), (cost.window, speculation.n_nodes)),
         rule.step_numbers(),
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
+        speculation.chances(),
+        seed,
         *(cost.layers, cost.engine, cost.expert_times, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
@@ -196,6 +206,7 @@ def run_rule(
         n_decoded=int(counts[N_DECODED]),
         n_prefilled=int(counts[N_PREFILLED]),
         n_lost_tokens=int(counts[N_LOST]),
+        n_accepted=int(counts[N_ACCEPTED]),
         peak_decodes=int(counts[PEAK_DECODES]),
         gap_mean_s=mean_s,
         gap_std_s=float(np.sqrt(variance)),
@@ -210,11 +221,11 @@ def run_rule(
     )
 
 
-def _refuse_what_never_fits(requests: Requests, limits: Limits) -> None:
+def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:
     """Raises ValueError naming the first request whose KV needs more blocks than there are."""
     if limits.kv_blocks is None:
         return
-    tokens = requests.n_prompt_tokens + requests.n_output_tokens - 1
+    tokens = requests.n_prompt_tokens + requests.n_output_tokens - 1 + n_nodes * (requests.n_output_tokens > 1)
     needed = -(-tokens // limits.block_tokens)
     if needed.max() > limits.kv_blocks:
         first = int(np.argmax(needed > limits.kv_blocks))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from hw.collective import all_reduce_s
 from hw.serving_constants import ServingConstants
 from hw.spec import HardwareSpec
-from replay.serving_coverage import Coverage
+from policies.serving import Speculation
+from replay.serving_coverage import Coverage, at_multiples
 from replay.serving_step import N_ENGINE, N_LAYER, N_TIMES, covered, iteration_cost
 from warehouse.geometry import Geometry
 
@@ -30,7 +31,8 @@ class CostTables:
 
     layers (C, N_LAYER), engine (N_ENGINE,), layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE
     layer of a kind, -1 where it stands for several. cov_prefill, cov_decode: shares touched, a column per kind. expert_times: a
-    table of serving_step.experts_s, empty where the constants tell.
+    table of serving_step.experts_s, empty where the constants tell. speculation: what decodes draft; cov_decode then is that of
+    so many requests with all their nodes.
     """
 
     geometry: Geometry
@@ -47,6 +49,7 @@ class CostTables:
     cov_decode: Floats = field(repr=False)
     window: int = 0
     expert_times: Floats = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    speculation: Speculation | None = None
 
     def load_frac(self, accounting: str) -> float:
         """Share of the expert-load counter that an accounting counts: full, per_gpu (a shard), one_matrix (of three)."""
@@ -64,11 +67,13 @@ def cost_tables(
     expert_format: str = "bf16",
     by_layer: bool = False,
     expert_times: Floats | None = None,
+    speculation: Speculation | None = None,
 ) -> CostTables:
     """Coefficients for a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. expert_times: seconds of a layer's
-    experts by tokens and share touched (replay/serving_experts.py) in place of the constants'. Raises ValueError for windows of
+    experts by tokens and share touched (replay/serving_experts.py) in place of the constants'. speculation: every decode is a
+    draft-and-verify round. Raises ValueError for windows of
     several sizes, BadSpec where the machine lacks a link or a data type.
     """
     windows = {w for w in geometry.sliding_windows if w}
@@ -78,6 +83,8 @@ def cost_tables(
         prefill, decode = coverage.tables(geometry)
     else:
         prefill = decode = np.zeros((2, 1))
+    if speculation is not None and speculation.n_nodes:
+        decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
     by_layer = by_layer or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     sizes = geometry.sliding_windows or (0,) * geometry.n_layers
@@ -99,13 +106,14 @@ def cost_tables(
         expert_format,
         coverage.outside(geometry) if geometry.moe_layers else "",
         np.array(rows),
-        _engine(geometry, machine, constants),
+        _engine(geometry, machine, constants, speculation),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
         _of_kinds(prefill, columns),
         _of_kinds(decode, columns),
         windows.pop() if windows else 0,
         np.zeros((0, 0)) if expert_times is None else np.ascontiguousarray(expert_times, np.float64),
+        speculation,
     )
 
 
@@ -176,7 +184,7 @@ def _layer(
     return row
 
 
-def _engine(geometry: Geometry, machine: HardwareSpec, constants: ServingConstants) -> Floats:
+def _engine(geometry: Geometry, machine: HardwareSpec, constants: ServingConstants, speculation: Speculation | None) -> Floats:
     """CostTables.engine, in the order of serving_step.py."""
     bytes_per_s = machine.n_devices * machine.tiers[machine.fast].peak_bytes_per_s.value
     # The latency is the machine's own closed form; the bytes go at the constants' share of the link's peak.
@@ -199,7 +207,9 @@ def _engine(geometry: Geometry, machine: HardwareSpec, constants: ServingConstan
             constants.kv_bandwidth_frac,
             constants.kv_frac_per_decode,
             constants.time_multiplier,
-        ]
+            *((speculation.n_nodes, speculation.draft_s) if speculation else (0, 0.0)),
+        ],
+        np.float64,
     )
     assert engine.size == N_ENGINE
     return engine

@@ -31,6 +31,10 @@ class Coverage(Protocol):
         """(N_PREFILL + 1, m) and (N_DECODE + 1, m) shares of 0, 1, 2, ... tokens; m: 1, or one column per MoE layer."""
         ...
 
+    def tokens_of_nodes(self, n_nodes: int) -> float:
+        """Decode tokens of different requests that touch as many experts as one request's token and its n_nodes drafts."""
+        ...
+
     def outside(self, geometry: Geometry) -> str:
         """Why a result for this model is extrapolated; empty: it is not."""
         ...
@@ -70,6 +74,10 @@ class PublishedCoverage:
             return covered
         return effective_to_covered(covered_to_effective(covered, self.n_experts, self.top_k), geometry)
 
+    def tokens_of_nodes(self, n_nodes: int) -> float:
+        """As Coverage: as many as there are, an upper bound, since drafts of one request share more."""
+        return 1.0 + n_nodes
+
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
         if (geometry.n_experts, geometry.top_k) == (self.n_experts, self.top_k):
@@ -100,6 +108,10 @@ class IndependentCoverage:
         share = (Uniform().distinct(n, geometry.n_experts, geometry.top_k) / geometry.n_experts)[:, None]
         return share, share[: N_DECODE + 1]
 
+    def tokens_of_nodes(self, n_nodes: int) -> float:
+        """As Coverage."""
+        return 1.0 + n_nodes
+
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
         return ""
@@ -116,6 +128,10 @@ class FixedCoverage:
         prefill, decode = np.full((N_PREFILL + 1, 1), self.covered_frac), np.full((N_DECODE + 1, 1), self.covered_frac)
         prefill[0] = decode[0] = 0.0
         return prefill, decode
+
+    def tokens_of_nodes(self, n_nodes: int) -> float:
+        """As Coverage."""
+        return 1.0 + n_nodes
 
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
@@ -172,6 +188,14 @@ class RecordedCurves:
         shape = (len(geometry.moe_layers), geometry.n_experts, geometry.top_k)
         return shape == (len(self.decode), self.n_experts, self.top_k)
 
+    def tokens_of_nodes(self, n_nodes: int) -> float:
+        """As Coverage: so many consecutive tokens of one prompt, on the mean over layers."""
+        prefill, decode = (
+            np.mean([self._share(curve, n) for curve in curves], axis=0)
+            for curves, n in ((self.prefill, n_nodes + 1), (self.decode, N_DECODE))
+        )
+        return max(1.0, float(np.interp(prefill[n_nodes + 1], decode, np.arange(decode.size))))
+
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
         if self._fits(geometry):
@@ -193,3 +217,13 @@ def effective_to_covered(n_effective: Floats, geometry: Geometry) -> Floats:
     if geometry.top_k == geometry.n_experts:
         return np.where(n_effective > 0.0, 1.0, 0.0)
     return np.asarray(-np.expm1(n_effective * np.log1p(-geometry.top_k / geometry.n_experts)))
+
+
+def at_multiples(table: Floats, factor: float) -> Floats:
+    """(n, m) shares touched by 0, factor, 2 factor, ... tokens, of a table of 0, 1, 2, ...: linear between its rows; beyond
+    them the untouched share falls as 1 / n."""
+    last = len(table) - 1
+    n = np.arange(last + 1) * factor
+    within = [np.interp(n, np.arange(last + 1), column) for column in table.T]
+    beyond = 1.0 - (1.0 - table[last]) * (last / np.maximum(n, last))[:, None]
+    return np.ascontiguousarray(np.where((n > last)[:, None], beyond, np.column_stack(within)))

@@ -42,12 +42,13 @@ from replay.serving_state import (
 )
 from replay.serving_step import ATTENTION_S, COMM_S, DENSE_S, EXPERT_BYTES, MOE_S, N_COST, OTHER_S, covered, iteration_cost
 from replay.serving_union import exact_shares
+from replay.serving_verify import node_blocks, verify
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
 # Entries of `counts` (N_COUNTS,).
-N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES = range(6)
-N_COUNTS = 6
+N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES, N_ACCEPTED = range(7)
+N_COUNTS = 7
 # Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
 BUSY_S, NOW = N_COST, N_COST + 1
 N_TOTALS = N_COST + 2
@@ -58,27 +59,28 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 _I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
 _F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
 _U3 = types.Array(uint64, 3, "C")
-_REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1)
+_REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
 
 
 @njit(types.void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), cache=True, nogil=True, error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
-    rule, steps, limits,
+    rule, steps, limits, survival, seed,
     layers, engine, expert_times, layers_before, cov_prefill, cov_decode,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (serving_gaps.py), `totals`, `counts`, `touches`.
 
-    arrival (n,) s, rising; requests (n, N_REQUEST) as serving_state.py starts them. rule: BatchRule.numbers() and the window;
-    steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block.
+    arrival (n,) s, rising; requests (n, N_REQUEST) as serving_state.py starts them. rule: BatchRule.numbers(), the window and
+    the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
+    tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables: CostTables.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
     iterations as fit.
     """
-    n, window = arrival.shape[0], rule[6]
+    n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
     n_kinds, n_layers = layers.shape[0], layers_before.shape[0] - 1
@@ -118,7 +120,8 @@ def run_engine(  # type: ignore[no-untyped-def]
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
         if n_blocks > 0:
             at_block = at % block_tokens
-            while state[N_DECODE] > 0 and state[FREE] < needs_block[at_block]:
+            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+            while state[N_DECODE] > 0 and state[FREE] < needed:
                 r = state[NEWEST]
                 if at - requests[r, JOINED] > 1:
                     longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
@@ -126,7 +129,8 @@ def run_engine(  # type: ignore[no-untyped-def]
                 restart(r, at, requests, state, bucket, leaves_window, needs_block)
                 counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
                 times[FINISHED, r] = now  # until it finishes: when it had its last token
-            state[FREE] -= needs_block[at_block]
+                needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+            state[FREE] -= needed
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens, pairs, pairs_w = form_batch(
                 rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes
@@ -171,7 +175,10 @@ def run_engine(  # type: ignore[no-untyped-def]
         counts[N_DECODED] += n_decode
         counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:
-            add_gap(seconds, n_decode, histogram, sums, scratch)
+            if n_nodes > 0:
+                stacked = 0  # `verify` keeps the longest gaps, request by request
+            else:
+                add_gap(seconds, n_decode, histogram, sums, scratch)
             while stacked > 0 and stack_s[stacked - 1] <= seconds:
                 stacked -= 1
             if stacked == stack_s.shape[0]:
@@ -184,6 +191,11 @@ def run_engine(  # type: ignore[no-untyped-def]
         state[CONTEXT_W] += state[IN_WINDOW]
         state[IN_WINDOW] -= leaves_window[at % (window + 1)]
         leaves_window[at % (window + 1)] = 0
+        if n_nodes > 0:
+            counts[N_ACCEPTED] += verify(
+                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block,
+                times[LARGEST_GAP], histogram, sums, scratch,
+            )  # fmt: skip
         r = bucket[at % bucket.shape[0]]
         bucket[at % bucket.shape[0]] = -1
         while r >= 0:  # those whose last token this was
@@ -220,5 +232,5 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members = 0
         at += 1
     counts[N_ITERATIONS] = at
-    counts[N_EMITTED] += counts[N_DECODED]
+    counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]
     totals[NOW] = now

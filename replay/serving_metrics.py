@@ -1,6 +1,7 @@
 """What a serving run is judged by (Layered Prefill section 5): latencies, service levels, fairness, loads, energy, queues.
 
-TBT is the time between two tokens of a request, pooled over all requests; E2E runs from arrival to the last token. Over several
+TBT is the time between two tokens of a request, pooled over all requests; tokens of one draft-and-verify round share its time
+evenly, and the longest wait of a request is for a whole round. E2E runs from arrival to the last token. Over several
 seeds a metric is the median with its 5 to 95 % band: near saturation a single run is off by tens of percent.
 """
 
@@ -95,6 +96,8 @@ def token_times(run: ServingRun, request: int) -> Floats:
     """
     if not run.iterations:
         raise ValueError("the run recorded no iterations; serve with record=True")
+    if run.n_accepted:
+        raise ValueError("drafts were accepted; tokens of a round come together and are not recorded")
     if run.n_restarts[request]:
         raise ValueError(f"request {request} was restarted {run.n_restarts[request]} times; its tokens cannot be read off")
     ends = np.asarray(run.iterations["start_s"]) + np.asarray(run.iterations["seconds"])
@@ -139,6 +142,8 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting:
             f"{part}_frac": Metric(seconds / run.busy_s, "1", denominator="busy time") for part, seconds in run.seconds_of.items()
         },
     }
+    if run.cost.speculation and run.n_decoded:
+        found["accepted_mean"] = Metric(run.n_accepted / run.n_decoded, "1", denominator="rounds of a request")
     if (load := load_of(run)) is not None:
         found["saturation_distance_frac"] = Metric(load.distance_frac, "1", denominator="saturation rate")
     if level is not None:

@@ -39,7 +39,7 @@ def replay_serving(
     if hardware.name != cost.machine:
         raise ValueError(f"the costs are those of {cost.machine}, not of {hardware.name}; make them for one machine")
     limits = limits or Limits()
-    runs = [serve(workload(seed), scheduler, cost, limits) for seed in seeds]
+    runs = [serve(workload(seed), scheduler, cost, limits, seed=seed) for seed in seeds]
     found = over_runs([metrics(run, level, load_accounting) for run in runs])
     outside = [cost.outside] if cost.outside else []
     saturated = _saturated(runs)
@@ -51,6 +51,7 @@ def replay_serving(
         "limits": dataclasses.asdict(limits),
         "constants": dataclasses.asdict(cost.constants),
         "load_accounting": load_accounting,
+        "speculation": dataclasses.asdict(cost.speculation) if cost.speculation else None,
         "rate_per_s": _rate(runs),
         "seeds": list(seeds),
     }

@@ -1,7 +1,8 @@
 """What a serving engine knows of its requests while it runs, and how a request starts and stops decoding, in O(1) each.
 
 All decodes advance in every iteration, so a request's last iteration is known when it starts to decode: it waits in the bucket of
-that iteration, a linked list. A second list runs over the decodes in the order in which they joined.
+that iteration, a linked list. A second list runs over the decodes in the order in which they joined. Accepted drafts make a
+request `jump` to an earlier bucket.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numba.core.types import int64
     TARGET,  # tokens to process before the next one is generated
     POSITION,  # of them processed
     GENERATED,  # output tokens when it last joined the decodes, or now if it does not decode
-    JOINED,  # iteration at whose end it joined them
+    JOINED,  # iteration at whose end it joined them, less the drafts accepted since
     BUCKET_NEXT,
     BUCKET_PREV,
     OLDER,
@@ -53,6 +54,17 @@ def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     return (n_tokens + block_tokens - 1) // block_tokens
 
 
+@njit(types.void(int64, _I2, _I1), cache=True, nogil=True)
+def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
+    """Puts request r into the bucket of its last iteration."""
+    q = requests[r]
+    last = (q[JOINED] + q[OUTPUT] - q[GENERATED]) % bucket.shape[0]
+    q[BUCKET_NEXT], q[BUCKET_PREV] = bucket[last], -1
+    if bucket[last] >= 0:
+        requests[bucket[last], BUCKET_PREV] = r
+    bucket[last] = r
+
+
 @njit(types.void(int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
 def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r decodes from iteration at + 1 on.
@@ -63,11 +75,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
     """
     q = requests[r]
     q[JOINED] = at
-    last = (at + q[OUTPUT] - q[GENERATED]) % bucket.shape[0]
-    q[BUCKET_NEXT], q[BUCKET_PREV] = bucket[last], -1
-    if bucket[last] >= 0:
-        requests[bucket[last], BUCKET_PREV] = r
-    bucket[last] = r
+    _put_in(r, requests, bucket)
     q[OLDER], q[NEWER] = state[NEWEST], -1
     if state[NEWEST] >= 0:
         requests[state[NEWEST], NEWER] = r
@@ -109,9 +117,9 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
     q[GENERATED] += n_steps
 
 
-@njit(types.void(int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
-def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
-    """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
+@njit(types.void(int64, _I2, _I1), cache=True, nogil=True)
+def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
+    """Takes request r out of the bucket of its last iteration."""
     q = requests[r]
     last = (q[JOINED] + q[OUTPUT] - q[GENERATED]) % bucket.shape[0]
     if q[BUCKET_PREV] >= 0:
@@ -120,6 +128,34 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
         bucket[last] = q[BUCKET_NEXT]
     if q[BUCKET_NEXT] >= 0:
         requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
+
+
+@njit(types.void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
+def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
+    q = requests[r]
+    start, window, n_blocks = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1, needs_block.shape[0]
+    length = start + at - q[JOINED]
+    state[CONTEXT] += n_tokens
+    state[CONTEXT_W] += min(length + n_tokens, window) - min(length, window)
+    if length < window:
+        leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
+        if length + n_tokens < window:
+            leaves_window[(q[JOINED] - n_tokens + window - start) % (window + 1)] += 1
+        else:
+            state[IN_WINDOW] -= 1
+    needs_block[(q[JOINED] + 2 - start) % n_blocks] -= 1
+    needs_block[(q[JOINED] - n_tokens + 2 - start) % n_blocks] += 1
+    _take_out(r, requests, bucket)
+    q[JOINED] -= n_tokens
+    _put_in(r, requests, bucket)
+
+
+@njit(types.void(int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
+def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
+    q = requests[r]
+    _take_out(r, requests, bucket)
     leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
     q[TARGET], q[POSITION] = q[PROMPT] + q[GENERATED], q[CACHED]
     q[N_RESTARTS] += 1
@@ -135,9 +171,9 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule: fills `members` and `takes` (tokens of each); returns how many, tokens, and the query-key
-    pairs of their slices, in all and within the window. rule: BatchRule.numbers() and the window."""
-    budget, counts_decodes, may_split, _, max_prompts, _, window = rule
-    room = budget - state[N_DECODE] if counts_decodes else budget
+    pairs of their slices, in all and within the window. rule: BatchRule.numbers(), the window, drafts verified per decode."""
+    budget, counts_decodes, may_split, _, max_prompts, _, window, n_nodes = rule
+    room = budget - state[N_DECODE] * (1 + n_nodes) if counts_decodes else budget
     n_members, tokens, pairs, pairs_w = 0, 0, 0.0, 0.0
     while n_members < max_prompts:
         is_new = state[PARTIAL] < 0

@@ -46,8 +46,10 @@ N_LAYER = 16
     KV_FRAC,  # share of the bandwidth at which decodes read the KV cache
     KV_FRAC_PER_DECODE,  # its limit per decode of the batch; 0: none
     MULTIPLIER,  # of every time
-) = range(11)
-N_ENGINE = 11
+    NODES,  # drafted tokens that every decode has verified
+    DRAFT_S,  # making them, in an iteration with decodes
+) = range(13)
+N_ENGINE = 13
 
 # Entries of an iteration's cost (N_COST,): seconds by part, then what it moves and computes on all devices together.
 MOE_S, DENSE_S, ATTENTION_S, COMM_S, OTHER_S, EXPERT_BYTES, MOVED_BYTES, OPS = range(8)
@@ -99,14 +101,18 @@ def iteration_cost(  # type: ignore[no-untyped-def]
     kv = 1.0
     if engine[KV_FRAC_PER_DECODE] > 0.0:
         kv = max(1.0, engine[KV_FRAC] / (engine[KV_FRAC_PER_DECODE] * max(n_decode, 1)))
+    n_nodes = engine[NODES]
+    n_verified = n_decode * (1.0 + n_nodes)
     rest_s = engine[PREFILL_LAYER_S] if n_prefill > 0 else engine[DECODE_LAYER_S]
     for kind in range(layers.shape[0]):
         c = uint64(kind)
         of_kind = layers[c]
         keys = context_w if of_kind[IS_WINDOWED] > 0.0 else context
+        keys_s = keys * max(kv * of_kind[CONTEXT_S], n_nodes * of_kind[PAIR_S])
+        scored = keys * (1.0 + n_nodes)
         for is_group in range(2):
             count = in_group[c] if is_group else others[c]
-            n = float(n_decode + n_prefill if is_group else n_decode)
+            n = n_verified + n_prefill if is_group else n_verified
             if count == 0.0 or n == 0.0:
                 continue
             share, queries = cov_decode[c], 0.0
@@ -119,15 +125,17 @@ def iteration_cost(  # type: ignore[no-untyped-def]
             else:
                 moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
             dense_s += count * max(of_kind[WEIGHTS_S], n * of_kind[WEIGHTS_TOKEN_S])
-            attention_s += count * (queries * of_kind[PAIR_S] + keys * kv * of_kind[CONTEXT_S])
+            attention_s += count * (queries * of_kind[PAIR_S] + keys_s)
             comm_s += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])
             other_s += count * rest_s
             expert_bytes += count * share * of_kind[COVERED_BYTES]
             moved_bytes += count * (
                 share * of_kind[FFN_BYTES] + of_kind[FIXED_BYTES] + keys * of_kind[CONTEXT_BYTES] + n * of_kind[TOKEN_BYTES]
             )
-            ops += count * (n * of_kind[TOKEN_OPS] + (queries + keys) * of_kind[PAIR_OPS])
+            ops += count * (n * of_kind[TOKEN_OPS] + (queries + scored) * of_kind[PAIR_OPS])
     dense_s += engine[HEAD_S]
     other_s += engine[PREFILL_ITERATION_S] if n_prefill > 0 else engine[DECODE_ITERATION_S]
+    if n_decode > 0:
+        other_s += engine[DRAFT_S]
     m = engine[MULTIPLIER]
     return moe_s * m, dense_s * m, attention_s * m, comm_s * m, other_s * m, expert_bytes, moved_bytes, ops

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 RUN_S = 600.0  # of arrivals, as Layered Prefill runs
+LONGEST = 2**24  # tokens; longer than any model's context: a column taken for another
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,8 @@ class Requests:
     prompt tokens that an earlier request left in the KV cache, at most the prompt less one; origin: where they come from;
     tape_request (n,): row of the tape's requests that each one is, empty where there is none.
 
-    Raises ValueError naming the first request that is wrong: no requests, arrivals that fall or are negative, lengths below 1.
+    Raises ValueError naming the first request that is wrong: no requests, arrivals that fall or are negative, lengths
+    below 1, above LONGEST or broken.
     """
 
     arrival_s: Floats
@@ -48,6 +50,11 @@ class Requests:
         self._refuse(
             np.diff(self.arrival_s, prepend=0.0) < 0, "arrival_s", "it comes before the one ahead of it; sort by arrival"
         )
+        for name in ("n_prompt_tokens", "n_output_tokens"):
+            length = getattr(self, name)
+            self._refuse(~np.isfinite(length) | (length % 1 != 0), name, "it must be a whole number")
+            self._refuse(length > LONGEST, name, f"no model takes more than {LONGEST} tokens; is it the right column?")
+            object.__setattr__(self, name, np.asarray(length, np.int64))
         self._refuse(self.n_prompt_tokens < 1, "n_prompt_tokens", "a prompt has at least 1 token")
         self._refuse(self.n_output_tokens < 1, "n_output_tokens", "a request asks for at least 1 token")
         is_wrong = (self.n_cached_tokens < 0) | (self.n_cached_tokens >= self.n_prompt_tokens)
@@ -68,9 +75,9 @@ class Requests:
         return (len(self) - 1) / span if span else float("inf")
 
     def scaled(self, rate_factor: float) -> Requests:
-        """The same requests arriving rate_factor times as fast. Raises ValueError unless it is positive."""
-        if not rate_factor > 0:
-            raise ValueError(f"rate factor {rate_factor} must be above 0")
+        """The same requests arriving rate_factor times as fast. Raises ValueError unless it is positive and finite."""
+        if not 0 < rate_factor < float("inf"):
+            raise ValueError(f"rate factor {rate_factor} must be above 0 and finite")
         return replace(self, arrival_s=self.arrival_s / rate_factor)
 
     def at_once(self) -> Requests:
@@ -127,7 +134,10 @@ def synthetic(
     """
     if dataset not in LENGTHS:
         raise ValueError(f"data set {dataset!r} is unknown; choose {', '.join(LENGTHS)}, or give a tape")
+    _refuse_rate(rate_per_s)
     count = int(RUN_S * rate_per_s + 1e-9) if n is None else n
+    if not count:
+        raise ValueError(f"{rate_per_s:g} requests/s bring none in {RUN_S:g} s; give a number of requests")
     rng = np.random.default_rng(seed)
     arrival = arrivals(count, rate_per_s, rng, cv)
     prompt, output = (fit.draw(count, rng) for fit in LENGTHS[dataset])
@@ -140,15 +150,22 @@ def arrivals(n: int, rate_per_s: float, rng: np.random.Generator, cv: float = 1.
 
     Raises ValueError for a rate or a cv that is not positive.
     """
-    if not 0 < rate_per_s < float("inf"):
-        raise ValueError(f"rate {rate_per_s} requests/s must be above 0 and finite")
+    _refuse_rate(rate_per_s)
     if not 0 < cv < float("inf"):
         raise ValueError(f"cv {cv} must be above 0 and finite; 1 is Poisson")
     return np.cumsum(rng.gamma(1.0 / cv**2, cv**2 / rate_per_s, n))
 
 
-def resampled(requests: Requests, n: int, rate_per_s: float, seed: int, cv: float = 1.0) -> Requests:
-    """n requests drawn with replacement from these, with new arrivals; tape_request tells which each one is."""
+def _refuse_rate(rate_per_s: float) -> None:
+    if not 0 < rate_per_s < float("inf"):
+        raise ValueError(f"rate {rate_per_s} requests/s must be above 0 and finite")
+
+
+def resampled(requests: Requests, n: int | None, rate_per_s: float, seed: int, cv: float = 1.0) -> Requests:
+    """n requests drawn with replacement from these, 600 s of them unless given, with new arrivals; tape_request tells which each
+    one is."""
+    _refuse_rate(rate_per_s)
+    n = max(1, int(RUN_S * rate_per_s)) if n is None else n
     rng = np.random.default_rng(seed)
     arrival = arrivals(n, rate_per_s, rng, cv)
     rows = rng.integers(0, len(requests), n)

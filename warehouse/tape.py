@@ -188,6 +188,8 @@ class Store:
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             reason = error.strerror or error
             return OSError(error.errno, f"store {self.root} cannot be written ({reason}); give --store a folder that can")
+        if error.errno and not error.filename:  # as a limit on the size of files is told
+            return OSError(error.errno, f"{error.strerror} while writing {path}; give --store elsewhere")
         return error
 
     def _drop(self, path: str) -> None:

@@ -51,6 +51,8 @@ def import_request_csv(
     missing = [name for name in (arrival, n_prompt, n_output) if name not in frame.columns]
     if missing:
         raise BadImport(f"{path}: no column {missing[0]!r}; it has {', '.join(frame.columns)}: name the right ones")
+    if frame.is_empty():
+        raise BadImport(f"{path}: a header and no rows; give a trace of requests")
     columns = {
         "arrival_s": _seconds(frame[arrival], path),
         "n_prompt_tokens": _numbers(frame[n_prompt], path),
@@ -110,9 +112,10 @@ def _seconds(column: pl.Series, path: Path) -> pl.Series:
 
 def _numbers(column: pl.Series, path: Path) -> pl.Series:
     """Whole numbers of tokens. Raises BadImport naming the row."""
-    tokens = column.cast(pl.Int64, strict=False)
-    _refuse(tokens.is_null() | (tokens < 0), column, path, "a number of tokens")
-    return tokens
+    tokens = column.cast(pl.Float64, strict=False)
+    is_whole = (tokens >= 0) & (tokens < 2**32) & (tokens % 1 == 0)
+    _refuse(~is_whole.fill_null(False), column, path, "a number of tokens")
+    return tokens.cast(pl.Int64)
 
 
 def _refuse(is_wrong: pl.Series, column: pl.Series, path: Path, wanted: str) -> None:

@@ -12,6 +12,7 @@ from policies.serving.continuous import Continuous
 from policies.serving.disaggregated import Disaggregated
 from policies.serving.layered import Layered
 from policies.serving.rule import BatchRule, Scheduler
+from policies.serving.speculation import Speculation
 from policies.serving.static import Static
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Disaggregated",
     "Layered",
     "Scheduler",
+    "Speculation",
     "Static",
     "scheduler_named",
 ]

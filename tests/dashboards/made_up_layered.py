@@ -91,10 +91,14 @@ def add_window(rows: Rows) -> None:
                 "layer_group": n % n_groups if carries else 0, "n_groups": n_groups if carries else 1,
             })  # fmt: skip
         for request in (7, 8):
-            spans = (("queued", 5.0, None), ("prefill", 5.1, 0 if n_groups > 1 else None), ("decode", 5.2, None))
-            for state, start, group in spans:
+            spans = (
+                ("queued", 5.0, 0.1, None),
+                ("prefill", 5.1, 0.05, 0 if n_groups > 1 else None),
+                ("decode", 5.15, 0.05, None),
+            )
+            for state, start, lasts, group in spans:
                 rows["serving_spans"].append(
-                    where | {"request_id": request, "state": state, "start_s": start, "seconds": 0.1, "layer_group": group}
+                    where | {"request_id": request, "state": state, "start_s": start, "seconds": lasts, "layer_group": group}
                 )
         for place in range(3):
             rows["serving_tokens"].append(where | {"request_id": 7, "place": place, "time_s": (1 + place**2) * seconds * 25})

@@ -217,7 +217,7 @@ def test_the_schedule_is_told_of_the_stretch_that_both_have(
 
 
 def test_lives_and_tokens_of_requests(said: dict[str, dict[str, str]]) -> None:
-    each = "2 requests, together 200 ms queued, 200 ms in prefill and 200 ms decoding"
+    each = "2 requests, together 200 ms queued, 100 ms in prefill and 100 ms decoding"
     assert said["lives"][""] == f"In this stretch, chunked 512: {each}; layered: {each}."
     assert said["tokens"][""] == (
         "The first and the last of 3 tokens come after 1 s and 5 s with chunked 512, longest gap 3 s; 500 ms and 2.5 s with "

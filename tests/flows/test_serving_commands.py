@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
+from flows import commands_serving
 from hw import serving_constants
 from replay import serving_fit
 from warehouse.results import read_rows
+from warehouse.tables import schema
 from warehouse.tape import Store
 
 HEADER = "arrival_s,n_prompt_tokens,n_output_tokens\n"
@@ -64,6 +67,7 @@ def test_what_lies_outside_is_said(tokentape: Cli):
         ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
         ("--rate", "1", "--fit", "h100x2-long-context"),
         ("--rate", "1", "--expert-times", "measured"),
+        ("--rate", "1", "--verify-nodes", "4", "--acceptance", "0.8,0.7,0.6", "--draft-ms", "1.5"),
     ],
 )
 def test_every_kind_of_point_runs(tokentape: Cli, arguments):
@@ -82,6 +86,24 @@ def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     refused = tokentape("simulate", "--workload", "tiny", "--coverage", "recorded")
     assert refused.code == 2
     assert "the tape has 3 MoE layers, 8 experts" in refused.err
+
+
+def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
+    rounds = [
+        {"request_id": 0, "round": i, "layer": layer, "pool": [], "hotness": [], "entered": [], "n_accepted": n}
+        for i, n in enumerate((0, 1, 1, 2))
+        for layer in range(2)
+    ]
+    write_tiny(Store("tape"), "drafts-0001", {"rounds": pa.Table.from_pylist(rounds, schema=schema("rounds"))})
+    write_tiny(Store("tape"))
+    options = ("--rate", "1", "--verify-nodes", "3", "--draft-ms", "1", "--coverage", "tiny", *FEW)
+    done = tokentape("simulate", *options, "--acceptance", "drafts")
+    assert done.code == 0, done.err
+    assert "drafts count as tokens" not in done.err, "the tape tells"
+    found = {row["metric"]: row for row in read_rows(Store("tape"), "serving_points")}
+    assert found["accepted_mean"]["value"] == pytest.approx(1.0, abs=0.05)
+    assert '"acceptance": "drafts"' in found["accepted_mean"]["policy_params"]
+    assert "recorded no rounds" in tokentape("simulate", *options, "--acceptance", "tiny").err
 
 
 def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
@@ -132,6 +154,10 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
         (("--scheduler", "chunked", "--param", "chunk_tokens=0", "--rate", "1"), "chunk_tokens must be at least 1"),
         (("--param", "n_lg_rule=fixed", "--param", "n_max=99", "--rate", "1"), "n_max 99"),
         (("--rate", "-1"), "rate -1.0 requests/s must be above 0"),
+        (("--rate", "nan"), "rate nan requests/s must be above 0"),
+        (("--rate", "inf"), "rate inf requests/s must be above 0"),
+        (("--workload", "long.csv", "--arrival", "poisson", "--rate", "inf"), "rate inf requests/s must be above 0"),
+        (("--rate", "0.001"), "0.001 requests/s bring none in 600 s"),
         ((), "--rate is missing"),
         (("--rate", "1", "--cv", "0"), "cv 0.0 must be above 0"),
         (("--rate", "1", "--cv", "2", "--arrival", "poisson"), "--cv 2 goes with --arrival gamma"),
@@ -151,9 +177,18 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
         (("--workload", "nothing.csv"), "the file is empty"),
         (("--workload", "columns.csv"), "column n_output_tokens is missing"),
         (("--workload", "words.csv"), "the columns hold numbers"),
+        (("--workload", "gap.csv"), "request 0: n_prompt_tokens is nan; it must be a whole number"),
+        (("--workload", "half.csv"), "request 0: n_output_tokens is 5.5; it must be a whole number"),
+        (("--workload", "huge.csv"), "no model takes more than 16777216 tokens"),
+        (("--workload", "."), "no .csv and no tape"),
         (("--workload", "absent.csv"), "absent.csv"),
         (("--workload", "nosuch"), "no .csv and no tape"),
         (("--workload", "long.csv", "--kv-blocks", "3"), "kv_blocks is 3"),
+        (("--rate", "1", "--verify-nodes", "3"), "--verify-nodes needs --acceptance"),
+        (("--rate", "1", "--acceptance", "0.8"), "--acceptance and --draft-ms go with --verify-nodes"),
+        (("--rate", "1", "--verify-nodes", "3", "--acceptance", "1.8"), "acceptance 1.8 is no chance"),
+        (("--rate", "1", "--verify-nodes", "1", "--acceptance", "0.8,0.7"), "n_nodes is 1"),
+        (("--rate", "1", "--verify-nodes", "3", "--acceptance", "often"), "'often' is no number and no tape"),
         (("--workload", "long.csv", "--scheduler", "layered", "--kv-blocks", "0"), "kv_blocks must be at least 1"),
     ],
 )
@@ -161,7 +196,7 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
     files = {
         "unsorted": HEADER + "0,10,5\n1,10,5\n0.5,10,5\n", "negative": HEADER + "-1,10,5\n", "zero": HEADER + "0,0,5\n",
         "empty": HEADER, "nothing": "", "columns": "arrival_s,n_prompt_tokens\n0,1\n", "words": HEADER + "0,many,5\n",
-        "long": HEADER + "0,100,5\n",
+        "long": HEADER + "0,100,5\n", "gap": HEADER + "0,,5\n", "half": HEADER + "0,5,5.5\n", "huge": HEADER + "0,5,9999999999\n",
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / f"{name}.csv").write_text(text)
@@ -178,15 +213,39 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
         (("capacity", "--arrival", "at_once"), "has no rate to search for"),
         (("capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
         (("capacity", "--attained", "1.5"), "service level"),
+        (("study", "layered-prefil"), "did you mean 'layered-prefill'"),
         (("calibrate", "serving", "--mode", "fast"), "mode 'fast' is unknown"),
         (("import", "requests", "absent.csv"), "absent.csv"),
         (("import", "requests", "some.csv", "--form", "xml"), "unknown form of requests 'xml'"),
         (("import", "requests", "some.csv"), "no column 'arrival_s'"),
+        (("import", "requests", "header.csv"), "a header and no rows"),
+        (("import", "requests", "half.csv"), "row 1: n_output_tokens is 5.5, not a number of tokens"),
+        (("import", "requests", "huge.csv"), "row 1: n_output_tokens is 9999999999, not a number"),
     ],
 )
 def test_bad_requests_of_other_commands_are_one_line(tokentape: Cli, tmp_path: Path, arguments, words):
-    (tmp_path / "some.csv").write_text("a,b\n1,2\n")
+    files = {"some": "a,b\n1,2\n", "header": HEADER, "half": HEADER + "0,5,5.5\n", "huge": HEADER + "0,5,9999999999\n"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
     done = tokentape(*arguments)
     assert done.code == 2
     assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):
+    monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
+    done = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
+    assert done.code == 2
+    assert "the limits still hold at 8 requests/s" in done.err
+
+
+def test_a_damaged_tape_is_named(tokentape: Cli, tmp_path: Path):
+    (tmp_path / "log.csv").write_text(HEADER + "0,100,5\n1,30,5\n")
+    trace_id = tokentape("import", "requests", "log.csv").out.strip()
+    (shard,) = (tmp_path / "tape" / "traces" / trace_id).rglob("*.parquet")
+    shard.write_bytes(shard.read_bytes()[:100])
+    done = tokentape("simulate", "--workload", trace_id)
+    assert done.code == 2
+    assert "not a readable Parquet file" in done.err
     assert done.err.count("\n") == 1

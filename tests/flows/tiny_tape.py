@@ -45,9 +45,9 @@ def tiny_tables() -> dict[str, pa.Table]:
     return {name: pa.Table.from_pylist(rows[name], schema=schema(name)) for name in rows}
 
 
-def write_tiny(store: Store, trace_id: str = "tiny-0001", **changes: object) -> None:
-    """The tape, finished, under `trace_id`; `changes` are fields of its manifest."""
-    tables = tiny_tables()
+def write_tiny(store: Store, trace_id: str = "tiny-0001", more: dict[str, pa.Table] | None = None, **changes: object) -> None:
+    """The tape, finished, under `trace_id`; `more` tables; `changes` are fields of its manifest."""
+    tables = tiny_tables() | (more or {})
     writer = store.writer(trace_id)
     writer.write_shard(0, tables)
     fields = {

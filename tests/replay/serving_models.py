@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hw.serving_constants import ServingConstants
 from hw.spec import load
+from policies.serving import Speculation
 from replay.serving_cost import CostTables, cost_tables
 from replay.serving_coverage import PublishedCoverage
 from warehouse.geometry import Geometry
@@ -62,11 +63,12 @@ class OracleModel:
     tp: int
     bytes_per_s: float
     ops_per_s: float
+    speculation: Speculation | None = field(default=None, kw_only=True)
 
     def covered(self, layer: int, batch: list, decoding: list) -> float:
         n = sum(take for _, take in batch)
         prefill = max(8 / 128, share(n / self.constants.prefill_correlation)) if n else 0.0
-        return 1 - (1 - prefill) * (1 - share(len(decoding)))
+        return 1 - (1 - prefill) * (1 - share(len(decoding) * (1 + (self.speculation.n_nodes if self.speculation else 0))))
 
 
 @dataclass
@@ -104,4 +106,4 @@ def both(
     spec = load(machine)
     cost = cost_tables(geometry, spec, constants, TABLE_1, **options)
     peak_bytes, peak_ops = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value
-    return cost, OracleModel(geometry, constants, spec.n_devices, peak_bytes, peak_ops)
+    return cost, OracleModel(geometry, constants, spec.n_devices, peak_bytes, peak_ops, speculation=cost.speculation)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from policies.serving import Chunked, Continuous, Layered, Static
 
+MASK = 2**64 - 1
+
 
 @dataclass
 class Request:
@@ -20,15 +22,29 @@ class Request:
     started: float = 0.0
     token_times: list[float] = field(default_factory=list)
     restarts: int = 0
-    stalls: list[float] = field(default_factory=list)  # gaps of a restarted request, which are no iteration's
+    waits: list[float] = field(default_factory=list)  # between two deliveries
+    gaps: list[float] = field(default_factory=list)  # the same, shared by the tokens delivered
 
     @property
     def target(self) -> int:
         return self.prompt + self.emitted
 
-    def blocks(self, size: int) -> int:
-        """Held while it decodes: all its tokens but the last one made, whose turn comes next."""
-        return math.ceil((self.prompt + self.emitted - 1) / size)
+    @property
+    def held(self) -> int:
+        """Tokens in its KV while it decodes: all but the last one made, whose turn comes next."""
+        return self.prompt + self.emitted - 1
+
+    def blocks(self, size: int, more: int = 0) -> int:
+        return math.ceil((self.held + more) / size)
+
+
+def n_accepted(seed, request, emitted, survival):
+    """Drafts accepted, by splitmix64's finish written in whole numbers."""
+    x = seed * 0x9E3779B97F4A7C15 + request * 0xD1B54A32D192ED03 + emitted * 0x8CB92BA72F3D8DD7 + 0x9E3779B97F4A7C15 & MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    x ^= x >> 31
+    return sum(x / 2**64 < chance for chance in survival)
 
 
 def groups_of(scheduler, tokens, n_layers):
@@ -51,13 +67,14 @@ def cost_of_iteration(model, batch, decoding, group):
     g, c, tp = model.geometry, model.constants, model.tp
     B, T = len(decoding), sum(take for _, take in batch)
     bw, flops = model.bytes_per_s, model.ops_per_s
+    m = model.speculation.n_nodes if model.speculation else 0
     total = [0.0, 0.0, 0.0, 0.0]
     q, kv = g.n_heads * g.head_dim, 2 * g.n_kv_heads * g.head_dim * 2
     w_d = 2 * g.hidden * q + g.hidden * kv // 2
     eta_kv = min(c.kv_bandwidth_frac, c.kv_frac_per_decode * max(B, 1)) if c.kv_frac_per_decode else c.kv_bandwidth_frac
     for layer in range(g.n_layers):
         n_p = T if layer in group else 0
-        n = n_p + B
+        n = n_p + B * (1 + m)
         if n == 0:
             continue
         window = g.sliding_windows[layer] if g.sliding_windows else 0
@@ -75,19 +92,23 @@ def cost_of_iteration(model, batch, decoding, group):
         t_moe = (cov * expert_bytes + shared) / tp / (bw * c.expert_bandwidth_frac)
         t_moe += 2 * 3 * g.hidden * active * n / tp / (flops * c.expert_ops_frac)
         t_dense = max(2 * w_d / tp / (bw * c.dense_bandwidth_frac), 2 * w_d * n / tp / (flops * c.dense_ops_frac))
-        t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac) + context * kv / tp / (bw * eta_kv)
+        t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac)
+        t_att += max(context * kv / tp / (bw * eta_kv), 4 * q * m * context / tp / (flops * c.attention_ops_frac))
         t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / 250e9) if tp > 1 else 0.0
         t_other = (c.prefill_layer_s if T else c.decode_layer_s) + c.prefill_token_s * g.hidden / 2048 * n_p
         total[0] += t_moe + t_dense + t_att + t_comm + t_other
         total[2] += cov * expert_bytes + shared + 2 * w_d + context * kv + 40 * n * g.hidden
-        total[3] += 2 * (3 * g.hidden * active + w_d) * n + 4 * q * (seen + context)
+        total[3] += 2 * (3 * g.hidden * active + w_d) * n + 4 * q * (seen + context * (1 + m))
     total[0] += g.vocab * g.hidden * 2 / tp / (bw * c.dense_bandwidth_frac)
-    total[0] = c.time_multiplier * (total[0] + (c.prefill_iteration_s if T else c.decode_iteration_s))
+    total[0] += c.prefill_iteration_s if T else c.decode_iteration_s
+    total[0] += model.speculation.draft_s if m and B else 0.0
+    total[0] *= c.time_multiplier
     return total
 
 
-def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16):
+def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0):
     """All requests served; returns them and one dictionary per iteration."""
+    m, survival = (model.speculation.n_nodes, model.speculation.survival) if model.speculation else (0, ())
     everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
     for r in everyone:
         r.position = r.cached
@@ -99,25 +120,22 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
         if not (queue or decoding or partial or batch):
             now = coming[0].arrival
             continue
-        if kv_blocks is not None:
-            kept = []
-            for r in decoding:  # in the order in which they joined
-                if r not in decoding:
-                    continue
-                if (r.prompt + r.emitted - 1) % block:
-                    kept.append(r)
-                    continue
-                while free == 0 and r in decoding:
-                    victim = decoding.pop()
-                    free += victim.blocks(block) + (victim in kept and (victim.prompt + victim.emitted - 1) % block == 0)
-                    victim.position = victim.cached
-                    victim.restarts += 1
-                    queue.insert(0, victim)
-                if r in decoding:
-                    free -= 1
-                    kept.append(r)
+        taken = {}
+        for r in tuple(decoding):  # in the order in which they joined
+            if r not in decoding:
+                continue
+            needed = r.blocks(block, 1 + m) - r.blocks(block)
+            while kv_blocks is not None and free < needed and r in decoding:
+                victim = decoding.pop()
+                free += victim.blocks(block) + taken.pop(victim.number, 0)
+                victim.position = victim.cached
+                victim.restarts += 1
+                queue.insert(0, victim)
+            if r in decoding:
+                free -= needed
+                taken[r.number] = needed
         if not batch:
-            batch, free = form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now)
+            batch, free = form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now, m)
             if batch:
                 partial, group = None, 0
                 n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
@@ -133,10 +151,13 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
         log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
         now += cost[0]
         for r in decoding:
-            r.emitted += 1
-            r.token_times.append(now)
-        for r in decoding:
-            free += r.blocks(block) if r.emitted == r.output else 0
+            free += r.blocks(block) + taken[r.number]
+            kept = min(n_accepted(seed, r.number, r.emitted, survival), r.output - r.emitted - 1)
+            r.emitted += 1 + kept
+            free -= r.blocks(block) if r.emitted < r.output else 0
+            r.token_times += [now] * (1 + kept)
+            r.waits.append(cost[0])
+            r.gaps += [cost[0] / (1 + kept)] * (1 + kept)
         decoding = [r for r in decoding if r.emitted < r.output]
         group += bool(batch)
         if batch and group == n_groups:
@@ -146,8 +167,9 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                     partial = r
                     continue
                 r.emitted += 1
-                if r.emitted > 1:
-                    r.stalls.append(now - r.token_times[-1])
+                if r.emitted > 1:  # after a restart: no iteration's
+                    r.waits.append(now - r.token_times[-1])
+                    r.gaps.append(r.waits[-1])
                 r.token_times.append(now)
                 if r.emitted < r.output:
                     decoding.append(r)
@@ -157,7 +179,7 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
     return everyone, log
 
 
-def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now):
+def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now, m):
     """The next batch of (request, tokens), by the rules of the four schedulers; takes from the queue."""
     if isinstance(scheduler, Static) and decoding:
         return [], free
@@ -180,7 +202,7 @@ def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, 
                 break
             take = left
         else:
-            room = scheduler.pass_tokens if isinstance(scheduler, Layered) else scheduler.chunk_tokens - len(decoding)
+            room = scheduler.pass_tokens if isinstance(scheduler, Layered) else scheduler.chunk_tokens - len(decoding) * (1 + m)
             take = min(left, room - tokens)
             assert isinstance(scheduler, Layered | Chunked)
             if take <= 0:

@@ -9,7 +9,7 @@ import pytest
 from serving_models import NOTED, both, tiny
 from serving_oracle import serve_slowly
 
-from policies.serving import Chunked, Continuous, Layered, Static
+from policies.serving import Chunked, Continuous, Layered, Speculation, Static
 from replay.serving import Limits, serve
 from replay.workload import Requests
 
@@ -19,6 +19,20 @@ MODELS = [
     both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), constants=dataclasses.replace(NOTED, kv_frac_per_decode=0.119)),
 ]
 N_WORKLOADS = 200
+N_SPECULATIVE = 60
+
+
+def drafting(rng: np.random.Generator, seed: int):
+    """One of the models, drafting chains or trees: more nodes than any round accepts, or as many."""
+    n_nodes = int(rng.integers(1, 40))
+    depth = int(rng.integers(0, min(n_nodes, 6) + 1))
+    survival = tuple(np.sort(rng.random(depth))[::-1].tolist())
+    options = {"speculation": Speculation(n_nodes, survival, float(rng.choice([0.0, 2e-3])))}
+    return (
+        both(tiny(), **options),
+        both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100", **options),
+        both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), **options),
+    )[seed % 3]
 
 
 def scheduler_of(rng: np.random.Generator, n_layers: int):
@@ -52,28 +66,31 @@ def as_requests(rows: list[tuple[float, int, int, int]]) -> Requests:
 
 @pytest.mark.parametrize("block", range(10))
 def test_agrees_with_the_oracle(block: int) -> None:
-    for seed in range(block, N_WORKLOADS, 10):
+    for seed in range(block, N_WORKLOADS + N_SPECULATIVE, 10):
         rng = np.random.default_rng(seed)
         cost, model = MODELS[seed % len(MODELS)]
+        if seed >= N_WORKLOADS:
+            cost, model = drafting(rng, seed)
         rows, scheduler = workload(rng), scheduler_of(rng, cost.geometry.n_layers)
         max_seqs = int(rng.choice([1, 2, 5, 256]))
         kv_blocks, block_tokens = None, int(rng.choice([4, 16]))
         if seed % 2:
-            longest = max(-(-(prompt + output - 1) // block_tokens) for _, prompt, output, _ in rows)
+            nodes = model.speculation.n_nodes if model.speculation else 0
+            longest = max(-(-(prompt + output - 1 + nodes * (output > 1)) // block_tokens) for _, prompt, output, _ in rows)
             kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
-        made = serve(as_requests(rows), scheduler, cost, Limits(max_seqs, kv_blocks, block_tokens), record=True)
-        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens)
+        made = serve(as_requests(rows), scheduler, cost, Limits(max_seqs, kv_blocks, block_tokens), record=True, seed=seed)
+        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed)
         where = f"seed {seed}: {scheduler}, {max_seqs} sequences, {kv_blocks} blocks"
         for name, series in made.iterations.items():
             np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=f"{where}: {name}")
         assert made.n_restarts.tolist() == [r.restarts for r in slow], where
         first = [r.token_times[0] for r in slow]
-        gaps = [np.diff(r.token_times) for r in slow]
+        waits = [max(r.waits, default=0.0) for r in slow]
         np.testing.assert_allclose(made.first_token_s, first, rtol=1e-9, err_msg=where)
         np.testing.assert_allclose(made.finish_s, [r.token_times[-1] for r in slow], rtol=1e-9, err_msg=where)
         np.testing.assert_allclose(made.started_s, [r.started for r in slow], rtol=1e-9, err_msg=where)
-        np.testing.assert_allclose(made.largest_gap_s, [g.max(initial=0.0) for g in gaps], rtol=1e-9, atol=1e-12, err_msg=where)
-        pooled = np.concatenate(gaps)
+        np.testing.assert_allclose(made.largest_gap_s, waits, rtol=1e-9, atol=1e-12, err_msg=where)
+        pooled = np.array([gap for r in slow for gap in r.gaps])
         assert made.gaps.sum() == pooled.size == sum(row[2] for row in rows) - len(rows), where
         if pooled.size:
             np.testing.assert_allclose([made.gap_mean_s, made.gap_std_s], [pooled.mean(), pooled.std()], rtol=1e-6, atol=1e-8)

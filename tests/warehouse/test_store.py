@@ -71,6 +71,16 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store, monkeypatch: pytes
     assert names(store) == []
 
 
+def test_an_error_of_the_file_system_names_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*args: object, **options: object) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(pq, "write_table", too_large)
+    with pytest.raises(OSError, match=r"File too large while writing .*a\.parquet; give --store elsewhere"):
+        store.write_parquet(store.path("results", "a.parquet"), ROWS)
+    assert names(store) == []
+
+
 @pytest.mark.parametrize("step", ["makedirs", "open"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_read_only_store_is_named_with_the_remedy(

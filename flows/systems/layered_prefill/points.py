@@ -53,11 +53,10 @@ def window_rows(store: Store, window: Window, job: Job) -> dict[str, list[dict[s
     engine = engine_of(store, point)
     run = serve_point(store, point, engine, window.seed, record=True)
     where = {"study": NAME, "point_id": point_id(NAME, job.series, point)}
-    first = int(np.searchsorted(run.iterations["start_s"], window.start_s))
-    kept = range(first, min(first + window.iterations, run.n_iterations))
+    begin, end, starts = window.start_s, window.start_s + window.seconds, run.iterations["start_s"]
+    first, last = np.searchsorted(starts + run.iterations["seconds"], begin, "right"), np.searchsorted(starts, end)
     groups = _groups(run, point)
-    iterations = [{**where, **_iteration(run, i, *groups)} for i in kept]
-    begin, end = iterations[0]["start_s"], iterations[-1]["start_s"] + iterations[-1]["seconds"]
+    iterations = [{**where, **_iteration(run, i, *groups)} for i in range(int(first), int(last))]
     spans = [{**where, **span} for span in _spans(run, begin, end, iterations)]
     chosen = _long_prompt_after(run, window.start_s)
     times = token_times(run, chosen) - run.requests.arrival_s[chosen]

@@ -62,11 +62,11 @@ class Sweep(_Part):
 
 
 class Window(_Part):
-    """The stretch of a run that is drawn: seed of the run, the moment from which, and how many iterations."""
+    """The stretch of a run that is drawn: seed of the run, the moment from which, and for how long."""
 
     seed: int
     start_s: float
-    iterations: int
+    seconds: float
 
 
 class Trace(_Part):

@@ -1,0 +1,201 @@
+"""Draft-and-verify rounds of the serving engine: worked by hand, what must hold for any workload, where they lose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from serving_models import NOTED, TABLE_1, both, tiny
+
+from hw.spec import load as machine
+from policies.serving import Chunked, Continuous, Disaggregated, Layered, Speculation, Static
+from policies.serving.speculation import accepted
+from replay.coverage import Curve
+from replay.disaggregated import serve_disaggregated
+from replay.serving import Limits, serve
+from replay.serving_cost import CostTables, cost_tables
+from replay.serving_coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
+from replay.serving_masks import NO_MASKS
+from replay.serving_metrics import metrics, token_times
+from replay.serving_step import DECODE_ITERATION_S, DRAFT_S, MULTIPLIER, NODES, PREFILL_ITERATION_S
+from replay.workload import Requests, synthetic
+from warehouse import models
+
+ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4)]
+
+
+def requests_of(rows: list[list[float]]) -> Requests:
+    arrival, prompt, output = np.array(rows, float).T
+    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
+
+
+def some(seed: int, n: int = 60, rate: float = 3.0) -> Requests:
+    made = synthetic("sharegpt", rate, seed, n=n)
+    return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
+
+
+def qwen(speculation: Speculation | None = None) -> CostTables:
+    geometry = models.load("qwen3-30b-a3b").geometry
+    return cost_tables(geometry, machine("h100x2"), NOTED, TABLE_1, speculation=speculation)
+
+
+def test_rounds_worked_by_hand() -> None:
+    """Every iteration takes 1 s and its drafts half a second more; two of three drafts are always accepted.
+
+    Iteration 0 carries both prompts and no decode: 1 s. Then rounds of 1.5 s with 3 tokens each: request 0 has 1, 4, 7, 8 tokens
+    (the last round is cut to one), request 1 has 1, 4, 5. The chunk of 12 counts 4 tokens for each decode: beside two of them 4
+    prompt tokens of request 2 fit, so its 10 take rounds 1 and 2, and round 3, where request 0 alone is left, the rest.
+    """
+    cost = both(tiny(), speculation=Speculation(3, (1.0, 1.0), 0.5))[0]
+    engine = np.zeros_like(cost.engine)
+    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
+    engine[[NODES, DRAFT_S]] = cost.engine[[NODES, DRAFT_S]]
+    cost = dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
+    run = serve(requests_of([[0, 6, 8], [0, 6, 5], [0.5, 10, 1]]), Chunked(12), cost, record=True)
+    names = ("start_s", "seconds", "n_decode", "n_prefill", "n_waiting")
+    assert np.column_stack([run.iterations[name] for name in names]).tolist() == [
+        [0, 1, 0, 12, 0], [1, 1.5, 2, 4, 0], [2.5, 1.5, 2, 4, 0], [4, 1.5, 1, 2, 0],
+    ]  # fmt: skip
+    assert run.first_token_s.tolist() == [1, 1, 5.5]
+    assert run.finish_s.tolist() == [5.5, 4, 5.5]
+    assert run.largest_gap_s.tolist() == [1.5, 1.5, 0]
+    assert (run.n_decoded, run.n_accepted) == (5, 6)
+    # Gaps: three tokens share a round twice (request 0) and once (request 1), two rounds bring one token.
+    gaps = [0.5] * 9 + [1.5] * 2
+    assert run.gaps.sum() == len(gaps)
+    assert [run.gap_mean_s, run.gap_std_s] == pytest.approx([np.mean(gaps), np.std(gaps)])
+    assert run.gap_percentile_s(50) == pytest.approx(0.5, rel=3e-4)
+
+
+def test_without_nodes_runs_are_plain() -> None:
+    for scheduler in ALL:
+        a, b = (serve(some(0), scheduler, qwen(drafts), seed=5) for drafts in (None, Speculation(0, ())))
+        for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
+            assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
+        assert (a.expert_bytes, a.moved_bytes, a.ops) == (b.expert_bytes, b.moved_bytes, b.ops)
+
+
+def test_rounds_that_accept_nothing_at_no_cost_are_plain_decoding() -> None:
+    plain = both(tiny(5, windows=(40, 0, 40, 0, 40)))[0]
+    cost = dataclasses.replace(plain, speculation=Speculation(1, (0.0,)))  # the plain engine's costs: nodes are for free
+    for scheduler in (Static(4), Continuous(2000), Layered(1500, 4)):
+        a, b = (serve(some(1), scheduler, costs) for costs in (plain, cost))
+        assert b.n_accepted == 0
+        for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
+            assert getattr(a, name).tobytes() == getattr(b, name).tobytes(), name
+
+
+@pytest.mark.parametrize("scheduler", ALL, ids=str)
+@pytest.mark.parametrize("is_scarce", [False, True])
+def test_tokens_emitted_are_the_outputs(scheduler, is_scarce: bool) -> None:
+    cost = both(tiny(), speculation=Speculation.conditional(7, 0.7))[0]
+    requests = some(2, rate=1000.0)
+    limits = Limits(
+        kv_blocks=int((requests.n_prompt_tokens + requests.n_output_tokens + 7).max()) // 16 + 1 if is_scarce else None
+    )
+    run = serve(requests, scheduler, cost, limits, record=True, seed=3)
+    assert run.n_decoded + run.n_accepted + run.n_restarts.sum() == requests.n_output_tokens.sum() - len(requests)
+    assert run.gaps.sum() == requests.n_output_tokens.sum() - len(requests)
+    assert run.n_prefilled == requests.n_prompt_tokens.sum() + run.n_lost_tokens
+    if isinstance(scheduler, Chunked):
+        its = run.iterations
+        verified = its["n_prefill"] + 8 * its["n_decode"]
+        assert np.all(verified[its["n_prefill"] > 0] <= scheduler.chunk_tokens), "drafts count against the chunk"
+    assert (run.n_restarts.sum() > 0) == is_scarce
+
+
+def test_accepted_drafts_follow_their_chances_and_the_seed_alone() -> None:
+    drafts = Speculation.conditional(4, [0.9, 0.5, 0.5, 0.0])
+    assert drafts.survival == pytest.approx((0.9, 0.45, 0.225, 0.0))
+    assert drafts.accepted_mean == pytest.approx(1.575)
+    chances = drafts.chances()
+    drawn = np.array([accepted(seed, r, t, chances) for seed in range(20) for r in range(50) for t in range(1, 51)])
+    for n, chance in enumerate(drafts.survival, start=1):
+        assert (drawn >= n).mean() == pytest.approx(chance, abs=4 * np.sqrt(0.25 / drawn.size))
+    columns = drawn.reshape(20, 50, 50)
+    for axis in range(3):  # neighbours are independent
+        pair = np.corrcoef(np.delete(columns, 0, axis).ravel(), np.delete(columns, -1, axis).ravel())[0, 1]
+        assert abs(pair) < 4 / np.sqrt(drawn.size)
+    cost, requests = qwen(drafts), some(3)
+    a, b, c = (serve(requests, Chunked(), cost, seed=seed) for seed in (1, 1, 2))
+    assert a.finish_s.tobytes() == b.finish_s.tobytes()
+    assert a.finish_s.tobytes() != c.finish_s.tobytes()
+    assert serve(requests, Layered(), cost, seed=1).n_accepted == a.n_accepted, "whatever the scheduler"
+    assert metrics(a)["accepted_mean"].value == pytest.approx(a.n_accepted / a.n_decoded)
+    with pytest.raises(ValueError, match="drafts were accepted"):
+        token_times(serve(requests, Chunked(), cost, record=True), 0)
+
+
+def test_recorded_lengths_become_their_survival() -> None:
+    assert Speculation.recorded(3, [0, 1, 1, 5]).survival == (0.75, 0.25, 0.25)
+
+
+def test_drafting_pays_for_one_request_and_loses_in_a_large_batch() -> None:
+    """Negative: where all experts are read anyway and time goes into multiplying, rejected drafts cost more than they save."""
+    one = requests_of([[0, 500, 200]])
+    many = requests_of([[0, 20, 100]] * 256)
+    good, bad = (qwen(Speculation.conditional(4, alpha, 1e-3)) for alpha in (0.8, 0.2))
+    assert serve(one, Chunked(), good).end_s < 0.75 * serve(one, Chunked(), qwen()).end_s
+    assert serve(many, Continuous(), bad).end_s > 1.05 * serve(many, Continuous(), qwen()).end_s
+
+
+def test_verified_nodes_cost_tokens_and_experts_but_one_reading_of_the_kv_cache() -> None:
+    plain, drafts = (qwen(drafts) for drafts in (None, Speculation(3, (0.0,))))
+    a, b = (serve(requests_of([[0, 2000, 2]]), Continuous(), cost, record=True) for cost in (plain, drafts))
+    bytes_ = [run.iterations["expert_bytes"][1] for run in (a, b)]
+    assert bytes_[1] / bytes_[0] == pytest.approx(21.3 / 6.25)  # Table 1 at 4 tokens and at 1
+    layer = plain.geometry.n_layers
+    dense = a.moved_bytes - a.expert_bytes, b.moved_bytes - b.expert_bytes
+    assert dense[1] - dense[0] == pytest.approx(layer * 3 * 40 * 2048), "activations of three tokens more, no KV"
+    deep = qwen(Speculation(100, (0.0,)))
+    c = serve(requests_of([[0, 30_000, 2]]), Continuous(), deep)
+    assert c.seconds_of["attention"] > serve(requests_of([[0, 30_000, 2]]), Continuous(), plain).seconds_of["attention"]
+
+
+def test_coverage_of_nodes() -> None:
+    assert IndependentCoverage().tokens_of_nodes(3) == FixedCoverage().tokens_of_nodes(3) == TABLE_1.tokens_of_nodes(3) == 4.0
+    n = 2.0 ** np.arange(4)
+    decode = Curve("decode", n, np.array([8.0, 16.0, 32.0, 64.0]))
+    alike = Curve("prefill", n, np.array([8.0, 8.0, 16.0, 32.0]))
+    curves = RecordedCurves(128, 8, (alike,), (decode,))
+    assert curves.tokens_of_nodes(3) == pytest.approx(2.0), "four tokens of one prompt touch what two requests' do"
+    assert curves.tokens_of_nodes(1) == 1.0
+    table = np.array([[0.0], [0.1], [0.2], [0.4]])
+    np.testing.assert_allclose(at_multiples(table, 1.5)[:, 0], [0.0, 0.15, 0.4, 1 - 0.6 * 3 / 4.5])
+
+
+def test_a_disaggregated_pair_decodes_in_rounds() -> None:
+    drafts = Speculation.conditional(3, 0.8)
+    cost = cost_tables(models.load("qwen3-30b-a3b").geometry, machine("h100"), NOTED, TABLE_1, speculation=drafts)
+    requests = synthetic("arxiv", 0.5, 0, n=30)
+    run = serve_disaggregated(requests, Disaggregated(), cost, cost, seed=1)
+    assert run.decode is not None
+    assert run.decode.n_decoded + run.decode.n_accepted == requests.n_output_tokens.sum() - len(requests)
+
+
+def test_bad_drafts_are_refused_in_one_line() -> None:
+    cases = [
+        (lambda: Speculation(-1, ()), "n_nodes is -1"),
+        (lambda: Speculation(1, (0.5, 0.4)), "at least as many as the 2 positions"),
+        (lambda: Speculation(2, (0.4, 0.5)), "do not rise"),
+        (lambda: Speculation(1, (1.5,)), r"lie in \[0, 1\]"),
+        (lambda: Speculation(1, (float("nan"),)), r"lie in \[0, 1\]"),
+        (lambda: Speculation(1, (0.5,), -1.0), "draft_s is -1.0"),
+        (lambda: Speculation(0, (), 0.1), "0 where nothing is drafted"),
+        (lambda: Speculation.conditional(2, 1.2), "acceptance 1.2 is no chance"),
+        (lambda: Speculation.conditional(1, [0.5, 0.5]), "n_nodes is 1"),
+        (lambda: Speculation.recorded(2, []), "no rounds were recorded"),
+        (
+            lambda: serve(requests_of([[0, 30, 3]]), Chunked(), qwen(Speculation(4, ())), Limits(kv_blocks=2)),
+            "need 3 KV blocks",
+        ),
+        (
+            lambda: serve(requests_of([[0, 5, 2]]), Chunked(), qwen(Speculation(1, ())), masks=NO_MASKS),
+            "no tape holds the experts of rejected drafts",
+        ),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            call()
+        assert len(str(caught.value).splitlines()) == 1
