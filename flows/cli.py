@@ -16,6 +16,7 @@ import typer
 from flows import (
     commands_capture,
     commands_claims,
+    commands_elastic,
     commands_flows,
     commands_hardware,
     commands_live,
@@ -106,6 +107,7 @@ app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
 calibrate.command("serving")(commands_serving_fit.calibrate_serving)
+calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("claims")(commands_claims.claims)

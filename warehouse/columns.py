@@ -312,7 +312,7 @@ COLUMNS: dict[str, Column] = {
     "placed_bytes": Column(F64, "B", "bytes that it takes there"),
     "platform": Column(TEXT, "", "elmoe3d, or one of the paper's baselines: xpu, xpu-pim, xpu-logicpim, xpu-nmp, hb-xpu"),
     "nmp_ext_ratio": Column(F64, "1", "bandwidth of near-memory compute over EXT, which the paper does not give; null elsewhere"),
-    "placement": Column(TEXT, "", "what near-memory compute holds first: dense, experts, or nothing; null elsewhere"),
+    "placement": Column(TEXT, "", "what near-memory compute holds: dense (then hot experts) or experts; null elsewhere"),
     "verify_nodes": Column(F64, "tokens", "nodes verified per request and round, which the paper does not give"),
     "step_mode": Column(TEXT, "", "ar or sd"),
     "token_s": Column(F64, "s", "time per emitted token, all requests of the batch together"),

@@ -62,3 +62,31 @@ def map_bytes(p: Points) -> Mapping:
     held = resident + copy_static + copy_share * copy_all
     assert np.all(held <= room * (1 + 1e-12) + 1.0), "more experts than HB has room for"
     return found
+
+
+def placed(p: Points, mapped: Mapping) -> dict[tuple[str, str], Floats]:
+    """(tier, part) -> (n,) bytes at rest, tiers hb and ext; HB's parts, free among them, sum to its capacity.
+
+    Whole experts in HB are copies; MSB slices are not: EXT then holds the LSB slices alone.
+    """
+    all_bytes = p.expert_bytes * p.n_experts * p.n_layers
+    zero = np.zeros(len(p))
+    has_copy = p.is_quant & p.is_sliced
+    draft = np.select(
+        [p.is_eagle, p.is_slm, has_copy], [p.head_bytes, p.slm_bytes, (p.static_bytes + all_bytes) * DRAFT_FRAC], 0.0
+    )
+    sizes = {
+        "static": p.static_bytes,
+        "kv": p.kv_bytes,
+        "embedding": p.embedding_bytes,
+        "draft weights": draft,
+        "draft kv": np.where(p.is_slm, p.slm_kv_bytes, zero),
+        "experts": mapped.resident_bytes,
+    }
+    found, left = {}, p.hb_bytes
+    for part, size in sizes.items():
+        inside = np.minimum(size, left)
+        found["hb", part], found["ext", part], left = inside, size - inside, left - inside
+    found["hb", "free"] = left
+    found["ext", "experts"] = np.where(p.is_sliced & p.is_elastic, all_bytes - mapped.resident_bytes, all_bytes)
+    return found

@@ -98,7 +98,7 @@ class Points:
     is_sliced: Flags
     static_params: Floats
     layer_params: Floats  # of the experts of one token
-    expert_params: Floats
+    moved_bytes: Floats  # partial sums of one token, in all its experts
     hb_bytes: Floats
     hb_bytes_per_s: Floats
     ext_bytes_per_s: Floats
@@ -149,7 +149,7 @@ def _row(p: Point) -> dict[str, float | bool]:
         "is_sliced": shape.is_sliced,
         "static_params": shape.static_params,
         "layer_params": shape.top_k * shape.expert_params,
-        "expert_params": shape.expert_params,
+        "moved_bytes": shape.n_layers * shape.top_k * shape.partial_sum_bytes,
         "hb_bytes": machine.hb_bytes,
         "hb_bytes_per_s": machine.hb_bytes_per_s,
         "ext_bytes_per_s": machine.ext_bytes_per_s,

@@ -13,6 +13,7 @@ KV_FORMAT = "int8"
 STATIC_FORMAT, DRAFT_FORMAT = "int8-g32", "int4"  # of the target and of its draft; formats of warehouse.formats
 BYTES_PER_PARAM = EXPERT_FORMATS[STATIC_FORMAT]
 DRAFT_FRAC = EXPERT_FORMATS[DRAFT_FORMAT] / BYTES_PER_PARAM  # bytes of a 4-bit copy over the INT8 original
+PARTIAL_SUM_BYTES = 4  # FP32
 SLICED_FORMATS = (STATIC_FORMAT,)  # whose experts split into an MSB and an LSB slice of equal size; MXFP4 is never sliced
 
 
@@ -35,6 +36,11 @@ class Shape:
     expert_params: float
     hidden: int
     intermediate: int
+
+    @property
+    def partial_sum_bytes(self) -> float:
+        """Moved between PEs for one token in one expert: up and gate gathered, down reduced (paper section 5)."""
+        return PARTIAL_SUM_BYTES * (2 * self.intermediate + self.hidden)
 
     @property
     def all_expert_bytes(self) -> float:

@@ -20,7 +20,8 @@ DOUBLINGS = 60  # of a bisection
 
 @lru_cache(maxsize=4096)
 def _weights(n_experts: int, top_k: float, exponent: float) -> Floats:
-    return np.asarray(-np.log1p(-PowerLaw(exponent=exponent).popularity(n_experts, top_k)))
+    with np.errstate(divide="ignore"):  # an expert that every token chooses: its weight is infinite
+        return np.asarray(-np.log1p(-PowerLaw(exponent=exponent).popularity(n_experts, top_k)))
 
 
 def weights_of(laws: Sequence[tuple[int, float, float]]) -> Floats:
@@ -60,4 +61,5 @@ def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
         low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
     referred = -np.expm1(-n_tokens[:, None] * weights)
     kept = -np.expm1(-high[:, None] * weights)
-    return np.asarray(np.where(is_whole, 1.0, (referred * kept).sum(axis=1) / referred.sum(axis=1)))
+    found = np.where(is_whole, 1.0, (referred * kept).sum(axis=1) / referred.sum(axis=1))
+    return np.asarray(np.where(n_slots > 0.0, found, 0.0))
