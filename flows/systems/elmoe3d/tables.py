@@ -70,16 +70,16 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: El
 
 
 def check_rows(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticFit, hit_model: str, found: Outcome, is_held_out: bool
+    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticFit, hit_model: str, found: Outcome, is_refitted: bool
 ) -> Iterator[dict[str, Any]]:
-    """Section 11's errors. found: of Table 3's rows in order; is_held_out: also those of refits without some rows."""
+    """Section 11's errors. found: of Table 3's rows in order; is_refitted: also those of refits without some rows."""
     published = {row["claim_id"]: row["value"] for row in claims().to_pylist()}
     made = checks(table, found)
     for gb in setup.machines:
         mean = next(check for check in made if check.block == f"Elastic best mode over xPU, {gb} GB, mean")
         over = mean.value / published[PUBLISHED_MEAN.format(gb)]
         made.append(Check(f"{mean.block} over published", over, "1", mean.n))
-    if is_held_out:
+    if is_refitted:
         made += held_out(table, setup, fit)
     for check in made:
         low, high = study.bars.get(check.block, (None, None))
