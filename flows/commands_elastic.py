@@ -95,6 +95,9 @@ def speculate(
         float | None,
         typer.Option("--accepted", help="Instead: accepted tokens per round, as measured.", show_default=False),
     ] = None,
+    accepted_form: Annotated[
+        str, typer.Option("--accepted-form", help="How alpha becomes accepted tokens: linear or chain.")
+    ] = "linear",
     context: Annotated[int, typer.Option("--context", help="Tokens of every sequence.")] = 1024,
     hit_model: Annotated[str, typer.Option("--hit-model", help="paper_law, physical or che.")] = "paper_law",
     expert_format: Annotated[
@@ -132,13 +135,27 @@ def speculate(
       tokentape speculate --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
     """
     from flows.console import note, print_table, quantity
-    from flows.elastic_points import asked_points, joules
+    from flows.elastic_points import Asked, joules
     from replay.elastic.points import as_points
     from replay.elastic.timing import evaluate
 
-    points = asked_points(
-        model, hardware, scheme, batch, alpha, accepted, context, hit_model, expert_format, beta, exponent, head_gb, nodes, fit
-    )
+    points = Asked(
+        model=model,
+        hardware=hardware,
+        schemes=scheme,
+        batches=batch,
+        context_tokens=context,
+        hit_model=hit_model,
+        accepted_form=accepted_form,
+        fit=fit,
+        alpha=alpha,
+        accepted_len=accepted,
+        expert_format=expert_format,
+        beta=beta,
+        exponent=exponent,
+        head_gb=head_gb,
+        nodes=nodes,
+    ).points()
     arrays = as_points(points)
     found = evaluate(arrays)
     energy = joules(hardware, arrays, found) if nodes else {}
