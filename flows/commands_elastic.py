@@ -122,6 +122,10 @@ def speculate(
             show_default=False,
         ),
     ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option("--tau", help="Speculate from this batch on, as the paper's policy does.", show_default=False),
+    ] = None,
     fit: Annotated[str, typer.Option("--fit", help="Constants: a shipped fit or a file.")] = "elmoe3d-l1",
 ) -> None:
     """Latency and traffic of decoding with and without self-speculation on hybrid-bonded memory, and which mode wins (ELMoE-3D).
@@ -137,7 +141,7 @@ def speculate(
     from flows.console import note, print_table, quantity
     from flows.elastic_points import Asked, joules
     from replay.elastic.points import as_points
-    from replay.elastic.timing import evaluate
+    from replay.elastic.timing import evaluate, policy_phi
 
     points = Asked(
         model=model,
@@ -159,6 +163,7 @@ def speculate(
     arrays = as_points(points)
     found = evaluate(arrays)
     energy = joules(hardware, arrays, found) if nodes else {}
+    by_tau = {} if tau is None else {f"from {tau:g} on x": policy_phi(found, arrays.batch, tau)}
     rows = []
     for i, point in enumerate(points):
         ar, verify = found.ar, found.verify
@@ -170,6 +175,7 @@ def speculate(
                 "SD" if found.is_sd_better[i] else "AR",
                 f"{found.phi_ar[i]:.2f}",
                 f"{found.phi_sd[i]:.2f}",
+                *(f"{phi[i]:.2f}" for phi in by_tau.values()),
                 quantity(ar.seconds[i] / point.batch, "s"),
                 quantity(found.round_s[i] / tokens, "s"),
                 f"{found.accepted_len[i]:.2f}",
@@ -178,7 +184,7 @@ def speculate(
                 *(quantity(of[i], "J") for of in energy.values()),
             )
         )
-    columns = ("scheme", "batch", "best", "AR x", "SD x", "AR per token", "SD per token", "accepted", "hits AR, verify")
+    columns = ("scheme", "batch", "best", "AR x", "SD x", *by_tau, "AR per token", "SD per token", "accepted", "hits AR, verify")
     title = f"{points[0].shape.name} on {points[0].machine.name}, {hit_model}, over the xPU with everything in EXT"
     print_table(title, (*columns, "AR step from HB, EXT", *energy), rows, numbers=columns[1:])
     for name in dict.fromkeys(point.scheme for point in points):

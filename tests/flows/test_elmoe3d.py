@@ -196,6 +196,13 @@ def test_tapes_are_replayed_exactly_and_closed_forms_stand_beside(rows):
     assert covered.filter(pl.col("n_tokens") == 1)["coverage_frac"].n_unique() >= 3
 
 
+def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
+    done = tokentape("claims", "elmoe3d", "--store", place.absolute)
+    assert done.code == 0
+    assert "elastic_over_eagle_phi_sd" in done.out
+    assert "physical" in done.out
+
+
 def test_a_second_run_gives_the_same_rows(place, answers, points):
     again = elmoe3d.run(place, lambda *told: None, SMALL, say=lambda line: None)
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
@@ -268,6 +275,9 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     assert "exceed HB" in long.err
     own = ("speculate", "--model", "olmoe-1b-7b", "--alpha", ".8", "--beta", ".5", "--exponent", ".6", "--accepted-form", "chain")
     assert tokentape(*own).code == 0
+    policy = tokentape("speculate", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
+    assert "from 2 on x" in policy.out
+    assert policy.out.count("4.77") == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ what a fit without some rows would have predicted. Everything but the tapes is c
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from flows.console import note
@@ -58,8 +57,8 @@ def run(
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticFit]) -> Rows:
-    """Rows of every table that needs no tape. fits: the headline's first. Without scipy the refits are left out."""
-    headline, has_scipy = fits[0], find_spec("scipy") is not None
+    """Rows of every table that needs no tape. fits: the headline's first."""
+    headline = fits[0]
     jobs = table_jobs(study, setup, table, fits)
     found, made, checked = {}, [], []
     n = len(table)
@@ -69,8 +68,8 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
         if fit is headline:
             found[law] = outcome
         made += rows(of, outcome)
-        is_refitted = has_scipy and fit is headline and law == study.hit_models[0]
-        checked += check_rows(study, setup, table, fit, law, outcome, is_refitted)
+        is_main = fit is headline and law == study.hit_models[0]
+        checked += check_rows(study, setup, table, fit, law, outcome, is_main)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     ran = _platforms(study, setup, table, headline)
     every = [one for of in ran.values() for one in of]
