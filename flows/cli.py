@@ -16,6 +16,7 @@ import typer
 from flows import (
     commands_capture,
     commands_claims,
+    commands_elastic,
     commands_flows,
     commands_hardware,
     commands_live,
@@ -93,6 +94,7 @@ app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)
 app.command("simulate")(commands_serving.simulate)
 app.command("capacity")(commands_serving.capacity)
+app.command("speculate")(commands_elastic.speculate)
 app.add_typer(models, name="models")
 models.command("list")(commands_models.models_list)
 models.command("show")(commands_models.models_show)
@@ -106,6 +108,7 @@ app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
 calibrate.command("serving")(commands_serving_fit.calibrate_serving)
+calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("claims")(commands_claims.claims)

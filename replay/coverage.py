@@ -12,6 +12,7 @@ from replay.trace import DECODE, PREFILL, Trace
 
 N_DRAWS = 200  # batches drawn per number of tokens
 PHASES = {"decode": DECODE, "prefill": PREFILL}
+ONE_REQUEST = "one_request"  # consecutive decoded tokens of one request, as a draft is verified
 Floats = NDArray[np.float64]
 
 
@@ -37,7 +38,7 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
     """The curve of a tape, by drawing batches from it.
 
     decode: one token each of as many requests as possible, a request again only when all are in. prefill: consecutive tokens of
-    one prompt. Raises ValueError where the tape has no tokens of the phase.
+    one prompt; one_request: of one answer. Raises ValueError where the tape has no tokens of the phase.
     """
     curves = recorded_by_layer(trace, phase, seed)
     mean = np.asarray(np.mean([curve.distinct for curve in curves], axis=0), np.float64)
@@ -46,7 +47,7 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
 
 def recorded_by_layer(trace: Trace, phase: str, seed: int = 0) -> tuple[Curve, ...]:
     """The same for every MoE layer, as far as all of them reach."""
-    of_phase = trace.pass_kind[trace.row_pass] == PHASES[phase]
+    of_phase = trace.pass_kind[trace.row_pass] == (DECODE if phase == ONE_REQUEST else PHASES[phase])
     if not of_phase.any():
         raise ValueError(f"tape {trace.trace_id} routes no token in {phase}")
     rng = np.random.default_rng(seed)

@@ -1,0 +1,121 @@
+"""What the ELMoE-3D study runs: study.toml, checked, and the paper's models and machines as numbers."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.grid import load_hardware
+from hw.elastic_constants import ElasticFit, load
+from hw.sourced import Sourced
+from replay.elastic.cells import Setup
+from replay.elastic.shape import drafter_of, machine_of, shape_of
+from warehouse import models
+
+NAME = PAPER = "elmoe3d"
+FILE = Path(__file__).parent / "study.toml"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Model(_Part):
+    """A model of the paper and the format of its experts."""
+
+    name: str
+    expert_format: str
+
+
+class Unknown(_Part):
+    """A number the paper does not give, with its range."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+    @property
+    def sourced(self) -> Sourced:
+        return Sourced(value=self.value, low=self.low, high=self.high, source=self.source)
+
+
+class Sweeps(_Part):
+    """Past the paper, on the machine of the largest HB."""
+
+    schemes: tuple[str, ...]
+    hit_models: tuple[str, ...]
+    batches: tuple[int, ...]
+    few_batches: tuple[int, ...]
+    hb_gib: tuple[float, ...]
+    hb_bandwidth_factors: tuple[float, ...]
+    contexts: tuple[int, ...]
+    alphas: tuple[float, ...]
+
+
+class Platforms(_Part):
+    """The baselines, and what of them is not known."""
+
+    baselines: tuple[str, ...]
+    ours_gb: int
+    drafted_by: str
+    verify_nodes: tuple[float, ...]
+    headline_verify_nodes: float
+    draft_nodes: float
+    near_ext_ratios: tuple[float, ...]
+    headline_near_ext_ratio: float
+    holds: tuple[Literal["dense", "experts"], ...]
+    headline_holds: Literal["dense", "experts"]
+    near_pj_per_bit: Unknown
+    pool_write_frac: Unknown
+
+
+class Tapes(_Part):
+    """Synthetic tapes that are drawn, and how all tapes are replayed."""
+
+    requests: int = Field(ge=1)
+    prompt: int
+    output: int
+    seed: int
+    batches: tuple[int, ...]
+    cache_fracs: tuple[float, ...]
+    warm_steps: int
+
+
+class Settings(_Part):
+    """study.toml. bars: of table elastic_checks, least and most."""
+
+    question: str
+    drafter: str
+    hit_models: tuple[str, ...]
+    headline: str
+    fits: tuple[str, ...]
+    machines: dict[int, str]
+    models: tuple[Model, ...]
+    sweeps: Sweeps
+    platforms: Platforms
+    tapes: Tapes
+    bars: dict[str, tuple[float, float]]
+
+    def load_fits(self) -> dict[str, ElasticFit]:
+        """By name, the headline's first."""
+        return {name: load(name) for name in dict.fromkeys((self.headline, *self.fits))}
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The study as shipped."""
+    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
+
+
+def setup_of(study: Settings) -> Setup:
+    """The paper's models, machines and small model."""
+    return Setup(
+        shapes={m.name: shape_of(m.name, models.load(m.name).geometry, m.expert_format) for m in study.models},
+        machines={gb: machine_of(load_hardware(name)) for gb, name in study.machines.items()},
+        drafter=drafter_of(models.load(study.drafter).geometry),
+    )
