@@ -131,7 +131,7 @@ def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:
     }
     if pair.decode is not None:
         found["tbt_mean_s"] = Metric(pair.decode.gap_mean_s, "s")
-        found["tbt_p99_s"] = Metric(pair.decode.gap_percentile_s(99), "s")
+        found["tbt_p99_s"] = Metric(float(pair.decode.gap_percentiles_s(99)), "s")
     return found
 
 

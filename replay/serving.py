@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from policies.serving import BatchRule, Scheduler, Speculation
 from replay.serving_cost import CostTables
-from replay.serving_gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentile_s
+from replay.serving_gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
 from replay.serving_kernel import (
     BUSY_S,
     FINISHED,
@@ -111,9 +111,9 @@ class ServingRun:
         """From the first arrival to the last token."""
         return self.end_s - float(self.requests.arrival_s[0])
 
-    def gap_percentile_s(self, q: float) -> float:
-        """A percentile (0 to 100) of all times between tokens, pooled; within 0.025 %."""
-        return percentile_s(self.gaps, q)
+    def gap_percentiles_s(self, q: ArrayLike) -> Floats:
+        """Percentiles (0 to 100, any shape) of all times between tokens, pooled; within 0.025 %."""
+        return percentiles_s(self.gaps, q)
 
     @property
     def joules_of(self) -> dict[str, float]:

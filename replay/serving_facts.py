@@ -116,6 +116,6 @@ def _run_metrics(run: ServingRun) -> dict[str, float]:
         "ttft_mean": float(run.ttft_s.mean()),
         "ttft_p99": float(np.percentile(run.ttft_s, 99)),
         "tbt_mean": run.gap_mean_s,
-        "tbt_p99": run.gap_percentile_s(99),
+        "tbt_p99": float(run.gap_percentiles_s(99)),
         "expert_load_per_request": run.expert_bytes / len(run.requests),
     }

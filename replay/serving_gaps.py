@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 from numba.core.types import float64, int64
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 _SHIFT = 40  # of a double's 52 bits of mantissa, 12 are kept
 _BASE = (1023 - 20) << 12  # 2^-20 s
@@ -56,15 +56,16 @@ def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-d
     return kept
 
 
-def percentile_s(histogram: NDArray[np.int64], q: float) -> float:
-    """The q-th percentile (0 to 100) of the counted gaps, linear within a bin; NaN where there are none."""
+def percentiles_s(histogram: NDArray[np.int64], q: ArrayLike) -> NDArray[np.float64]:
+    """Percentiles (0 to 100, any shape) of the counted gaps, linear within a bin; NaN where there are none."""
+    ranked = np.asarray(q, np.float64) / 100.0
     filled = np.flatnonzero(histogram)
     if not filled.size:
-        return float("nan")
-    upto = np.cumsum(histogram[filled])
-    rank = q / 100.0 * float(upto[-1] - 1)
-    i = int(np.searchsorted(upto, rank, side="right"))
-    low, high = (np.array([_BASE + filled[i] + end]) << _SHIFT for end in (0, 1))
-    inside = (rank + 0.5 - (upto[i] - histogram[filled[i]])) / histogram[filled[i]]
-    low_s, high_s = low.view(np.float64)[0], high.view(np.float64)[0]
-    return float(low_s + (high_s - low_s) * min(inside, 1.0))
+        return np.full(ranked.shape, np.nan)
+    counts = histogram[filled]
+    upto = np.cumsum(counts)
+    rank = ranked * float(upto[-1] - 1)
+    i = np.searchsorted(upto, rank, side="right")
+    inside = np.minimum((rank + 0.5 - (upto[i] - counts[i])) / counts[i], 1.0)
+    low_s, high_s = (((_BASE + filled[i] + end) << _SHIFT).view(np.float64) for end in (0, 1))
+    return np.asarray(low_s + (high_s - low_s) * inside)

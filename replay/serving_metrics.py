@@ -119,10 +119,10 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting:
     found = {
         "n_requests": Metric(float(n), "1"),
         "ttft_mean_s": Metric(float(run.ttft_s.mean()), "s"),
-        **{f"ttft_p{q}_s": Metric(float(np.percentile(run.ttft_s, q)), "s") for q in PERCENTILES},
+        **_percentiles("ttft", np.percentile(run.ttft_s, PERCENTILES)),
         "tbt_mean_s": Metric(run.gap_mean_s, "s"),
         "tbt_std_s": Metric(run.gap_std_s, "s"),
-        **{f"tbt_p{q}_s": Metric(run.gap_percentile_s(q), "s") for q in PERCENTILES},
+        **_percentiles("tbt", run.gap_percentiles_s(PERCENTILES)),
         "e2e_mean_s": Metric(float(run.e2e_s.mean()), "s"),
         "jain": Metric(jain(run), "1"),
         "expert_bytes": Metric(expert_bytes, "B"),
@@ -156,6 +156,10 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting:
             "goodput_per_s": Metric(float(both.sum()) / run.wall_s, "1/s"),
         }
     return found
+
+
+def _percentiles(name: str, seconds: Floats) -> dict[str, Metric]:
+    return {f"{name}_p{q}_s": Metric(float(value), "s") for q, value in zip(PERCENTILES, seconds, strict=True)}
 
 
 def over_seeds(

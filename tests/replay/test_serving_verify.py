@@ -65,7 +65,7 @@ def test_rounds_worked_by_hand() -> None:
     gaps = [0.5] * 9 + [1.5] * 2
     assert run.gaps.sum() == len(gaps)
     assert [run.gap_mean_s, run.gap_std_s] == pytest.approx([np.mean(gaps), np.std(gaps)])
-    assert run.gap_percentile_s(50) == pytest.approx(0.5, rel=3e-4)
+    assert run.gap_percentiles_s(50) == pytest.approx(0.5, rel=3e-4)
 
 
 def test_without_nodes_runs_are_plain() -> None:
