@@ -74,7 +74,7 @@ COLUMNS: dict[str, Column] = {
     # acceptance and rounds
     "parent": Column(U32, "", "parent node in the draft tree"),
     "depth": Column(U16, "tokens", "depth in the draft tree, from 1; of a setting, the largest"),
-    "rank": Column(U16, "", "rank among its siblings by draft probability, from 0"),
+    "rank": Column(U16, "", "place among its siblings, from 0: by falling draft probability, or in the order drawn"),
     "draft_token_id": Column(I32, "", "token proposed"),
     "draft_prob": Column(F32, "1", "probability the drafter gave it"),
     "target_prob": Column(F32, "1", "probability the target gave it"),
