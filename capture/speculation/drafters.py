@@ -28,7 +28,7 @@ from policies.speculation.pool import pool_size
 from policies.speculation.pools import Pools
 from policies.speculation.tree import Draft, ancestors
 
-OnPass = Callable[[list[int]], None]  # nodes that a draft pass had as inputs
+OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inputs, and all its tokens
 
 
 class Drafter(Protocol):
@@ -42,8 +42,9 @@ class Drafter(Protocol):
 
     def __exit__(self, *failure: object) -> None: ...
 
-    def begin(self, prompt: np.ndarray | None) -> None:
-        """A new group of requests comes; prompt: (L, E) selections in their prompts, where there is a throttle."""
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
+        """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, where there is a
+        throttle."""
         ...
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
@@ -76,11 +77,11 @@ class SelfDrafter:
     ) -> None:
         self._stack.close()
 
-    def begin(self, prompt: np.ndarray | None) -> None:
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
         if self.throttle is not None:
             assert prompt is not None
             n = pool_size(prompt.shape[1], self.settings.pool_frac)
-            self.pools = Pools(POOLS[self.settings.pool](), prompt, n, self.seed)
+            self.pools = Pools(POOLS[self.settings.pool](), prompt, n, np.random.default_rng([self.seed, number]))
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
         confined: AbstractContextManager[None] = nullcontext()
@@ -113,7 +114,7 @@ class ModelDrafter:
     def __exit__(self, *failure: object) -> None:
         self._texts.clear()
 
-    def begin(self, prompt: np.ndarray | None) -> None:
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
         self._texts.clear()
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
@@ -137,7 +138,7 @@ class NgramDrafter:
     def __exit__(self, *failure: object) -> None:
         return None
 
-    def begin(self, prompt: np.ndarray | None) -> None:
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
         return None
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
@@ -169,7 +170,7 @@ def grow_with(
         else:
             visible = ancestors(draft.parents)[nodes]
             logits = text.feed_tree([draft.tokens[n] for n in nodes], draft.depths, visible)
-        on_pass(nodes)
+        on_pass(nodes, len(nodes) + (len(unread) if depth == 0 else 0))
         draft.grow(distribution(_fitted(logits, n_vocabulary), sampling))
     text.crop(start)
 

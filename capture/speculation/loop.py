@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from capture.decode import Outcome, Request, Sampling, prompt_nll
-from capture.speculation.drafters import Drafter, SelfDrafter
+from capture.speculation.drafters import Drafter, OnPass, SelfDrafter
 from capture.speculation.text import Text, distribution
 from policies.speculation.accept import accept_greedy, accept_sampled
 from policies.speculation.tree import Draft, Probabilities, Shape, ancestors
@@ -110,7 +110,7 @@ def speculate(
     group = [_Live(r, Text(model), list(r.prompt_ids), np.random.default_rng(r.seed)) for r in requests]
     for live in group:
         _prefill(live, sampling, stop_ids, on_pass)
-    drafter.begin(drafter.throttle.take() if drafter.throttle is not None else None)
+    drafter.begin(requests[0].request_id, drafter.throttle.take() if drafter.throttle is not None else None)
     while alive := [live for live in group if not live.is_done]:
         drafts = _draft_all(alive, drafter, sampling, shape, on_pass)
         throttle, pools = drafter.throttle, drafter.pools
@@ -160,9 +160,9 @@ def _draft_all(
     return made
 
 
-def _teller(live: _Live, kind: str, drafter: Drafter, on_pass: Callable[[NodePass], None]) -> Callable[[list[int]], None]:
+def _teller(live: _Live, kind: str, drafter: Drafter, on_pass: Callable[[NodePass], None]) -> OnPass:
     start, name = len(live.ids) - 1, live.request.request_id
-    return lambda nodes: on_pass(NodePass(kind, name, live.rounds, nodes, start, len(nodes), drafter.runs_target))
+    return lambda nodes, n: on_pass(NodePass(kind, name, live.rounds, nodes, start, n, drafter.runs_target))
 
 
 def _verify(

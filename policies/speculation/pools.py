@@ -101,8 +101,7 @@ class Pools:
     prompt: (L, E) selections in the prompts. `members` (L, n) is the pool in force, each row in order of id.
     """
 
-    def __init__(self, policy: PoolPolicy, prompt: NDArray[np.integer], n: int, seed: int) -> None:
-        rng = np.random.default_rng(seed)
+    def __init__(self, policy: PoolPolicy, prompt: NDArray[np.integer], n: int, rng: np.random.Generator) -> None:
         self.policy = policy
         self.members = np.stack([policy.first(counts, n, rng) for counts in prompt.astype(np.int64)])
         self.last_used = np.where(prompt > 0, 0, -1).astype(np.int64)

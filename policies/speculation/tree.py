@@ -122,7 +122,7 @@ def draw_distinct(probabilities: Probabilities, n: int, rng: np.random.Generator
     """n tokens without replacement, fewer where fewer are possible."""
     left = probabilities.copy()
     found: list[int] = []
-    for _ in range(min(n, np.count_nonzero(left))):
+    for _ in range(min(n, int(np.count_nonzero(left)))):
         found.append(draw(left, rng))
         left[found[-1]] = 0.0
     return found
