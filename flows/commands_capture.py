@@ -169,6 +169,26 @@ def import_vllm(
     _report(Store(store), convert(file, config, Store(store)))
 
 
+def import_acceptance(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Responses of vLLM's server: JSON or JSON lines.", show_default=False)
+    ],
+    store: StoreOption = None,
+) -> None:
+    """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
+
+    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape acceptance`.
+
+    \b
+    Example:
+      tokentape import acceptance responses.jsonl
+    """
+    from capture.importers.acceptance import import_acceptance as convert
+    from warehouse.tape import Store
+
+    _report(Store(store), convert(file, Store(store)))
+
+
 def import_requests(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or JSONL, also packed (.gz).", show_default=False)],
     form: Annotated[

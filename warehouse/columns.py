@@ -87,7 +87,9 @@ COLUMNS: dict[str, Column] = {
     "n_drafted": Column(U16, "tokens", "nodes drafted"),
     "n_verified": Column(U16, "tokens", "drafted nodes that the target scored"),
     "n_accepted": Column(U16, "tokens", "drafted tokens accepted and kept, without the bonus token"),
-    "bonus_token_id": Column(I32, "", "token that the target itself added; null where a stop token or the length came first"),
+    "bonus_token_id": Column(
+        I32, "", "token that the target itself added; null where a stop token or the length came first, or no ids were recorded"
+    ),
     "is_clipped": Column(FLAG, "", "a stop token or the length limit cut the round short"),
     # losses and quality
     "expert": Column(U16, "", "expert within the layer"),
