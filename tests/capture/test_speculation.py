@@ -269,3 +269,45 @@ def test_every_pair_of_schemes_and_statics_leaves_the_model_as_it_was(embedded):
     for scheme, static in product(("lsb_aug", "trunc_sym", "amat"), ("slices", "full")):
         run(embedded, [request], DraftSettings(scheme=scheme, static=static))
     assert all(torch.equal(tensor, before[name]) for name, tensor in embedded.model.state_dict().items())
+
+
+class Head:
+    """A drafter of one's own: the target's head on its last pass's last hidden state and on its embeddings."""
+
+    throttle = pools = None
+    runs_target = False
+
+    def __init__(self, model):
+        self.model, self.seen = model, []
+
+    def __enter__(self):
+        self.hook = self.model.model.norm.register_forward_hook(lambda module, args, out: self.seen.append(out[0, -1]))
+        return self
+
+    def __exit__(self, *failure):
+        self.hook.remove()
+
+    def begin(self, number, prompt):
+        pass
+
+    def draft(self, request_id, ids, text, draft, sampling, on_pass):
+        state = self.seen[-1]
+        for _ in range(draft.shape.depth):
+            state = 0.5 * state + self.model.model.embed_tokens(torch.tensor(draft.tokens[-1]))
+            draft.grow(distribution(self.model.lm_head(state)[None], sampling))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_head_of_ones_own_drafts_from_the_targets_hidden_states(embedded, temperature):
+    settings = DraftSettings("quant", depth=3)  # for its shape
+    request = Request(0, tuple(embedded.tokenizer("def f(x):")["input_ids"]), 20)
+    rounds = []
+    with Head(embedded.model) as drafter:
+        [outcome] = speculate(
+            embedded.model, [request], Sampling(temperature), frozenset(), drafter, settings.shape, on_round=rounds.append
+        )
+    assert len(outcome.output_ids) == 20
+    assert all(r.draft.n == 3 for r in rounds if not r.is_clipped)
+    if temperature == 0:
+        assert outcome.output_ids == decode(embedded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
+    assert len(drafter.seen) == len(rounds) + 1  # the prompt's pass and one per round

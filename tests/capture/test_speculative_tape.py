@@ -11,6 +11,7 @@ import pytest
 from capture.run import CaptureSettings, capture, estimate
 from capture.speculation.settings import DraftSettings
 from policies.scoring import disagreements
+from policies.speculation.pool import restricted_topk
 from replay.trace import trace_from_tables
 from warehouse.tape import Store
 
@@ -80,8 +81,11 @@ def test_the_nodes_of_draft_and_verify_passes(settings, store):
         both = nodes.filter(pl.col("layer") == layer).with_columns(pl.coalesce("natural_ids", "expert_ids").alias("own"))
         ids = np.array(both["own"].to_list())
         assert not disagreements(ids, scores, tape.manifest.score_rule, tape.manifest.score_params, layer).any()
-    inside = draft.join(rounds.select("request_id", "round", "layer", "pool"), on=["request_id", "round", "layer"])
-    assert all(set(ids) <= set(pool) for ids, pool in zip(inside["expert_ids"], inside["pool"], strict=True))
+    scored = nodes.with_columns(tables["node_scores"]["scores"]).filter(pl.col("phase") == "draft")
+    for row in scored.join(rounds.select("request_id", "round", "layer", "pool"), on=["request_id", "round", "layer"]).to_dicts():
+        chosen = restricted_topk(np.array([row["scores"]]), np.array(row["pool"]), top_k)[0]
+        assert row["expert_ids"] == chosen.tolist()  # in the order of the scores
+        assert sum(row["gate_weights"]) == pytest.approx(1.0)  # the family renormalises over what was chosen
 
 
 def test_what_entered_was_read_and_pools_keep_their_size(settings, store):
