@@ -93,7 +93,7 @@ def decode(
     every = list(range(len(requests)))
     names = [r.request_id for r in requests]
     on_pass(Pass("prefill", names, every, [0] * len(every), lengths, pads, width, None if mask is None else mask.flatten()))
-    scored = [_prompt_nll(out.logits, ids)] if with_nll else []
+    scored = [prompt_nll(out.logits, ids)] if with_nll else []
     generators = [torch.Generator().manual_seed(r.seed) for r in requests] if sampling.temperature > 0 else []
     outcomes = [Outcome() for _ in requests]
     alive = [row for row in every if requests[row].budget > 0]
@@ -173,7 +173,17 @@ def _choose(
 
 
 def _sample(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Generator]) -> torch.Tensor:
-    """Temperature, then top-k, then top-p (the smallest set that reaches it), drawn on the host with each request's generator."""
+    """One draw per row, on the host, with each request's generator."""
+    probabilities, ids = kept(logits, sampling)
+    drawn = torch.cat([torch.multinomial(p, 1, generator=g) for p, g in zip(probabilities, generators, strict=True)])
+    return ids.gather(1, drawn.unsqueeze(1)).squeeze(1).to(logits.device)
+
+
+def kept(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """(batch, V) each, on the host: probabilities by falling logit and the tokens they are of; zero for what is cut off.
+
+    Temperature, then top-k, then top-p (the smallest set that reaches it). Rows that are cut do not sum to 1.
+    """
     scaled = logits.float().cpu() / sampling.temperature
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
@@ -181,15 +191,14 @@ def _sample(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Gen
     probabilities = ordered.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities
     probabilities[before >= sampling.top_p] = 0.0
-    drawn = torch.cat([torch.multinomial(p, 1, generator=g) for p, g in zip(probabilities, generators, strict=True)])
-    return ids.gather(1, drawn.unsqueeze(1)).squeeze(1).to(logits.device)
+    return probabilities, ids
 
 
 def _nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.float(), ids, reduction="none")
 
 
-def _prompt_nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def prompt_nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """(batch, columns - 1): nll of each token given the earlier ones, a few columns at a time."""
     batch, width, vocab = logits.shape
     if width == 1:

@@ -7,7 +7,7 @@ a smaller reference model and are not moved: where the shipped one misses a marg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -45,19 +45,32 @@ class Lab:
         self.loaded, self.seed, self.effort = loaded, seed, effort
         cut = PolicyRun(SliceMoE(), "", {}, 1.0, None, effort.prompt_tokens, effort.decode_tokens, effort.n_whole)
         self.texts = windows(loaded, DATASET, cut, seed)
-        self.whole, self.run = cache(self._whole), cache(self._run)
+        self.whole, self.run, self.acceptance = cache(self._whole), cache(self._run), cache(self._acceptance)
+        self._plain = cache(self._logits)
 
     @torch.inference_mode()
     def _whole(self, pair: str | None = None, scheme: str = "amat") -> float:
         """Perplexity of whole windows with every routed expert at the pair's low width; None: weights as loaded."""
+        ids = torch.tensor(self.texts, device=self.loaded.model.device)
+        return float(F.cross_entropy(self._logits(pair, scheme)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).exp())
+
+    @torch.inference_mode()
+    def _acceptance(self, pair: str, scheme: str) -> float:
+        """Mean over tokens of sum_v min(p, q): weights as loaded against every routed expert at the pair's low width."""
+        ours, theirs = self._logits(pair, scheme).softmax(-1), self._plain().softmax(-1)
+        return float(torch.minimum(ours, theirs).sum(-1).mean())
+
+    @torch.inference_mode()
+    def _logits(self, pair: str | None = None, scheme: str = "amat") -> torch.Tensor:
+        """(windows, tokens, V) f32."""
         model = self.loaded.model
         ids = torch.tensor(self.texts, device=model.device)
         if pair is None:
-            return _perplexity(model, ids)
+            return model(input_ids=ids, use_cache=False).logits.float()
         with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
             top_k = next(iter(find_routers(model).values())).top_k
             experts.is_low = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
-            return _perplexity(model, ids)
+            return model(input_ids=ids, use_cache=False).logits.float()
 
     def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:
         """Perplexity, miss_frac and the counts of a policy in the loop."""
@@ -87,7 +100,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A ratio of two measurements and the margin it must keep; `is_below`: stay under it, else reach it or more."""
+    """A ratio or difference of measurements and the margin it must keep; `is_below`: stay under it, else reach it or more."""
 
     assertion: str
     is_below: bool
@@ -160,22 +173,47 @@ ORDERINGS = (
     ),
 )
 
+# Rows 5 and 6: what a drafter that reads few bits of the experts would have accepted.
+ACCEPTANCE_ORDERINGS = (
+    *(
+        Ordering(
+            f"acceptance augmented - truncated, {bits}",
+            False,
+            margin,
+            lambda lab, pair=pair: lab.acceptance(pair, "lsb_aug") - lab.acceptance(pair, "trunc_sym"),  # type: ignore[misc]
+        )
+        for pair, bits, margin in (("MAT42", "4 to 2 bits", 0.30), ("MAT84", "8 to 4 bits", 0.03))
+    ),
+    Ordering("acceptance AMAT / full, 8 to 4 bits", True, 1.0, lambda lab: lab.acceptance("MAT84", "amat")),
+    Ordering(
+        "acceptance AMAT, 8 to 4 - 4 to 2 bits",
+        False,
+        0.05,
+        lambda lab: lab.acceptance("MAT84", "amat") - lab.acceptance("MAT42", "amat"),
+    ),
+)
+
 
 def orderings(
     loaded: models.Loaded,
     seeds: Iterable[int] = range(4),
     effort: Effort = Effort(),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+    of: Sequence[Ordering] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one."""
+    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one.
+
+    of: the orderings to measure; None: ORDERINGS.
+    """
+    wanted = ORDERINGS if of is None else of
     chosen = list(seeds)
-    ratios: list[list[float]] = [[] for _ in ORDERINGS]
+    ratios: list[list[float]] = [[] for _ in wanted]
     with models.suitable_threads(loaded.model):
         for n, seed in enumerate(chosen):
             lab = Lab(loaded, seed, effort)
-            for i, ordering in enumerate(ORDERINGS):
+            for i, ordering in enumerate(wanted):
                 ratios[i].append(ordering.ratio(lab))
-                progress(n * len(ORDERINGS) + i + 1, len(chosen) * len(ORDERINGS), ordering.assertion)
+                progress(n * len(wanted) + i + 1, len(chosen) * len(wanted), ordering.assertion)
     return [
         {
             "model_id": loaded.source.model_id,
@@ -188,10 +226,5 @@ def orderings(
             "n_seeds": len(found),
             "holds": all(ordering.holds(ratio) for ratio in found),
         }
-        for ordering, found in zip(ORDERINGS, ratios, strict=True)
+        for ordering, found in zip(wanted, ratios, strict=True)
     ]
-
-
-def _perplexity(model: Any, ids: torch.Tensor) -> float:
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    return float(F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).exp())

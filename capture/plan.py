@@ -14,6 +14,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -22,10 +23,14 @@ from capture import datasets, models
 from capture.decode import Request, Sampling
 from capture.embedded.texts import Item
 from capture.shard import AttentionKeep
+from capture.speculation.settings import DraftSettings
+from policies.speculation.tree import Shape
 from warehouse.geometry import Geometry, from_config
 from warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention")
+SPECULATIVE = ("acceptance", "rounds")  # with a drafter, always; and for `routing` and `scores` the same of all nodes
+OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
@@ -55,12 +60,22 @@ class CaptureSettings:
     split: str | None = None
     subset: str | None = None
     field: str | None = None
+    speculation: DraftSettings | None = None  # None: ordinary decoding; batch_size requests then share the drafter's pool
 
     def __post_init__(self) -> None:
-        unknown = [t for t in self.tables if t not in TABLES]
+        known = (*TABLES, *SPECULATIVE, *OF_NODES.values())
+        unknown = [t for t in self.tables if t not in known]
         if unknown:
-            raise ValueError(f"unknown table {unknown[0]!r}{models.closest(unknown[0], TABLES)}; known: {', '.join(TABLES)}")
-        object.__setattr__(self, "tables", tuple(t for t in TABLES if t in self.tables or t in ALWAYS))
+            raise ValueError(f"unknown table {unknown[0]!r}{models.closest(unknown[0], known)}; known: {', '.join(known)}")
+        tables = tuple(t for t in TABLES if t in self.tables or t in ALWAYS)
+        if self.speculation is not None:
+            tables += (*SPECULATIVE, *(nodes for table, nodes in OF_NODES.items() if table in tables))
+            if self.teacher_forced or "attention" in tables:
+                what = "--teacher-forced" if self.teacher_forced else "--tables attention"
+                raise ValueError(f"{what} does not go with --draft: leave one of them out")
+        elif asked := [t for t in self.tables if t not in TABLES]:
+            raise ValueError(f"table {asked[0]} is of speculative decoding; name a drafter, such as --draft elastic")
+        object.__setattr__(self, "tables", tables)
         for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
@@ -73,6 +88,13 @@ class CaptureSettings:
     @property
     def keep(self) -> AttentionKeep:
         return AttentionKeep.parse(self.attention)
+
+    def recorded(self) -> dict[str, Any]:
+        """As the manifest and the tape's name hold them; without the part on drafts where there is none."""
+        found = asdict(self)
+        if self.speculation is None:
+            del found["speculation"]
+        return found
 
 
 @dataclass(frozen=True)
@@ -102,6 +124,7 @@ class Plan:
     items: list[Item]
     geometry: Geometry  # as the config states it
     trace_id: str
+    small: models.Source | None = None  # the drafter `model:ID`
 
     @property
     def shard_requests(self) -> int:
@@ -124,15 +147,18 @@ def plan(settings: CaptureSettings) -> Plan:
     geometry = from_config(source.config.to_dict())
     if not geometry.n_experts and {"routing", "scores"} & set(settings.tables):
         raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
-    return Plan(settings, source, found, geometry, _trace_id(settings, source, found))
+    draft = settings.speculation
+    small = models.find(draft.model_id) if draft is not None and draft.model_id else None
+    return Plan(settings, source, found, geometry, _trace_id(settings, source, found, small), small)
 
 
-def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item]) -> str:
+def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], small: models.Source | None) -> str:
     prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer] for i in found]).encode()).hexdigest()
     # A device map may spread a model over several devices; the machine's accelerator stands for them.
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
-    parts = json.dumps([asdict(settings), source.fingerprint, prompts, runs_on], sort_keys=True)
+    prints = [source.fingerprint] if small is None else [source.fingerprint, small.fingerprint]
+    parts = json.dumps([settings.recorded(), *prints, prompts, runs_on], sort_keys=True)
     return f"{slug(settings.model)}-{slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
 
@@ -183,7 +209,16 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
     lengths = np.concatenate([[prompt], prompt + np.arange(1, new)]) if new else np.array([prompt])
     masses = sum(settings.keep.values_per_row(int(n)) for n in lengths)
     per_mass = 4 if settings.keep.kind == "full" else 8
+    # A round outputs at least one token; its draft and its verify pass see at most so many nodes.
+    shape = settings.speculation.shape if settings.speculation is not None else Shape(1)
+    drafted = shape.depth * shape.width
+    nodes = n_requests * new * (2 + drafted + min(drafted, shape.verify_nodes or drafted))
+    layers, chosen = max(1, len(geometry.moe_layers)), geometry.top_k
     sizes = {
+        "acceptance": 24 * n_requests * new * drafted,
+        "rounds": n_requests * new * layers * (24 + 10 * geometry.n_experts),
+        "node_routing": nodes * layers * (8 + 8 * chosen),
+        "node_scores": nodes * layers * (8 + 4 * geometry.n_experts),
         "requests": 120 * n_requests,
         "tokens": 12 * tokens,
         "passes": 16 * n_requests * (1 + new),

@@ -6,7 +6,6 @@ for byte, as one that was not. Attaching and decoding live in routing.py, attent
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +14,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from capture import families, measure, models
 from capture.attention import AttentionCapture
 from capture.decode import Pass, Request, decode
 from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from capture.routing import RoutingCapture, find_routers
 from capture.shard import ShardRecorder
+from capture.speculation.drafters import Drafter, drafter_of
+from capture.speculation.loop import NodePass, Round, speculate
+from capture.speculation.tape import RoundRecorder
 from warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
@@ -77,8 +81,14 @@ def capture(
     meter = _Meter(todo, progress)
     with ExitStack() as attached:
         attached.enter_context(models.suitable_threads(loaded.model))
-        routing = attention = None
-        if {"routing", "scores"} & set(settings.tables):
+        routing = attention = natural = drafter = None
+        wants_routing = bool({"routing", "scores"} & set(settings.tables))
+        if settings.speculation is not None:
+            drafter = _drafter(planned, loaded)
+            if wants_routing and drafter.throttle is not None:
+                natural = attached.enter_context(RoutingCapture(loaded.model, with_scores=False, is_first=True))
+            attached.enter_context(drafter)
+        if wants_routing:
             routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
         if "attention" in settings.tables:
             attention = attached.enter_context(AttentionCapture(loaded.model))
@@ -88,24 +98,24 @@ def capture(
                 meter.skip(group)
                 continue
             first_pass_id = writer.count_rows(("passes",), shard)["passes"]
-            recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
-            _run_shard(loaded, group, settings, recorder, writer, shard, meter)
+            if drafter is not None:
+                layers = drafter.throttle.routers if drafter.throttle is not None else ()
+                rounds = RoundRecorder(routing, natural, tuple(layers), first_pass_id, str(settings.speculation))
+                tables = _speculative_shard(loaded, group, settings, drafter, rounds, meter)
+            else:
+                recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
+                tables = _shard(loaded, group, settings, recorder, meter)
+            writer.write_shard(shard, tables)
     writer.finish(_manifest(planned, loaded, writer, n_shards, attention))
     return planned.trace_id
 
 
-def _run_shard(
-    loaded: models.Loaded,
-    group: list[Request],
-    settings: CaptureSettings,
-    recorder: ShardRecorder,
-    writer: TapeWriter,
-    shard: int,
-    meter: _Meter,
-) -> None:
+def _shard(
+    loaded: models.Loaded, group: list[Request], settings: CaptureSettings, recorder: ShardRecorder, meter: _Meter
+) -> dict[str, pa.Table]:
     def on_pass(done: Pass) -> None:
         recorder.record(done)
-        meter.passed(done)
+        meter.passed(sum(done.counts))
 
     outcomes = []
     for start in range(0, len(group), settings.batch_size):
@@ -121,7 +131,41 @@ def _run_shard(
             with_nll="tokens" in settings.tables,
         )
         meter.finished(batch)
-    writer.write_shard(shard, recorder.tables(group, outcomes, settings.dataset, settings.tables))
+    return recorder.tables(group, outcomes, settings.dataset, settings.tables)
+
+
+def _drafter(planned: Plan, loaded: models.Loaded) -> Drafter:
+    settings = planned.settings
+    assert settings.speculation is not None
+    small = planned.small and models.load(planned.small, settings.device, settings.dtype, settings.device_map)
+    return drafter_of(loaded, settings.speculation, small, settings.seed)
+
+
+def _speculative_shard(
+    loaded: models.Loaded,
+    group: list[Request],
+    settings: CaptureSettings,
+    drafter: Drafter,
+    recorder: RoundRecorder,
+    meter: _Meter,
+) -> dict[str, pa.Table]:
+    assert settings.speculation is not None
+
+    def on_pass(done: NodePass) -> None:
+        recorder.record(done)
+        meter.passed(done.n_tokens if done.kind == "prefill" else 0)
+
+    def on_round(done: Round) -> None:
+        recorder.record_round(done)
+        meter.passed(len(done.committed))
+
+    outcomes = []
+    for start in range(0, len(group), settings.batch_size):
+        batch = group[start : start + settings.batch_size]
+        shape, stop_ids = settings.speculation.shape, loaded.stop_ids
+        outcomes += speculate(loaded.model, batch, settings.sampling, stop_ids, drafter, shape, on_pass, on_round)
+        meter.finished(batch)
+    return recorder.tables(group, outcomes, settings.dataset, settings.tables)
 
 
 def _refuse_without_room(found: Estimate, store: Store) -> None:
@@ -159,7 +203,7 @@ def _manifest(
         n_shards=n_shards,
         tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
         seed=settings.seed,
-        settings=dataclasses.asdict(settings),
+        settings=settings.recorded(),
         versions={"python": platform.python_version(), **versions(*PACKAGES)},
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -195,8 +239,8 @@ class _Meter:
         self.done += len(group)
         self.left_tokens -= sum(_most_tokens(r) for r in group)
 
-    def passed(self, done: Pass) -> None:
-        self.tokens += sum(done.counts)
+    def passed(self, n_tokens: int) -> None:
+        self.tokens += n_tokens
         self._tell(time.monotonic() - self.reported > REPORT_EVERY_S)
 
     def finished(self, batch: list[Request]) -> None:

@@ -6,7 +6,6 @@ tokens by request and position. Per pass only tensors and short lists are kept: 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import torch
 from capture.attention import AttentionCapture
 from capture.decode import Outcome, Pass, Request
 from capture.routing import RoutingCapture, RoutingStep
+from capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
 from policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
@@ -115,7 +115,7 @@ class ShardRecorder:
         self, requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str, wanted: Sequence[str]
     ) -> dict[str, pa.Table]:
         """The wanted tables of this shard. Raises ValueError where the model's router logits or weights hold NaN."""
-        made = {"requests": _requests(requests, outcomes, dataset), "passes": self._pass_rows()}
+        made = {"requests": request_rows(requests, outcomes, dataset), "passes": self._pass_rows()}
         if "tokens" in wanted:
             made["tokens"] = self._token_rows(requests, outcomes)
         if self.routing is not None:
@@ -136,7 +136,7 @@ class ShardRecorder:
                 "pass_id": self._pass_ids(),
                 "kind": pa.array([p.kind for p in self._passes]),
                 "n_tokens": n_tokens,
-                "request_ids": _lists(members, lengths),
+                "request_ids": lists(members, lengths),
                 "policy_state": pa.array([self.policy_state] * self.n_passes, pa.string()),
             }
         )
@@ -154,7 +154,7 @@ class ShardRecorder:
             assert len(of_request[request.request_id]) == len(ids)
             nll.append(np.concatenate([[np.nan], outcome.nll.numpy()[: len(ids) - 1]]).astype(np.float32))
             is_prompt.append(np.arange(len(ids)) < len(request.prompt_ids))
-        position = _ranges(lengths)
+        position = ranges(lengths)
         return pa.table(
             {
                 "request_id": np.repeat(np.array([r.request_id for r in requests], dtype=np.uint32), lengths),
@@ -171,30 +171,30 @@ class ShardRecorder:
         layers = np.array(self.routing.layers, dtype=np.uint16)
         counts = np.concatenate([p.counts for p in self._passes])
         request = np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts).astype(np.uint32)
-        position = (np.repeat(np.concatenate([p.starts for p in self._passes]), counts) + _ranges(counts)).astype(np.int32)
+        position = (np.repeat(np.concatenate([p.starts for p in self._passes]), counts) + ranges(counts)).astype(np.int32)
         per_pass = np.array([sum(p.counts) for p in self._passes])
         rows = np.repeat(per_pass, len(layers))  # rows of each (pass, layer)
-        within = _ranges(rows)
+        within = ranges(rows)
         token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + within
         keys = {
             "request_id": request[token],
             "position": position[token],
             "layer": np.repeat(np.tile(layers, self.n_passes), rows),
         }
-        weights = _flat([s.weights for s in self._steps])
-        ids = _flat([s.ids for s in self._steps])
-        _refuse_nan(weights, "gate_weights", keys)
+        weights = flat([s.weights for s in self._steps])
+        ids = flat([s.ids for s in self._steps])
+        refuse_nan(weights, "gate_weights", keys)
         ids, weights = by_weight(ids, weights)
         pass_id = np.repeat(self._pass_ids(), per_pass * len(layers))
-        chosen = {"pass_id": pass_id, "expert_ids": _rows(ids.astype(np.uint16)), "gate_weights": _rows(weights)}
+        chosen = {"pass_id": pass_id, "expert_ids": rows_of(ids.astype(np.uint16)), "gate_weights": rows_of(weights)}
         if self.natural is not None:
-            natural, _ = by_weight(_flat([s.ids for s in self._natural]), _flat([s.weights for s in self._natural]))
-            chosen["natural_ids"] = _rows(natural.astype(np.uint16))
+            natural, _ = by_weight(flat([s.ids for s in self._natural]), flat([s.weights for s in self._natural]))
+            chosen["natural_ids"] = rows_of(natural.astype(np.uint16))
         made = {"routing": pa.table(keys | chosen)}
         if "scores" in wanted:
-            scores = _flat([s.scores for s in self._steps if s.scores is not None])
-            _refuse_nan(scores, "scores", keys)
-            made["scores"] = pa.table(keys | {"scores": _rows(scores)})
+            scores = flat([s.scores for s in self._steps if s.scores is not None])
+            refuse_nan(scores, "scores", keys)
+            made["scores"] = pa.table(keys | {"scores": rows_of(scores)})
         return made
 
     def _attention_rows(self) -> pa.Table:
@@ -217,8 +217,8 @@ class ShardRecorder:
                 "kv_head": np.concatenate([np.tile(np.arange(heads), len(m.layers)) for m in blocks]).astype(np.uint16),
                 "reduction": pa.array(np.repeat([block_name[p.kind == "decode"] for p in done], rows)),
                 "n_queries": np.repeat([p.counts[m] for p, m in members], rows).astype(np.uint32),
-                "key_positions": _lists(np.concatenate(positions), np.where(given, widths, 0), absent=~given),
-                "mass": _lists(np.concatenate([m.mass.ravel() for m in blocks]), widths),
+                "key_positions": lists(np.concatenate(positions), np.where(given, widths, 0), absent=~given),
+                "mass": lists(np.concatenate([m.mass.ravel() for m in blocks]), widths),
                 "rest": np.concatenate([m.rest for m in blocks]),
             }
         )
@@ -248,54 +248,3 @@ def _reduce(mass: np.ndarray, first: int, keep: AttentionKeep) -> tuple[np.ndarr
         return (first + chosen).astype(np.int32), kept, mass.sum(axis=1) - kept.sum(axis=1)
     listed = None if first == 0 else np.broadcast_to(np.arange(first, first + n, dtype=np.int32), (rows, n))
     return listed, mass, np.zeros(rows, dtype=np.float32)
-
-
-def _requests(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:
-    n = len(requests)
-    return pa.table(
-        {
-            "request_id": np.array([r.request_id for r in requests], dtype=np.uint32),
-            "dataset": pa.array([dataset] * n),
-            "arrival_s": np.zeros(n),
-            "n_prompt_tokens": np.array([len(r.prompt_ids) for r in requests], dtype=np.uint32),
-            "n_output_tokens": np.array([len(o.output_ids) for o in outcomes], dtype=np.uint32),
-            "prompt_sha256": pa.array([_sha256(r.prompt_ids) for r in requests]),
-        }
-    )
-
-
-def _sha256(ids: Sequence[int]) -> str:
-    return hashlib.sha256(np.array(ids, dtype="<i4").tobytes()).hexdigest()
-
-
-def _refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
-    bad = np.isnan(values).any(axis=1)
-    if bad.any():
-        at = {name: int(column[bad.argmax()]) for name, column in keys.items()}
-        raise ValueError(
-            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
-            "the model's numbers overflow: use --dtype bfloat16 or float32"
-        )
-
-
-def _flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    """(L, n, width) per pass -> (rows, width), ordered by pass, layer, token; floats as f32."""
-    joined = torch.cat([t.flatten(0, 1) for t in tensors])
-    return joined.float().numpy() if joined.is_floating_point() else joined.numpy()
-
-
-def _ranges(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, .. lengths[0]-1, 0, 1, .. lengths[1]-1, ..."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-
-
-def _rows(values: np.ndarray) -> pa.ListArray:
-    n, width = values.shape
-    return _lists(np.ascontiguousarray(values).ravel(), np.full(n, width))
-
-
-def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray, absent: np.ndarray | None = None) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    mask = None if absent is None else pa.array(absent)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)

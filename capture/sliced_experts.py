@@ -11,6 +11,7 @@ The model needs twice its experts' memory for as long as the block lasts; on exi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +39,19 @@ def experts_of(model: nn.Module) -> dict[int, nn.Module]:
             "precision need one module with tensors of all experts"
         )
     return dict(sorted(found.items()))
+
+
+def on_inputs(experts: nn.Module, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """`change` applied to an expert tensor (E, outputs, inputs) in f32, inputs last; the result as the module keeps it.
+
+    Raises ValueError for a tensor that is not plain floating point.
+    """
+    weights = getattr(experts, name).detach()
+    if not weights.is_floating_point() or weights.dtype.itemsize < 2:
+        raise ValueError(f"{type(experts).__name__}.{name} is {weights.dtype}; load the model unquantised to slice its experts")
+    along_rows = bool(getattr(experts, "is_transposed", False))  # inputs are then the second axis, not the last
+    changed = change((weights.transpose(-1, -2) if along_rows else weights).float().contiguous())
+    return (changed.transpose(-1, -2) if along_rows else changed).to(weights.dtype)
 
 
 class SlicedExperts:
@@ -71,20 +85,14 @@ class SlicedExperts:
         """Puts the high-bit weights into the tensors' first half and the low-bit ones into the second."""
         n_experts = int(experts.num_experts)  # type: ignore[arg-type]
         self._replace(experts, "num_experts", 2 * n_experts)
-        along_rows = bool(getattr(experts, "is_transposed", False))  # inputs are then the second axis, not the last
         for name, weights in list(experts.named_parameters(recurse=False)):
             if weights.shape[0] != n_experts:
                 continue
-            if not weights.is_floating_point() or weights.dtype.itemsize < 2:
-                raise ValueError(
-                    f"{type(experts).__name__}.{name} is {weights.dtype}; load the model unquantised to slice its experts"
-                )
-            halves = [weights, weights]
+            halves = [weights.detach(), weights.detach()]
             if weights.ndim == 3:
-                wide = (weights.transpose(-1, -2) if along_rows else weights).float().contiguous()
-                high = dequantise(quantise(wide, self.pair.high, self.group))
-                low = approximate(wide, self.pair, self.scheme, self.group) if self.pair.dropped else high
-                halves = [(half.transpose(-1, -2) if along_rows else half).to(weights.dtype) for half in (high, low)]
+                high = on_inputs(experts, name, lambda w: dequantise(quantise(w, self.pair.high, self.group)))
+                cut = lambda w: approximate(w, self.pair, self.scheme, self.group)  # noqa: E731
+                halves = [high, on_inputs(experts, name, cut) if self.pair.dropped else high]
             self._replace(experts, name, nn.Parameter(torch.cat(halves), requires_grad=False))
 
     def _replace(self, experts: nn.Module, name: str, value: Any) -> None:

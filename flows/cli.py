@@ -25,6 +25,7 @@ from flows import (
     commands_replay,
     commands_serving,
     commands_serving_fit,
+    commands_speculation,
     commands_store,
     commands_synthesize,
     commands_warehouse,
@@ -84,6 +85,7 @@ app.add_typer(importers, name="import")
 importers.command("bigmoe")(commands_capture.import_bigmoe)
 importers.command("vllm")(commands_capture.import_vllm)
 importers.command("requests")(commands_capture.import_requests)
+importers.command("acceptance")(commands_capture.import_acceptance)
 app.command("synthesize")(commands_synthesize.synthesize)
 app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
@@ -118,6 +120,7 @@ app.command("query")(commands_warehouse.query)
 app.command("site")(commands_warehouse.site)
 app.command("serve")(commands_flows.serve)
 app.command("evaluate")(commands_live.evaluate)
+app.command("acceptance")(commands_speculation.acceptance)
 app.command("orderings")(commands_live.orderings)
 app.command("fidelity")(commands_live.fidelity)
 app.command("quantise-report")(commands_quantise.quantise_report)

@@ -18,7 +18,9 @@ DatasetOption = Annotated[
 TablesOption = Annotated[
     str,
     typer.Option(
-        "--tables", help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing."
+        "--tables",
+        help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
+        "acceptance and rounds, and routing and scores of all nodes.",
     ),
 ]
 
@@ -30,7 +32,7 @@ def capture(
     max_requests: Annotated[int, typer.Option(help="Prompts to run.")] = 32,
     max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are cut.")] = 256,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens after each prompt; 0 records prefill only.")] = 128,
-    batch_size: Annotated[int, typer.Option(help="Requests per forward pass.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Requests per forward pass; with --draft, requests that share a pool.")] = 1,
     teacher_forced: Annotated[
         bool, typer.Option("--teacher-forced", help="Feed the data set's own continuation, generate nothing.")
     ] = False,
@@ -52,24 +54,62 @@ def capture(
     ] = None,
     dtype: DtypeOption = "auto",
     seed: Annotated[int, typer.Option(help="For sampling.")] = 0,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), model:ID (a "
+            "small model), ngram (prompt lookup). The output stays the model's own. [default: decode token by token]",
+            show_default=False,
+        ),
+    ] = None,
+    draft_depth: Annotated[int, typer.Option(help="Levels of a draft.")] = 4,
+    draft_width: Annotated[int, typer.Option(help="Nodes per level; 1 is a chain.")] = 1,
+    verify_nodes: Annotated[
+        int | None,
+        typer.Option(help="Most nodes verified in a round. [default: all]", show_default=False),
+    ] = None,
+    pool: Annotated[str, typer.Option(help="elastic: hotness, lru, static, random, oracle (a bound).")] = "hotness",
+    pool_frac: Annotated[float, typer.Option(help="elastic: share of a layer's experts in the pool.")] = 0.5,
+    draft_bits: Annotated[
+        int,
+        typer.Option(help="elastic, quant: bits of 8 that the drafter reads; 0: weights as loaded."),
+    ] = 4,
+    draft_scheme: Annotated[
+        str | None,
+        typer.Option(
+            help="How low bits follow from 8 (docs/quantise.md). [default: elastic lsb_aug, quant base_sym]",
+            show_default=False,
+        ),
+    ] = None,
+    draft_static: Annotated[
+        str, typer.Option(help="Attention, shared parts and head: slices (draft bits too) or full.")
+    ] = "slices",
     store: StoreOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a capture of the same settings that was stopped.")] = False,
 ) -> None:
     """Run a model over a data set and record what it did as a tape. Prints the trace id.
 
     Equal settings find the finished tape. A capture that was stopped, however hard, ends with the same tape under --resume.
+    With --draft the requests of a batch go round by round together and share the drafter's pool; docs/speculation.md.
 
     \b
     Examples:
       tokentape capture --model embedded --dataset math
       tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --device-map auto --max-requests 100
       tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
+      tokentape capture --model embedded --dataset math --tables tokens,routing,scores,acceptance,rounds --draft elastic
+      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --draft model:Qwen/Qwen3-0.6B --draft-width 4
     """
     from capture.run import CaptureSettings, estimate
     from capture.run import capture as record
+    from capture.speculation.settings import DraftSettings
     from flows.console import capture_bar, mebibytes, note
     from warehouse.tape import Store
 
+    speculation = None
+    if draft is not None:
+        knobs = (draft_depth, draft_width, verify_nodes, pool, pool_frac, draft_bits, draft_scheme, draft_static)
+        speculation = DraftSettings(draft, *knobs)
     settings = CaptureSettings(
         model=model,
         dataset=dataset,
@@ -91,6 +131,7 @@ def capture(
         split=split,
         subset=subset,
         field=field,
+        speculation=speculation,
     )
     place = Store(store)
     expected = estimate(settings, place)
@@ -126,6 +167,26 @@ def import_vllm(
     from warehouse.tape import Store
 
     _report(Store(store), convert(file, config, Store(store)))
+
+
+def import_acceptance(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Responses of vLLM's server: JSON or JSON lines.", show_default=False)
+    ],
+    store: StoreOption = None,
+) -> None:
+    """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
+
+    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape acceptance`.
+
+    \b
+    Example:
+      tokentape import acceptance responses.jsonl
+    """
+    from capture.importers.acceptance import import_acceptance as convert
+    from warehouse.tape import Store
+
+    _report(Store(store), convert(file, Store(store)))
 
 
 def import_requests(

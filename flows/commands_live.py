@@ -91,6 +91,7 @@ def orderings(
       tokentape orderings --model embedded
     """
     from capture import models
+    from capture.orderings import ACCEPTANCE_ORDERINGS, ORDERINGS
     from capture.orderings import orderings as measure
     from flows.console import print_table, progress_bar
     from warehouse.results import write_rows
@@ -98,13 +99,13 @@ def orderings(
 
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
-        rows = measure(loaded, range(seeds), progress=show)
+        rows = measure(loaded, range(seeds), progress=show, of=(*ORDERINGS, *ACCEPTANCE_ORDERINGS))
     write_rows(Store(store), "orderings", rows)
     shown = [
         (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
         for r in rows
     ]
-    columns = ("ratio", "margin", "mean", f"over {seeds} seeds", "holds")
+    columns = ("ratio or difference", "margin", "mean", f"over {seeds} seeds", "holds")
     print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
 
 

@@ -79,13 +79,13 @@ def stream(trace: Trace, semantics: Semantics) -> Stream:
 
 
 def _cold_starts(trace: Trace, event_pass: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Bounds of the events between cold starts: a pass that shares no request with the pass before starts cold."""
-    bounds, members = trace.member_offsets, trace.members
-    is_cold = np.ones(trace.pass_ids.size, np.bool_)
-    if members.size == is_cold.size:  # one request at a time
-        is_cold[1:] = members[1:] != members[:-1]
-    else:
-        for p in range(1, is_cold.size):
-            is_cold[p] = not np.isin(members[bounds[p] : bounds[p + 1]], members[bounds[p - 1] : bounds[p]]).any()
+    """Bounds of the events between cold starts: a pass before which every request has ended starts cold."""
+    n = trace.pass_ids.size
+    requests, of_member = np.unique(trace.members, return_inverse=True)
+    at = np.repeat(np.arange(n), np.diff(trace.member_offsets))
+    first, last = np.full(requests.size, n), np.zeros(requests.size, np.int64)
+    np.minimum.at(first, of_member, at)
+    np.maximum.at(last, of_member, at)
+    going_on = np.cumsum(np.bincount(first + 1, minlength=n + 1) - np.bincount(last + 1, minlength=n + 1))[:n]
     new_pass = np.append(True, event_pass[1:] != event_pass[:-1])
-    return np.append(np.flatnonzero(new_pass & is_cold[event_pass]), event_pass.size)
+    return np.append(np.flatnonzero(new_pass & (going_on == 0)[event_pass]), event_pass.size)

@@ -57,7 +57,8 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
     """
     if routing.is_empty():
         raise ValueError(f"tape {trace_id} has no routing rows; nothing to replay")
-    passes = passes.sort("pass_id")
+    # A speculative tape's routing is that of the accepted path: draft passes are left out, verify passes count those tokens only.
+    passes = passes.filter(pl.col("kind") != "draft").sort("pass_id")
     pass_ids = passes["pass_id"].to_numpy().astype(np.int64)
     row_pass_id = routing["pass_id"].to_numpy().astype(np.int64)
     row_pass = np.searchsorted(pass_ids, row_pass_id)
@@ -98,7 +99,11 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         ids=ids,
         pass_ids=pass_ids,
         pass_kind=np.where(kinds == "prefill", PREFILL, DECODE).astype(np.uint8),
-        pass_tokens=passes["n_tokens"].to_numpy().astype(np.int64),
+        pass_tokens=np.where(
+            kinds == "verify",
+            np.bincount(row_pass, minlength=pass_ids.size) // len(layers),
+            passes["n_tokens"].to_numpy().astype(np.int64),
+        ),
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),
         members=passes["request_ids"].explode().to_numpy().astype(np.int64),
     )

@@ -73,8 +73,8 @@ COLUMNS: dict[str, Column] = {
     "rest": Column(F32, "1", "mass on positions that are not listed"),
     # acceptance and rounds
     "parent": Column(U32, "", "parent node in the draft tree"),
-    "depth": Column(U16, "tokens", "depth of the node, from 1"),
-    "rank": Column(U16, "", "rank among its siblings by draft probability, from 0"),
+    "depth": Column(U16, "tokens", "depth in the draft tree, from 1; of a setting, the largest"),
+    "rank": Column(U16, "", "place among its siblings, from 0: by falling draft probability, or in the order drawn"),
     "draft_token_id": Column(I32, "", "token proposed"),
     "draft_prob": Column(F32, "1", "probability the drafter gave it"),
     "target_prob": Column(F32, "1", "probability the target gave it"),
@@ -82,8 +82,15 @@ COLUMNS: dict[str, Column] = {
     "is_accepted": Column(FLAG, "", "the target accepted this node"),
     "pool": Column(pa.list_(U16), "", "experts the drafter may use"),
     "hotness": Column(pa.list_(U32), "", "accumulated selections per expert"),
+    "next_pool": Column(pa.list_(U16), "", "experts wanted for the next round; those the verify pass did not read stay out"),
     "entered": Column(pa.list_(U16), "", "experts that entered the pool after the round"),
-    "n_accepted": Column(U16, "tokens", "drafted tokens accepted, without the bonus token"),
+    "n_drafted": Column(U16, "tokens", "nodes drafted"),
+    "n_verified": Column(U16, "tokens", "drafted nodes that the target scored"),
+    "n_accepted": Column(U16, "tokens", "drafted tokens accepted and kept, without the bonus token"),
+    "bonus_token_id": Column(
+        I32, "", "token that the target itself added; null where a stop token or the length came first, or no ids were recorded"
+    ),
+    "is_clipped": Column(FLAG, "", "a stop token or the length limit cut the round short"),
     # losses and quality
     "expert": Column(U16, "", "expert within the layer"),
     "bits": Column(U8, "bit", "weight width"),
@@ -263,7 +270,7 @@ COLUMNS: dict[str, Column] = {
         "",
         "who drafts: EAGLE3 (a head), SLM-SD (a small model), Quant-SD (a copy), Elastic-SD (slices)",
     ),
-    "batch": Column(I64, "", "requests that decode together"),
+    "batch": Column(I64, "", "requests that decode together; those of a speculative capture share a pool"),
     "context_tokens": Column(I64, "tokens", "tokens of a sequence, all of them cached"),
     "hb_bytes": Column(F64, "B", "capacity of the hybrid-bonded memory"),
     "hb_bytes_per_s": Column(F64, "B/s", "its effective bandwidth, all banks"),
@@ -278,7 +285,7 @@ COLUMNS: dict[str, Column] = {
     "fidelity": Column(
         TEXT,
         "",
-        "exact (replayed), approximate (closed form, or drift ignored), input (rests on a given alpha)",
+        "exact (replayed, measured, recomputed), approximate (closed form, or drift ignored), input (rests on a given alpha)",
     ),
     "resident_bytes": Column(F64, "B", "8-bit or MXFP4 experts in the fast memory"),
     "resident_frac": Column(F64, "1", "the same as a share of all experts"),
@@ -328,6 +335,17 @@ COLUMNS: dict[str, Column] = {
     "block": Column(TEXT, "", "what is compared with the paper"),
     "bar_low": Column(F64, "", "least value that counts as reproduced; null: none"),
     "bar_high": Column(F64, "", "largest one; null: none"),
+    # speculation
+    "drafter": Column(TEXT, "", "elastic, quant, ngram, model:ID or a name of one's own"),
+    "scheme": Column(TEXT, "", "how the drafter's weights follow from the model's (docs/quantise.md); full: as they are"),
+    "bits_high": Column(U8, "bit", "width of the codes that are cut; 0: weights as loaded"),
+    "bits_low": Column(U8, "bit", "width the drafter reads; 0: weights as loaded"),
+    "pool_policy": Column(TEXT, "", "how the experts the drafter may use are chosen; all: no restriction"),
+    "pool_frac": Column(F64, "1", "share of a layer's experts in the pool"),
+    "pool_experts": Column(I64, "experts", "experts of a layer in the pool"),
+    "width": Column(I64, "tokens", "nodes of a draft tree per depth; 1 is a chain"),
+    "temperature": Column(F64, "1", "of sampling; 0 is greedy"),
+    "n_rounds": Column(I64, "", "draft-and-verify rounds, all seeds together"),
     # claims
     "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
     "paper": Column(TEXT, "", "short name of the paper"),

@@ -101,6 +101,23 @@ def test_a_cold_start_never_empties_the_cache_under_a_running_request():
     assert made.event_pass[made.segments[:-1]].tolist() == [0, 3]  # request 1 goes on when request 0 has ended
 
 
+def test_requests_that_take_turns_start_cold_together():
+    """As on a speculative tape: the group's passes alternate between its requests."""
+    turns = [("prefill", 0), ("prefill", 1), ("verify", 0), ("verify", 1), ("verify", 0), ("prefill", 2), ("verify", 2)]
+    passes = [{"pass_id": i, "kind": kind, "n_tokens": 9, "request_ids": [r]} for i, (kind, r) in enumerate(turns)]
+    passes.append({"pass_id": 7, "kind": "draft", "n_tokens": 1, "request_ids": [2]})
+    rows = [
+        {"request_id": r, "position": i, "layer": layer, "pass_id": i, "expert_ids": [r, 3]}
+        for i, (_, r) in enumerate(turns)
+        for layer in GEOMETRY.moe_layers
+    ]
+    trace = trace_from_tables("t", GEOMETRY, "captured", pl.DataFrame(rows), pl.DataFrame(passes))
+    made = stream(trace, Semantics("global", start="cold"))
+    assert made.event_pass[made.segments[:-1]].tolist() == [0, 5]
+    assert trace.pass_ids.tolist() == list(range(7))  # the draft pass is left out
+    assert trace.pass_tokens.tolist() == [9, 9, 1, 1, 1, 9, 1]  # a verify pass counts what it accepted
+
+
 def test_token_major_prefill_of_a_batch_takes_one_prompt_after_the_other():
     made = stream(batch_of_two(), Semantics("global", prefill="token-major"))
     events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]

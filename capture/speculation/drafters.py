@@ -1,0 +1,204 @@
+"""Who proposes tokens: the model itself at low precision and among few experts, a copy of it, a small model, or the text so far.
+
+A drafter is a context manager around the target model; `draft` grows a tree level by level. One more is one class with these
+methods and one line in `drafter_of`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from capture.decode import Sampling
+from capture.models import Loaded
+from capture.speculation.settings import DraftSettings
+from capture.speculation.text import Text, distribution, refuse_unless_croppable
+from capture.speculation.throttle import Throttle
+from capture.speculation.weights import LowWeights
+from policies.speculation import POOLS
+from policies.speculation.ngram import lookup
+from policies.speculation.pool import pool_size
+from policies.speculation.pools import Pools
+from policies.speculation.tree import Draft, ancestors
+
+OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inputs, and all its tokens
+
+
+class Drafter(Protocol):
+    """throttle, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
+
+    throttle: Throttle | None
+    pools: Pools | None
+    runs_target: bool
+
+    def __enter__(self) -> Drafter: ...
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
+        """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, where there is a
+        throttle."""
+        ...
+
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+        """Grows `draft` behind `ids`, whose last is its root. text: the target's, which holds the others; left as found."""
+        ...
+
+
+class SelfDrafter:
+    """The target itself: weights at fewer bits (elastic: slices, quant: a copy of their own), experts confined to a pool.
+
+    It reads the target's own key-value cache; what it adds to it is taken back before verification.
+    """
+
+    runs_target = True
+
+    def __init__(self, model: PreTrainedModel, settings: DraftSettings, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.throttle: Throttle | None = Throttle(model) if settings.draft == "elastic" else None
+        self.weights = LowWeights(model, settings.pair, settings.scheme or "", settings.static == "slices")
+        self.pools: Pools | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> SelfDrafter:
+        if self.throttle is not None:
+            self._stack.enter_context(self.throttle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
+    ) -> None:
+        self._stack.close()
+
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
+        if self.throttle is not None:
+            assert prompt is not None
+            n = pool_size(prompt.shape[1], self.settings.pool_frac)
+            self.pools = Pools(POOLS[self.settings.pool](), prompt, n, np.random.default_rng([self.seed, number]))
+
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+        confined: AbstractContextManager[None] = nullcontext()
+        if self.throttle is not None and self.pools is not None:
+            confined = self.throttle.confined(self.pools.members)
+        with confined, self.weights.in_place():
+            grow_with(text, draft, sampling, on_pass)
+
+    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+        """The draft that would be made without a pool, for its counts; rolled back, and drawn with a generator of its own."""
+        free = Draft(draft.tokens[0], draft.shape, copy.deepcopy(draft.rng))
+        with self.weights.in_place():
+            grow_with(text, free, sampling, on_pass)
+
+
+class ModelDrafter:
+    """A small model with the target's vocabulary and a cache of its own; it first reads what was decided since its last draft."""
+
+    throttle = None
+    pools = None
+    runs_target = False
+
+    def __init__(self, loaded: Loaded, n_vocabulary: int) -> None:
+        self.model, self.n_vocabulary = loaded.model, n_vocabulary
+        self._texts: dict[int, Text] = {}
+
+    def __enter__(self) -> ModelDrafter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._texts.clear()
+
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
+        self._texts.clear()
+
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+        own = self._texts.setdefault(request_id, Text(self.model))
+        grow_with(own, draft, sampling, on_pass, ids[own.length : -1], self.n_vocabulary)
+
+
+class NgramDrafter:
+    """What followed the last tokens when they stood in the text before (policies/speculation/ngram.py); certain of each token."""
+
+    throttle = None
+    pools = None
+    runs_target = False
+
+    def __init__(self, n_vocabulary: int) -> None:
+        self.n_vocabulary = n_vocabulary
+
+    def __enter__(self) -> NgramDrafter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        return None
+
+    def begin(self, number: int, prompt: np.ndarray | None) -> None:
+        return None
+
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+        for token in lookup(ids, draft.shape.depth):
+            certain = np.zeros((1, self.n_vocabulary))
+            certain[0, token] = 1.0
+            draft.grow(certain)
+
+
+def grow_with(
+    text: Text,
+    draft: Draft,
+    sampling: Sampling,
+    on_pass: OnPass,
+    unread: Sequence[int] = (),
+    n_vocabulary: int | None = None,
+) -> None:
+    """Grows the draft to its depth with a model, one pass per level; the cache is left without the nodes.
+
+    unread: tokens that the cache lacks before the root; they stay in it. n_vocabulary: logits are cut or filled to it.
+    """
+    start = text.length + len(unread)
+    for depth in range(draft.shape.depth):
+        nodes = draft.level
+        if depth == 0:
+            logits = text.feed([*unread, draft.tokens[0]], last_only=True)
+        elif draft.is_chain:
+            logits = text.feed([draft.tokens[n] for n in nodes])
+        else:
+            visible = ancestors(draft.parents)[nodes]
+            logits = text.feed_tree([draft.tokens[n] for n in nodes], draft.depths, visible)
+        on_pass(nodes, len(nodes) + (len(unread) if depth == 0 else 0))
+        draft.grow(distribution(_fitted(logits, n_vocabulary), sampling))
+    text.crop(start)
+
+
+def _fitted(logits: torch.Tensor, n_vocabulary: int | None) -> torch.Tensor:
+    """Heads are padded beyond the vocabulary to sizes that differ between models of a family."""
+    if n_vocabulary is None or logits.shape[1] == n_vocabulary:
+        return logits
+    missing = max(0, n_vocabulary - logits.shape[1])
+    return torch.nn.functional.pad(logits[:, :n_vocabulary], (0, missing), value=-torch.inf)
+
+
+def drafter_of(target: Loaded, settings: DraftSettings, small: Loaded | None = None, seed: int = 0) -> Drafter:
+    """The drafter that `settings` name. small: the model of `model:ID`, loaded. seed: of random pools.
+
+    Raises ValueError where the model cannot be drafted for, or the small model has another vocabulary.
+    """
+    refuse_unless_croppable(target.model, settings.width > 1)
+    n_vocabulary = int(target.model.config.get_text_config().vocab_size)
+    if settings.draft == "ngram":
+        return NgramDrafter(n_vocabulary)
+    if not settings.model_id:
+        return SelfDrafter(target.model, settings, seed)
+    assert small is not None
+    refuse_unless_croppable(small.model, settings.width > 1)
+    if small.tokenizer.get_vocab() != target.tokenizer.get_vocab():
+        raise ValueError(
+            f"drafter {settings.model_id} has another vocabulary ({len(small.tokenizer)} tokens) than {target.source.model_id} "
+            f"({len(target.tokenizer)}): give a model of the same family"
+        )
+    return ModelDrafter(small, n_vocabulary)

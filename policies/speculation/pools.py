@@ -1,0 +1,126 @@
+"""Which experts a pool should hold next, and the pools of all layers as rounds go by.
+
+A pool stays as it is through a draft phase. `wanted` is asked before verification with what the phase counted; what then enters
+follows from the experts that verification read (pool.exchange). Every layer has the same number of slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.speculation.pool import Ids, exchange, hottest
+
+
+class PoolPolicy(Protocol):
+    """Of one layer. `rehearses`: the pool is set from the coming draft phase, by drafting it once unrestricted: a bound."""
+
+    rehearses: ClassVar[bool]
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        """The pool before the first round. prompt: (E,) selections in the prompts."""
+        ...
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        """The pool of the next round. hotness (E,): original selections of this draft phase; last_used (E,): round in which
+        verification or the prompt last selected the expert, -1 for never."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hotness:
+    """The experts that the original routing of this draft phase selected most often; counters start at zero in every phase."""
+
+    rehearses: ClassVar[bool] = False
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        return hottest(prompt, n)
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return hottest(hotness, pool.size)
+
+
+@dataclass(frozen=True)
+class Random:
+    """A draw at the start, kept: no knowledge of the text."""
+
+    rehearses: ClassVar[bool] = False
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        return np.sort(rng.permutation(prompt.size)[:n])
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return pool
+
+
+@dataclass(frozen=True)
+class Static:
+    """The experts that the prompts selected most often, kept."""
+
+    rehearses: ClassVar[bool] = False
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        return hottest(prompt, n)
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return pool
+
+
+@dataclass(frozen=True)
+class LRU:
+    """The experts that verification selected most recently; ties to the hotter, then to the lower id."""
+
+    rehearses: ClassVar[bool] = False
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        return hottest(prompt, n)
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return np.sort(np.lexsort((np.arange(hotness.size), -hotness, -last_used))[: pool.size])
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The hottest experts of the coming draft phase, as drafting it without restriction shows them: a bound."""
+
+    rehearses: ClassVar[bool] = True
+
+    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
+        return hottest(prompt, n)
+
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return pool
+
+
+class Pools:
+    """The pools of L layers with `n` slots each, through the rounds of requests that share them.
+
+    prompt: (L, E) selections in the prompts. `members` (L, n) is the pool in force, each row in order of id.
+    """
+
+    def __init__(self, policy: PoolPolicy, prompt: NDArray[np.integer], n: int, rng: np.random.Generator) -> None:
+        self.policy = policy
+        self.members = np.stack([policy.first(counts, n, rng) for counts in prompt.astype(np.int64)])
+        self.last_used = np.where(prompt > 0, 0, -1).astype(np.int64)
+        self.n_rounds = 0
+
+    def rehearsed(self, hotness: NDArray[np.integer]) -> None:
+        """Sets the pools from hotness (L, E) of the coming phase; for policies that rehearse."""
+        self.members = np.stack([hottest(counts, self.members.shape[1]) for counts in hotness])
+
+    def wanted(self, hotness: NDArray[np.integer]) -> Ids:
+        """(L, n) pools for the next round, from the draft phase's hotness (L, E)."""
+        asked = zip(self.members, hotness.astype(np.int64), self.last_used, strict=True)
+        return np.stack([self.policy.wanted(*layer) for layer in asked])
+
+    def verified(self, wanted: Ids, hotness: NDArray[np.integer], touched: NDArray[np.bool_]) -> list[Ids]:
+        """Ends a round: the pools change by what verification read, touched (L, E). Returns what entered, per layer."""
+        layers = zip(self.members, wanted, hotness.astype(np.int64), touched, strict=True)
+        changed = [exchange(*layer) for layer in layers]
+        self.n_rounds += 1
+        self.last_used[touched] = self.n_rounds
+        self.members = np.stack([pool for pool, _ in changed])
+        return [entered for _, entered in changed]

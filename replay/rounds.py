@@ -1,0 +1,182 @@
+"""Rounds of speculative decoding from a tape: accepted lengths, and the pools of any policy and size.
+
+Recomputed exactly: how long a path each round accepted (from the drafted tokens and the text, not from the recorded flags), and
+for the recorded policy and size every pool, hotness, next pool and what entered. Under another policy or size, and for the
+oracle, whose rehearsals are not on the tape, the original routing of draft nodes is taken as recorded, although a draft with
+other experts would have had other hidden states from the first restricted layer on: `fidelity` is then approximate, and what
+comes out are proxies (overlap with the original top-k, captured router mass). Acceptance under another pool, width, depth or
+precision cannot be replayed: it needs the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from policies.scoring import gates, ranking
+from policies.speculation import POOLS
+from policies.speculation.pool import pool_size, restricted_topk, selections
+from policies.speculation.pools import Pools
+from warehouse.geometry import Geometry
+
+NEEDED = ("requests", "tokens", "passes", "routing", "acceptance", "rounds", "node_routing", "node_scores")
+Key = tuple[int, int, int]  # group, round, layer
+
+
+@dataclass(frozen=True)
+class PoolRounds:
+    """Every round of a replayed pool. members, hotness, wanted, entered: by (group, round, index of the MoE layer).
+
+    overlap_frac: mean share of a draft node's original top-k that the pool's top-k keeps; captured_mass_frac: mean router
+    probability inside the pool; both over (draft node, layer). fidelity: exact, or approximate (see the module).
+    """
+
+    fidelity: str
+    members: dict[Key, NDArray[np.int64]]
+    hotness: dict[Key, NDArray[np.int64]]
+    wanted: dict[Key, NDArray[np.int64]]
+    entered: dict[Key, NDArray[np.int64]]
+    overlap_frac: float
+    captured_mass_frac: float
+
+
+def accepted_lengths(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """request_id, round, n_accepted of every round: the longest drafted path that the text follows.
+
+    tables: requests, tokens, acceptance, rounds. Of `rounds` only the bonus token is read (a request's last token is nobody's
+    input, so `tokens` lacks it).
+    """
+    bonus = {(r, n): b for r, n, b in tables["rounds"].select("request_id", "round", "bonus_token_id").iter_rows()}
+    prompts = dict(tables["requests"].select("request_id", "n_prompt_tokens").iter_rows())
+    texts = dict(tables["tokens"].sort("position").group_by("request_id", maintain_order=True).agg("token_id").iter_rows())
+    nodes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    verified = tables["acceptance"].filter("is_verified").sort("node")
+    for request, number, *node in verified.select("request_id", "round", "node", "parent", "draft_token_id").iter_rows():
+        nodes.setdefault((request, number), []).append((node[0], node[1], node[2]))
+    found = []
+    for (request, number), added in sorted(bonus.items()):
+        if number == 0:
+            root = prompts[request]
+        after = texts[request][root + 1 :]
+        is_last = (request, number + 1) not in bonus
+        if is_last and added is not None:
+            after = [*after, added]
+        n = _followed(nodes.get((request, number), []), after)
+        n += is_last and added is None  # the last output token was an accepted node, and nobody's input
+        found.append((request, number, n))
+        root += n + 1
+    return pl.DataFrame(found, schema=["request_id", "round", "n_accepted"], orient="row")
+
+
+def _followed(nodes: list[tuple[int, int, int]], text: list[int]) -> int:
+    """Depth of the deepest (node, parent, token) reached from the root along `text`."""
+    at, depth = 0, 0
+    for token in text:
+        step = next((node for node, parent, drafted in nodes if parent == at and drafted == token), None)
+        if step is None:
+            break
+        at, depth = step, depth + 1
+    return depth
+
+
+class RoundTape:
+    """A speculative tape's drafts and verifications by group of requests that share a pool, ready to be replayed.
+
+    tables: NEEDED, as Polars frames; settings: the manifest's. Raises ValueError where the tape holds no pools or no scores.
+    """
+
+    def __init__(
+        self,
+        trace_id: str,
+        geometry: Geometry,
+        settings: Mapping[str, Any],
+        score_rule: str | None,
+        score_params: Mapping[str, Any],
+        tables: Mapping[str, pl.DataFrame],
+    ) -> None:
+        missing = [name for name in NEEDED if name not in tables]
+        draft = settings.get("speculation") or {}
+        if missing or draft.get("draft") != "elastic":
+            lacks = f"no {missing[0]}" if missing else "no pools"
+            raise ValueError(f"tape {trace_id} has {lacks}; capture one with --tables tokens,routing,scores --draft elastic")
+        self.geometry, self.rule, self.params = geometry, score_rule, score_params
+        self.pool, self.pool_frac = str(draft["pool"]), float(draft["pool_frac"])
+        self.seed, self.batch = int(settings["seed"]), int(settings["batch_size"])
+        self.tables = tables
+        place = {layer: i for i, layer in enumerate(geometry.moe_layers)}
+        nodes = tables["node_routing"]
+        scored = nodes.with_columns(tables["node_scores"]["scores"])
+        self._prompt = self._counts(tables["routing"].join(self._prefills(), on="pass_id"), "expert_ids", place)
+        self._verified = self._counts(nodes.filter(pl.col("phase") == "verify"), "expert_ids", place)
+        self._drafted: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        drafts = scored.filter(pl.col("phase") == "draft").with_columns(group=pl.col("request_id") // self.batch)
+        for (group, number, layer), part in drafts.group_by("group", "round", "layer", maintain_order=True):
+            own = part.select(pl.coalesce("natural_ids", "expert_ids")).to_series()
+            ids, scores = np.array(own.to_list(), np.int64), np.array(part["scores"].to_list(), np.float64)
+            self._drafted[int(group), int(number), place[int(layer)]] = ids, scores
+
+    def _prefills(self) -> pl.DataFrame:
+        return self.tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id")
+
+    def _counts(self, rows: pl.DataFrame, column: str, place: Mapping[int, int]) -> dict[Key, NDArray[np.int64]]:
+        """(E,) selections by (group, round, layer); prompts count as round 0."""
+        if "round" not in rows.columns:
+            rows = rows.with_columns(round=pl.lit(0))
+        parts = rows.with_columns(group=pl.col("request_id") // self.batch).group_by("group", "round", "layer")
+        return {
+            (int(group), int(number), place[int(layer)]): selections(np.concatenate(ids), self.geometry.n_experts)
+            for group, number, layer, ids in parts.agg(column).iter_rows()
+        }
+
+    def replay(self, pool: str | None = None, pool_frac: float | None = None) -> PoolRounds:
+        """The tape's rounds under a pool policy and size; None: those it was recorded with. Pure."""
+        name, frac = pool or self.pool, self.pool_frac if pool_frac is None else pool_frac
+        if name not in POOLS:
+            raise ValueError(f"unknown pool policy {name!r}; known: {', '.join(POOLS)}")
+        is_recorded = (name, frac) == (self.pool, self.pool_frac) and not POOLS[name].rehearses
+        n_layers, n_experts = len(self.geometry.moe_layers), self.geometry.n_experts
+        nothing = np.zeros(n_experts, np.int64)
+        found = PoolRounds("exact" if is_recorded else "approximate", {}, {}, {}, {}, 0.0, 0.0)
+        totals = np.zeros(3)  # overlap, mass, draft nodes x layers
+        groups = self.tables["rounds"].select(pl.col("request_id") // self.batch, "round").unique().sort("request_id", "round")
+        pools: Pools | None = None
+        for group, number in groups.iter_rows():
+            if number == 0:
+                prompt = np.stack([self._prompt[group, 0, i] for i in range(n_layers)])
+                rng = np.random.default_rng([self.seed, group * self.batch])
+                pools = Pools(POOLS[name](), prompt, pool_size(n_experts, frac), rng)
+            assert pools is not None
+            keys = [(group, number, i) for i in range(n_layers)]
+            drafted = [self._drafted.get(key) for key in keys]
+            hotness = np.stack([nothing if d is None else selections(d[0], n_experts) for d in drafted])
+            if pools.policy.rehearses and hotness.any():
+                pools.rehearsed(hotness)
+            for i, of_layer in enumerate(drafted):
+                if of_layer is not None:
+                    totals += self._proxies(i, pools.members[i], *of_layer)
+            members, wanted = pools.members, pools.wanted(hotness)
+            touched = np.stack([self._verified[key] > 0 for key in keys])
+            entered = pools.verified(wanted, hotness, touched)
+            for i, key in enumerate(keys):
+                found.members[key], found.hotness[key] = members[i], hotness[i]
+                found.wanted[key], found.entered[key] = wanted[i], entered[i]
+        n = max(1.0, totals[2])
+        return PoolRounds(
+            found.fidelity, found.members, found.hotness, found.wanted, found.entered, float(totals[0] / n), float(totals[1] / n)
+        )
+
+    def _proxies(
+        self, index: int, members: NDArray[np.int64], natural: NDArray[np.int64], scores: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Sums over the nodes of a layer: share of the original top-k kept, router mass in the pool, and 1."""
+        assert self.rule is not None
+        values = ranking(scores, self.rule, self.params, self.geometry.moe_layers[index])
+        chosen = restricted_topk(np.where(np.isneginf(values), scores - 1e6, values), members, natural.shape[1])
+        kept = (chosen[:, :, None] == natural[:, None, :]).any(axis=2).sum() / natural.shape[1]
+        dense = gates(scores, self.rule)
+        return np.array([kept, (dense[:, members].sum(axis=1) / dense.sum(axis=1)).sum(), len(scores)])

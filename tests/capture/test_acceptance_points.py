@@ -1,0 +1,82 @@
+"""The study's points: rows fit their table, and the orderings that a drafter must show."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from capture import models
+from capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
+from capture.speculation.settings import DraftSettings
+from capture.speculation.study import PointEffort, Setting, settings_of, study_points
+from policies.matryoshka import MAT
+from policies.speculation.metrics import acceptance_metrics
+from warehouse.tables import TABLES, conform
+
+pytestmark = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return models.load(models.find("embedded"), "cpu")
+
+
+def test_metrics_by_hand():
+    found = acceptance_metrics(np.array([0, 2, 1, 2, 2]), np.array([False, False, False, False, True]), 2, False)
+    assert found["tau_accepted"] == 1.25  # the clipped round does not count
+    assert found["tau_committed"] == 2.25
+    assert (found["alpha_1_marginal"], found["alpha_2_marginal"]) == (0.75, 0.5)
+    assert (found["alpha_1_conditional"], found["alpha_2_conditional"]) == (0.75, pytest.approx(2 / 3))
+    assert math.isclose(sum(v for name, v in found.items() if name.startswith("accepted_")), 1.0)
+    assert set(acceptance_metrics(np.array([1]), np.array([False]), 1, True)) >= {"tree_tau_accepted", "tree_accepted_0"}
+    assert acceptance_metrics(np.array([1]), np.array([True]), 1, False) == {}
+    with pytest.raises(ValueError, match="2 tokens of drafts 1 deep"):
+        acceptance_metrics(np.array([2]), np.array([False]), 1, False)
+
+
+def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
+    effort = PointEffort(n_prompts=3, prompt_tokens=48, new_tokens=24, n_whole=4)
+    runs = [Setting("pool", DraftSettings(bits=0, pool=pool, pool_frac=0.375), batch=3) for pool in ("hotness", "random")]
+    rows = study_points(loaded, (0, 1), effort, runs, (MAT(4, 2),))
+    conform("acceptance_points", pa.Table.from_pylist([{"study": "x", **row} for row in rows]))
+    keys = [tuple(row.get(name) for name in TABLES["acceptance_points"].key) for row in rows]
+    assert len(set(keys)) == len(keys)
+    value = {(row["pool_policy"], row["metric"]): row["value"] for row in rows if row["series"] == "pool"}
+    for metric in ("tau_accepted", "pool_overlap_frac", "captured_mass_frac"):
+        assert value["hotness", metric] > value["random", metric]
+    scheme = {row["scheme"]: row["value"] for row in rows if row["series"] == "bits"}
+    assert scheme["lsb_aug"] > scheme["round_sym"] > scheme["trunc_sym"]
+
+
+def test_the_default_settings_are_distinct():
+    assert len(set(settings_of())) == len(settings_of())
+
+
+@pytest.mark.parametrize("ordering", ACCEPTANCE_ORDERINGS, ids=lambda ordering: ordering.assertion)
+def test_one_seed_of_little_text_keeps_the_margin(loaded, ordering):
+    assert ordering.holds(ordering.ratio(Lab(loaded, 0, Effort(n_whole=4))))
+
+
+@pytest.mark.slow
+def test_all_seeds_keep_the_margins(loaded):
+    rows = orderings(loaded, range(4), Effort(n_whole=40), of=ACCEPTANCE_ORDERINGS)
+    assert [row["holds"] for row in rows] == [True] * len(ACCEPTANCE_ORDERINGS)
+
+
+@pytest.mark.slow
+def test_every_seed_accepts_more_with_hotness_than_with_a_random_pool(loaded):
+    effort = PointEffort(n_prompts=8, new_tokens=32, n_whole=8)
+    runs = [
+        Setting("pool", DraftSettings(bits=0, pool=pool, pool_frac=frac))
+        for frac in (0.25, 0.5)
+        for pool in ("hotness", "random")
+    ]
+    for seed in range(4):
+        rows = study_points(loaded, (seed,), effort, runs, ())
+        tau = {(row["pool_policy"], row["pool_frac"]): row["value"] for row in rows if row["metric"] == "tau_accepted"}
+        assert all(tau["hotness", frac] > tau["random", frac] for frac in (0.25, 0.5)), seed

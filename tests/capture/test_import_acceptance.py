@@ -1,0 +1,102 @@
+"""vLLM's per-request speculative metrics become rounds; what does not add up is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from capture.importers.acceptance import import_acceptance
+from flows.speculation import metrics_of
+from warehouse.tape import Store
+
+# The example of vLLM's pull request 48915, in its two forms.
+SUMMARY = {
+    "model": "m",
+    "choices": [],
+    "usage": {"prompt_tokens": 12, "completion_tokens": 53},
+    "metrics": {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1.2325581395348837,
+            "draft_acceptance_rate": 0.07751937984496124,
+            "acceptance_histogram": [39, 1, 0, 3],
+            "num_spec_steps": 43,
+            "num_accepted_draft_tokens": 10,
+            "num_draft_tokens": 129,
+            "num_spec_tokens": 3,
+        }
+    },
+}
+DETAILED = copy.deepcopy(SUMMARY)
+DETAILED["metrics"]["speculative_decoding"] |= {
+    "per_step_accepted": [3, *[0] * 39, 1, 3, 3],
+    "per_step_drafted": [3] * 43,
+}
+
+
+def imported(tmp_path, text):
+    file = tmp_path / "responses.jsonl"
+    file.write_text(text)
+    store = Store(str(tmp_path / "tape"))
+    return store.open(import_acceptance(file, store))
+
+
+@pytest.mark.parametrize("body", [SUMMARY, DETAILED], ids=["summary", "detailed"])
+def test_the_engines_own_means_come_out(tmp_path, body):
+    found = metrics_of(imported(tmp_path, json.dumps(body)))
+    stats = body["metrics"]["speculative_decoding"]
+    assert found["tau_committed"] == pytest.approx(stats["mean_acceptance_length"])
+    assert [found[f"accepted_{j}"] * 43 for j in range(4)] == pytest.approx(stats["acceptance_histogram"])
+    assert found["alpha_1_marginal"] == pytest.approx(4 / 43)
+    assert found["alpha_2_conditional"] == pytest.approx(3 / 4)
+
+
+def test_order_is_kept_or_said_to_be_unknown(tmp_path):
+    tape = imported(tmp_path, json.dumps(DETAILED))
+    assert tape.read("rounds")["n_accepted"].to_list() == DETAILED["metrics"]["speculative_decoding"]["per_step_accepted"]
+    assert tape.manifest.flags == {}
+    assert imported(tmp_path, json.dumps(SUMMARY)).manifest.flags["rounds_unordered"] == {"requests": 1, "of": 1}
+
+
+def test_lists_lines_and_chunks_of_a_stream(tmp_path):
+    lines = "\n".join(json.dumps(b) for b in ({"data": SUMMARY}, {"choices": []}, DETAILED))
+    as_list = json.dumps([SUMMARY, DETAILED])
+    for text in (lines, as_list, json.dumps(SUMMARY, indent=1)):
+        tape = imported(tmp_path, text)
+        n = tape.manifest.rows["requests"]
+        assert n == (1 if "\n " in text else 2)
+        assert tape.read("requests")["n_output_tokens"].to_list() == [53] * n
+
+
+def changed(**values):
+    body = copy.deepcopy(DETAILED)
+    body["metrics"]["speculative_decoding"] |= values
+    return json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "in place of an object"),
+        (json.dumps({"usage": {}}), "per-request-spec-decode-metrics"),
+        (changed(num_spec_steps=44), "response 1.*num_spec_steps says 44"),
+        (changed(num_accepted_draft_tokens=11), "num_accepted_draft_tokens says 11"),
+        (changed(per_step_drafted=[3]), "length of per_step_drafted"),
+        (changed(per_step_drafted=[2] * 43), "more tokens than were drafted"),
+        (changed(num_spec_tokens="3"), "num_spec_tokens is '3'"),
+        (json.dumps(SUMMARY | {"usage": {}}), "usage.prompt_tokens is None"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line_and_leave_nothing(tmp_path, text, words):
+    with pytest.raises(ValueError, match=words) as error:
+        imported(tmp_path, text)
+    assert "\n" not in str(error.value)
+    assert Store(str(tmp_path / "tape")).trace_ids() == []
+
+
+def test_drafts_shorter_than_stated_are_flagged(tmp_path):
+    body = copy.deepcopy(SUMMARY)
+    body["metrics"]["speculative_decoding"]["num_draft_tokens"] = 120
+    assert "drafts_shorter_than_stated" in imported(tmp_path, json.dumps(body)).manifest.flags

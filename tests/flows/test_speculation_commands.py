@@ -1,0 +1,78 @@
+"""Speculative decoding from the command line: a tape, its metrics, its pools replayed, an ordinary replay of it, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from capture import models
+from flows.speculation import replay_points
+from warehouse.tables import TABLES
+from warehouse.tape import Store
+
+needs_embedded = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+CAPTURE = ("capture", "--model", "embedded", "--dataset", "math", "--max-requests", "2", "--max-new-tokens", "16")
+
+
+@needs_embedded
+def test_a_tape_its_metrics_its_pools_and_an_ordinary_replay(tokentape: Cli, tmp_path: Path) -> None:
+    tables = "requests,tokens,routing,scores,acceptance,rounds"
+    done = tokentape(*CAPTURE, "--tables", tables, "--draft", "elastic", "--pool-frac", "0.25", "--draft-bits", "0")
+    assert done.code == 0, done.err
+    trace_id = done.out.strip()
+    tape = Store(str(tmp_path / "tape")).open(trace_id)
+    assert tape.manifest.settings["speculation"]["pool_frac"] == 0.25
+    shown = tokentape("acceptance", trace_id)
+    assert "tau_accepted" in shown.out
+    assert "alpha_1_conditional" in shown.out
+    assert "pools, exact" in shown.out
+    assert "pools, approximate" in tokentape("acceptance", trace_id, "--pool", "lru", "--pool-frac", "0.5").out
+    replayed = tokentape("replay", trace_id, "--policy", "lru", "--capacity", "50%", "--scope", "global")
+    assert replayed.code == 0, replayed.err
+    assert tokentape("load").code == 0
+    asked = "select n_tokens from traces"
+    assert json.loads(tokentape("sql", asked, "--format", "json").out)[0]["n_tokens"] == tape.manifest.rows["tokens"]
+    rows = replay_points(tape, ("hotness", "random"), (0.25, 0.5))
+    assert {row["fidelity"] for row in rows} == {"exact", "approximate"}
+    assert {*rows[0], "study"} == set(TABLES["acceptance_points"].columns)
+
+
+def test_imported_responses_have_metrics_and_no_pools(tokentape: Cli, tmp_path: Path) -> None:
+    stats = {"acceptance_histogram": [1, 2], "num_spec_steps": 3, "num_accepted_draft_tokens": 2, "num_draft_tokens": 3}
+    body = {
+        "usage": {"prompt_tokens": 4, "completion_tokens": 5},
+        "metrics": {"speculative_decoding": stats | {"num_spec_tokens": 1}},
+    }
+    file = tmp_path / "responses.json"
+    file.write_text(json.dumps(body))
+    done = tokentape("import", "acceptance", str(file))
+    assert done.code == 0, done.err
+    assert "rounds_unordered" in done.err
+    shown = tokentape("acceptance", done.out.strip())
+    assert "0.6667" in shown.out
+    refused = tokentape("acceptance", done.out.strip(), "--pool", "lru")
+    assert refused.code == 2
+    assert "capture one with" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--draft", "elastik"), "did you mean 'elastic'"),
+        (("--draft", "elastic", "--pool", "hot"), "known: hotness"),
+        (("--tables", "rounds"), "name a drafter"),
+        (("--draft", "ngram", "--draft-width", "2"), "one chain"),
+        (("--draft", "elastic", "--teacher-forced"), "does not go with --draft"),
+        (("--draft", "model:./nothing-here"), "nothing-here"),
+    ],
+)
+def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = tokentape(*CAPTURE, *arguments)
+    assert done.code == 2
+    assert words in done.err.splitlines()[-1]
+    assert not (tmp_path / "tape").exists()

@@ -1,0 +1,114 @@
+"""A speculative tape replayed: what was recorded comes out again exactly; other pools as the proxies say."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("torch")
+
+from capture import models
+from capture.run import CaptureSettings, capture
+from capture.speculation.settings import DraftSettings
+from policies.speculation import POOLS
+from replay.rounds import RoundTape, accepted_lengths
+from warehouse.tape import Store
+
+pytestmark = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """recorded(temperature=..., **draft) -> tape and its tables."""
+    store = Store(str(tmp_path_factory.mktemp("tapes")))
+
+    def record(temperature=0.0, batch=2, **draft):
+        lengths = {"max_requests": 3, "max_prompt_tokens": 48, "max_new_tokens": 20}
+        settings = CaptureSettings(
+            "embedded", "math", **lengths, batch_size=batch, temperature=temperature, seed=3, speculation=DraftSettings(**draft)
+        )
+        tape = store.open(capture(settings, store))
+        return tape, {name: tape.read(name) for name in tape.manifest.tables}
+
+    return record
+
+
+def opened(tape, tables):
+    m = tape.manifest
+    return RoundTape(tape.trace_id, tape.geometry, m.settings, m.score_rule, m.score_params, tables)
+
+
+DRAFTS = [
+    {},
+    {"width": 3, "verify_nodes": 5, "pool_frac": 0.3},
+    {"temperature": 1.0},
+    {"temperature": 1.2, "width": 3, "pool": "lru"},
+    {"draft": "quant", "depth": 3},
+    {"draft": "ngram", "temperature": 0.7},
+]
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=str)
+def test_accepted_lengths_come_out_again(recorded, draft):
+    _, tables = recorded(**draft)
+    ours = accepted_lengths(tables)
+    theirs = tables["rounds"].unique(["request_id", "round"]).sort("request_id", "round")
+    assert ours["n_accepted"].to_list() == theirs["n_accepted"].to_list()
+    blind = {**tables, "acceptance": tables["acceptance"].with_columns(is_accepted=pl.lit(False))}
+    assert accepted_lengths(blind).equals(ours)  # the flags are not what it reads
+
+
+def test_an_accepted_token_changed_on_the_tape_is_noticed(recorded):
+    _, tables = recorded()
+    changed = tables["acceptance"].with_columns(draft_token_id=pl.col("draft_token_id") + 1)
+    ours = accepted_lengths({**tables, "acceptance": changed})
+    assert ours["n_accepted"].sum() < tables["rounds"].unique(["request_id", "round"])["n_accepted"].sum()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_recorded_pools_come_out_again(recorded, pool):
+    tape, tables = recorded(pool=pool, pool_frac=0.3, width=2)
+    found = opened(tape, tables).replay()
+    assert found.fidelity == ("approximate" if pool == "oracle" else "exact")
+    if pool == "oracle":
+        return  # its rehearsals are not on the tape
+    layers = tape.geometry.moe_layers
+    for row in tables["rounds"].iter_rows(named=True):
+        key = (row["request_id"] // 2, row["round"], layers.index(row["layer"]))
+        assert found.members[key].tolist() == row["pool"]
+        assert found.hotness[key].tolist() == row["hotness"]
+        assert found.wanted[key].tolist() == row["next_pool"]
+        assert found.entered[key].tolist() == row["entered"]
+
+
+def test_proxies_grow_with_the_pool_and_know_the_whole(recorded):
+    replay = opened(*recorded(pool_frac=0.5)).replay
+    found = [replay(pool_frac=frac) for frac in (0.25, 0.5, 0.75, 1.0)]
+    assert [f.fidelity for f in found] == ["approximate", "exact", "approximate", "approximate"]
+    for name in ("overlap_frac", "captured_mass_frac"):
+        values = [getattr(f, name) for f in found]
+        assert values == sorted(values)
+        assert values[-1] == pytest.approx(1.0)
+
+
+def test_a_hotness_pool_captures_more_than_a_random_one_and_the_oracle_most(recorded):
+    replay = opened(*recorded(pool_frac=0.5)).replay
+    mass = {pool: replay(pool, 0.375).captured_mass_frac for pool in ("random", "hotness", "oracle")}
+    assert mass["random"] < mass["hotness"] <= mass["oracle"]
+
+
+def test_a_tape_without_pools_is_refused_in_one_line(recorded):
+    with pytest.raises(ValueError, match="no pools; capture one") as error:
+        opened(*recorded(draft="quant", depth=3))
+    assert "\n" not in str(error.value)
+
+
+def test_the_proxy_of_another_pool_is_near_the_live_one(recorded):
+    """The approximation, measured: what a live run with the other pool saw."""
+    from_half = opened(*recorded(pool_frac=0.5, bits=0)).replay(pool_frac=0.25)
+    live = opened(*recorded(pool_frac=0.25, bits=0)).replay()
+    assert abs(from_half.overlap_frac - live.overlap_frac) < 0.06
+    assert np.isclose(from_half.captured_mass_frac, live.captured_mass_frac, atol=0.06)
