@@ -142,8 +142,8 @@ def _lsb_aug(q: Quantised, k: int) -> Array:
 
 
 def _round_sym(q: Quantised, k: int) -> Array:
-    """Codes rounded, not cut, to the low width: the slice is no longer a part of the code."""
-    rounded = namespace(q.codes).round(cast(q.codes, "float32") * 2.0**-k)
+    """Codes rounded, not cut, to the low width, halves up as an adder does: the slice is no longer a part of the code."""
+    rounded = namespace(q.codes).floor(cast(q.codes, "float32") * 2.0**-k + 0.5)
     return scaled(q, _clipped(rounded, q.bits - k), None, 2**k)
 
 

@@ -23,7 +23,7 @@ from warehouse import models
 from warehouse.counts import decode_params, total_params
 from warehouse.load import claims
 
-__all__ = ["HONESTY", "answers"]
+__all__ = ["HONESTY", "answers", "row"]
 
 MODES = {"paper_law": "paper", "physical": "physical"}  # of a hit model
 STATISTICS: dict[str, Callable[[Floats], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
@@ -74,7 +74,7 @@ def answers(
     assumed: Mapping[str, Sequence[Ratios]],
 ) -> list[dict[str, Any]]:
     """Rows of table `answers`. By hit model: Table 3's points in order, and ratios under every assumption."""
-    stated = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
+    stated = {claim["claim_id"]: claim for claim in claims().to_pylist() if claim["paper"] == PAPER}
     rows = [*_inputs(study, table, stated)]
     for hit_model, mode in MODES.items():
         rows += _of_table(table, found[hit_model], mode, f"hit model {hit_model}, fit {study.headline}")
@@ -85,7 +85,8 @@ def answers(
     return rows
 
 
-def _row(claim_id: str, value: float, how: str, mode: str = "paper", ends: tuple[float, float] | None = None) -> dict[str, Any]:
+def row(claim_id: str, value: float, how: str, mode: str = "paper", ends: tuple[float, float] | None = None) -> dict[str, Any]:
+    """A row of table `answers`; ends: of its band."""
     low, high = ends or (None, None)
     return {"claim_id": claim_id, "study": NAME, "mode": mode, "value": value, "low": low, "high": high, "how": how}
 
@@ -97,7 +98,7 @@ def _of_table(table: Sequence[Cell], found: Outcome, mode: str, how: str) -> Ite
             (cell.sd_claim, found.phi_sd, cell.phi_sd, cell.role_sd),
         ):
             kept = "predicted, the published value is withheld" if value is None else f"role {role}"
-            yield _row(claim_id, float(values[i]), f"{how}; {kept}", mode)
+            yield row(claim_id, float(values[i]), f"{how}; {kept}", mode)
 
 
 def _summary(claim: Mapping[str, Any], table: Sequence[Cell], found: Outcome, mode: str) -> Iterator[dict[str, Any]]:
@@ -111,7 +112,7 @@ def _summary(claim: Mapping[str, Any], table: Sequence[Cell], found: Outcome, mo
         how = f"{values.size} pairs; withheld rows predicted"
     else:
         return
-    yield _row(claim["claim_id"], float(STATISTICS[claim["statistic"]](values)), how, mode)
+    yield row(claim["claim_id"], float(STATISTICS[claim["statistic"]](values)), how, mode)
 
 
 def _of_ratios(study: Settings, claim: Mapping[str, Any], assumed: Sequence[Ratios], mode: str) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _of_ratios(study: Settings, claim: Mapping[str, Any], assumed: Sequence[Rati
     headline = next(ratios for ratios in assumed if is_headline(study, ratios.near) and ratios.end == "value")
     of_all = [float(statistic(pick(ratios))) for ratios in assumed]
     how = f"{pick(headline).size} rows of MT-Bench alone, {headline.assumed}; band over {len(of_all)} assumptions"
-    return _row(claim["claim_id"], float(statistic(pick(headline))), how, mode, (min(of_all), max(of_all)))
+    return row(claim["claim_id"], float(statistic(pick(headline))), how, mode, (min(of_all), max(of_all)))
 
 
 def _inputs(study: Settings, table: Sequence[Cell], stated: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -128,20 +129,20 @@ def _inputs(study: Settings, table: Sequence[Cell], stated: Mapping[str, Mapping
     for claim_id, claim in stated.items():
         metric = claim["metric"]
         if metric == "alpha" and claim["location"] == TABLE:
-            yield _row(claim_id, claim["value"], "an input: the row reads it")
+            yield row(claim_id, claim["value"], "an input: the row reads it")
         elif metric == "sequence_length":
-            yield _row(claim_id, CONTEXT_TOKENS, "an input: tokens of a sequence")
+            yield row(claim_id, CONTEXT_TOKENS, "an input: tokens of a sequence")
         elif metric in OF_MODEL:
             model = models.load(claim["model"])
-            yield _row(claim_id, float(OF_MODEL[metric](model)), "counted from the model's geometry")
+            yield row(claim_id, float(OF_MODEL[metric](model)), "counted from the model's geometry")
         elif metric in OF_MACHINE:
             gb = next((gb for gb in study.machines if f"{gb}GB" in claim["setting"]), max(study.machines))
             value = OF_MACHINE[metric](load_hardware(study.machines[gb]))
             if value is not None:
-                yield _row(claim_id, float(value), f"from the file of {study.machines[gb]}")
+                yield row(claim_id, float(value), f"from the file of {study.machines[gb]}")
         elif metric in ALPHAS:
             alphas = np.array([cell.alpha for cell in table if cell.scheme == ALPHAS[metric]])
-            yield _row(claim_id, float(STATISTICS[claim["statistic"]](alphas)), "over the rows of Table 3, inputs")
+            yield row(claim_id, float(STATISTICS[claim["statistic"]](alphas)), "over the rows of Table 3, inputs")
         elif "xpu-" in claim_id and metric.startswith(("pim_", "logicpim_", "nmp_")):
             yield from _of_baseline(claim)
 
@@ -162,7 +163,7 @@ def _of_baseline(claim: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         value = _value(tier.n_channels) or 0.0
     else:
         value = tier.capacity_bytes.value / GIB
-    yield _row(claim["claim_id"], float(value), f"from the file of {name}")
+    yield row(claim["claim_id"], float(value), f"from the file of {name}")
 
 
 def _value(number: Any, unit: float = 1.0) -> float | None:

@@ -86,6 +86,23 @@ class Tapes(_Part):
     warm_steps: int
 
 
+class Live(_Part):
+    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes; gain_at: share of a pool."""
+
+    model: str
+    dataset: str
+    seeds: tuple[int, ...]
+    prompts: int
+    prompt: int
+    output: int
+    whole_windows: int
+    pool_fracs: tuple[float, ...]
+    batches: tuple[int, ...]
+    gain_at: float
+    recorded: tuple[str, ...]
+    recorded_requests: int
+
+
 class Settings(_Part):
     """study.toml. bars: of table elastic_checks, least and most."""
 
@@ -99,6 +116,7 @@ class Settings(_Part):
     sweeps: Sweeps
     platforms: Platforms
     tapes: Tapes
+    live: Live
     bars: dict[str, tuple[float, float]]
 
     def load_fits(self) -> dict[str, ElasticFit]:

@@ -1,27 +1,30 @@
-"""The ELMoE-3D study: Table 3 under every fit and hit law, sweeps past it, baselines, energy, and what tapes say.
+"""The ELMoE-3D study: Table 3 under every fit and hit law, sweeps past it, baselines, energy; what tapes and a live model say.
 
 Constants are read from hw/fits/elmoe3d-*.toml (`tokentape calibrate elmoe3d`); nothing is fitted here but the refits that tell
-what a fit without some rows would have predicted. Everything but the tapes is closed form: seconds.
+what a fit without some rows would have predicted. Closed forms and tapes take seconds; the live model, minutes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flows.console import note
-from flows.systems.elmoe3d import tapes
+from flows.systems.elmoe3d import live, tapes
 from flows.systems.elmoe3d.answers import HONESTY, MODES, answers
+from flows.systems.elmoe3d.live_answers import live_answers
 from flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
 from flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
 from flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
 from flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
+from flows.workers import each, pool_of
 from hw.elastic_constants import ElasticFit
 from replay.elastic.cells import Cell, Setup, cells
 from replay.elastic.points import as_points
 from replay.elastic.timing import evaluate
 from warehouse.load import claims
-from warehouse.results import write_rows
+from warehouse.results import read_rows, write_rows
 from warehouse.tape import Store
 
 __all__ = ["run", "settings"]
@@ -36,24 +39,38 @@ def run(
     workers: int | None = None,
     say: Callable[[str], None] = note,
 ) -> list[dict[str, Any]]:
-    """Writes the study's rows and answers, and returns the answers. runner, workers: not needed, all of it is quick.
+    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
 
+    The closed forms are written first. A job inside the live model is one file: an interrupted study goes on where it stopped.
     say: told the errors against the paper and what to know before trusting them.
     """
     study = chosen or settings()
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
-    headline = fits[study.headline]
-    progress(0, 2, "closed forms")
+    inside = live.jobs(study)
+    total = len(inside) + 2
+    progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
-    progress(1, 2, "tapes")
-    made |= _from_tapes(store, study, setup, headline, made["elastic_points"])
+    _write(store, made)
+    for line in summary(study, made["elastic_checks"]):
+        say(line)
+    for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
+        progress(n_done + 1, total, str(job))
+    progress(total - 1, total, "tapes")
+    made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
+    made["answers"] += live_answers(study, read_rows(store, live.POINTS))
+    _write(store, made)
+    progress(total, total, "done")
+    return made["answers"]
+
+
+def _live(uri: str, study: Settings, job: live.Job) -> None:
+    live.run_job(Store(uri), study, job)
+
+
+def _write(store: Store, made: Rows) -> None:
     for name, of in made.items():
         if of:
             write_rows(store, name, of, of=NAME)
-    for line in summary(study, made["elastic_checks"]):
-        say(line)
-    progress(2, 2, "done")
-    return made["answers"]
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticFit]) -> Rows:
