@@ -1,0 +1,192 @@
+"""Time and energy of one decode step, from bytes and multiply-adds. Source: Kelle section 8, completed by assumptions.
+
+    seconds = comb(weights: DRAM, array, SRAM) + comb(KV: DRAM, on-chip memory, array)      comb(v) = max(v) + s (sum(v) - max(v))
+    joules  = DRAM + weight SRAM + on-chip KV + refresh + array + leakage
+
+s is the serial share of the knobs. Weights are 8 bits, activations and KV 16. Not counted: the prompt (prefill.py), activations'
+traffic, sliding windows (Mistral's cache counts as any other), and the time of refresh, which the paper hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.kelle_knobs import Knobs
+from replay.kelle.systems import Chip, System
+from warehouse.geometry import Geometry
+
+Floats = NDArray[np.float64]
+KV_BYTES = 2  # of an element of K, V or a layer input
+KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
+FULL_BATCH = 16  # from which on weights reach the DRAM's full bandwidth (assumed)
+TRANSIENT_FRAC = 0.45  # of the activations' refresh that is left under Kelle's scheduler (assumed: life is .25 to .67 as long)
+MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch of requests. budget_tokens: kept per request where the system evicts; None: all."""
+
+    n_context_tokens: int
+    n_decode_tokens: int
+    batch: int = 16
+    budget_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+    @property
+    def n_tokens(self) -> int:
+        """Length of a request at its end."""
+        return self.n_context_tokens + self.n_decode_tokens
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """How a step is counted where the paper and physics differ.
+
+    true_gqa: KV of the model's own KV heads, else of as many as query heads. eval_point: final, the longest step, or mean, over
+    the decode. charges_recompute: recomputation reads layer inputs and occupies the array, else KV reads vanish. must_fit_dram:
+    what does not fit has no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again
+    (assumed; without it the paper's energies are missed).
+    """
+
+    true_gqa: bool = False
+    eval_point: str = "final"
+    charges_recompute: bool = False
+    must_fit_dram: bool = False
+    streamed_bypasses_edram: bool = True
+
+    def __post_init__(self) -> None:
+        if self.eval_point not in ("final", "mean"):
+            raise ValueError(f"eval_point is {self.eval_point!r}; choose final or mean")
+
+    def lengths(self, work: Work) -> Floats:
+        """(n,) lengths of a request that a step is evaluated at."""
+        if self.eval_point == "final":
+            return np.array([work.n_tokens], np.float64)
+        return np.linspace(work.n_context_tokens, work.n_tokens, MEAN_POINTS)
+
+
+PAPER = Accounting()
+PHYSICAL = Accounting(true_gqa=True, eval_point="mean", charges_recompute=True, must_fit_dram=True)
+MODES = {"paper": PAPER, "physical": PHYSICAL}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decode step of the batch. joules: by part; kv_read_bytes: from the chip or DRAM, kv_dram_bytes of them from DRAM."""
+
+    seconds: float
+    joules: dict[str, float]
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_dram_bytes: float
+    macs: float
+    overflow_bytes: float
+    is_feasible: bool
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def energy_j(self) -> float:
+        """Of all parts."""
+        return sum(self.joules.values())
+
+
+def kv_width(geometry: Geometry, accounting: Accounting) -> int:
+    """Elements of K, or of V, of a token in a layer. Raises ValueError for a model with latent attention or experts."""
+    if geometry.kv_lora_rank or geometry.n_experts:
+        raise ValueError(f"{geometry.architecture}: Kelle's cost model is of dense models with separate K and V; choose one")
+    return geometry.head_dim * (geometry.n_kv_heads if accounting.true_gqa else geometry.n_heads)
+
+
+def kv_bytes_per_token(geometry: Geometry, accounting: Accounting) -> int:
+    """K and V of a token, all layers."""
+    return geometry.n_layers * 2 * kv_width(geometry, accounting) * KV_BYTES
+
+
+def serial(times: tuple[Floats | float, ...], serial_frac: float) -> Floats:
+    """Seconds of transfers and work that run side by side, `serial_frac` of the shorter ones after the longest."""
+    stacked = np.stack(np.broadcast_arrays(*times))
+    longest = stacked.max(axis=0)
+    return np.asarray(longest + serial_frac * (stacked.sum(axis=0) - longest))
+
+
+def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, accounting: Accounting = PAPER) -> Step:
+    """One decode step of a dense model. Raises ValueError for a model that is not one."""
+    chip, notes = system.chip, list[str]()
+    width, weight_bytes = kv_width(geometry, accounting), float(geometry.non_expert_params)
+    lengths = accounting.lengths(work)
+    budget = float(work.budget_tokens) if system.evicts and work.budget_tokens else np.inf
+    vectors = work.batch * np.minimum(lengths, budget) * geometry.n_layers  # tokens x layers whose K and V are kept
+    kept_bytes = vectors * 2 * width * KV_BYTES
+    share = knobs.recomputed_frac if system.recomputes else 0.0
+    if accounting.charges_recompute and share and geometry.hidden >= 2 * width:
+        notes.append(f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {2 * width}")
+        share = 0.0
+    charged = share * vectors if accounting.charges_recompute else np.zeros_like(vectors)
+    recompute_macs = charged * 2 * geometry.hidden * width
+    read_bytes = kept_bytes * (1.0 - share) + charged * geometry.hidden * KV_BYTES
+    dram_bytes = np.maximum(0.0, read_bytes - chip.kv_bytes)
+    weight_frac = 1.0 if work.batch >= FULL_BATCH else knobs.weight_dram_frac
+    serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.schedules else 1.0)
+    weight_macs = weight_bytes * work.batch
+    attention_s = kept_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
+    of_weights = (
+        weight_bytes / (chip.dram_bytes_per_s * weight_frac),
+        weight_macs / chip.macs_per_s,
+        weight_bytes / chip.weight_bytes_per_s,
+    )
+    of_kv = (
+        dram_bytes / chip.dram_bytes_per_s,
+        read_bytes / chip.kv_bytes_per_s,
+        attention_s + recompute_macs / chip.macs_per_s,
+    )
+    seconds = serial(of_weights, serial_frac) + serial(of_kv, serial_frac)
+    joules = {
+        "dram_j": chip.dram_j_per_byte * (weight_bytes / weight_frac + dram_bytes),
+        "weight_sram_j": chip.weight_j_per_byte * 2 * weight_bytes,
+        "kv_j": chip.kv_j_per_byte * _on_chip_bytes(chip, read_bytes, dram_bytes, accounting),
+        "refresh_j": refresh_w(chip, kept_bytes, system.schedules) * seconds,
+        "array_j": chip.static_w * seconds,
+        "leakage_j": chip.leakage_w * seconds,
+    }
+    overflow_bytes = max(0.0, weight_bytes + _peak_bytes(geometry, work, budget, accounting) - chip.dram_bytes)
+    if overflow_bytes:
+        notes.append(f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds")
+    return Step(
+        seconds=float(seconds.mean()),
+        joules={part: float(np.mean(joule)) for part, joule in joules.items()},
+        weight_bytes=weight_bytes,
+        kv_read_bytes=float(read_bytes.mean()),
+        kv_dram_bytes=float(dram_bytes.mean()),
+        macs=float(np.mean(weight_macs + kept_bytes / KV_BYTES)),
+        overflow_bytes=overflow_bytes,
+        is_feasible=not (accounting.must_fit_dram and overflow_bytes),
+        notes=tuple(notes),
+    )
+
+
+def _on_chip_bytes(chip: Chip, read_bytes: Floats, dram_bytes: Floats, accounting: Accounting) -> Floats:
+    """Bytes in and out of the KV memory: SRAM takes in what streams from DRAM; eDRAM serves only what it holds."""
+    if chip.is_edram and accounting.streamed_bypasses_edram:
+        return np.minimum(read_bytes, chip.kv_bytes)
+    return read_bytes + dram_bytes
+
+
+def refresh_w(chip: Chip, kept_bytes: Any, schedules: bool) -> Any:
+    """Watts of refreshing the occupied KV rows and the activations; 0 for SRAM."""
+    transient = (TRANSIENT_FRAC if schedules else 1.0) * chip.activation_bytes
+    return chip.refresh_j_per_byte * (np.minimum(kept_bytes, chip.kv_bytes) + transient) / chip.refresh_interval_s
+
+
+def _peak_bytes(geometry: Geometry, work: Work, budget: float, accounting: Accounting) -> float:
+    """KV of the longest step."""
+    return work.batch * min(work.n_tokens, budget) * kv_bytes_per_token(geometry, accounting)
