@@ -1,13 +1,13 @@
 """Fits the four knobs of Kelle's cost model to the claims of role `calibrate`: bounded least squares on ln(ours / published).
 
-Without any knob fitted, transfers are serial but for Kelle's, weights reach the DRAM's full bandwidth, and the recomputed share is
-the one at which the paper's two latencies balance. Pure: the claims are passed in.
+Without any knob fitted, transfers are serial but for Kelle's, weights reach the DRAM's full bandwidth, and the recomputed share
+balances the paper's two latencies. Pure: the claims are passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,3 @@ def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> KelleFit:
 def _with(steps: Steps, values: Floats) -> Steps:
     knobs = Knobs(**dict(zip(BOUNDS, values.tolist(), strict=True)))
     return replace(steps, knobs=knobs, _made={})
-
-
-def knob_values(knobs: Knobs) -> tuple[float, ...]:
-    """In the order of BOUNDS."""
-    return astuple(knobs)

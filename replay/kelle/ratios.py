@@ -84,7 +84,7 @@ class Steps:
     def value(self, ratio: Ratio) -> tuple[float, int]:
         """Our value, and how many cells it is the arithmetic mean of; NaN and 0 where none fits."""
         if ratio.model and ratio.workload:
-            cells = [(ratio.model, replace(self.workloads[ratio.workload], **ratio.changed))]  # type: ignore[arg-type]
+            cells = [(ratio.model, replace(self.workloads[ratio.workload], **ratio.changed))]
         else:
             cells = [(model, work) for model in self.geometries for work in self.workloads.values()]
         gains = np.array([self.gain(ratio.metric, model, ratio.ours, ratio.over, work) for model, work in cells])

@@ -23,7 +23,6 @@ Floats = NDArray[np.float64]
 KV_BYTES = 2  # of an element of K, V or a layer input
 KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
 FULL_BATCH = 16  # from which on weights reach the DRAM's full bandwidth (assumed)
-TRANSIENT_FRAC = 0.45  # of the activations' refresh that is left under Kelle's scheduler (assumed: life is .25 to .67 as long)
 MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
 
 
@@ -55,7 +54,8 @@ class Accounting:
     true_gqa: KV of the model's own KV heads, else of as many as query heads. eval_point: final, the longest step, or mean, over
     the decode. charges_recompute: recomputation reads layer inputs and occupies the array, else KV reads vanish. must_fit_dram:
     what does not fit has no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again
-    (assumed; without it the paper's energies are missed).
+    (assumed; without it the paper's energies are missed). activations_at_retention: they refresh at the retention time, else as
+    rarely as KV.
     """
 
     true_gqa: bool = False
@@ -63,6 +63,7 @@ class Accounting:
     charges_recompute: bool = False
     must_fit_dram: bool = False
     streamed_bypasses_edram: bool = True
+    activations_at_retention: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_point not in ("final", "mean"):
@@ -136,7 +137,7 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
     read_bytes = kept_bytes * (1.0 - share) + charged * geometry.hidden * KV_BYTES
     dram_bytes = np.maximum(0.0, read_bytes - chip.kv_bytes)
     weight_frac = 1.0 if work.batch >= FULL_BATCH else knobs.weight_dram_frac
-    serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.schedules else 1.0)
+    serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.overlaps else 1.0)
     weight_macs = weight_bytes * work.batch
     attention_s = kept_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
     of_weights = (
@@ -154,7 +155,7 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
         "dram_j": chip.dram_j_per_byte * (weight_bytes / weight_frac + dram_bytes),
         "weight_sram_j": chip.weight_j_per_byte * 2 * weight_bytes,
         "kv_j": chip.kv_j_per_byte * _on_chip_bytes(chip, read_bytes, dram_bytes, accounting),
-        "refresh_j": refresh_w(chip, kept_bytes, system.schedules) * seconds,
+        "refresh_j": refresh_w(system, kept_bytes, accounting) * seconds,
         "array_j": chip.static_w * seconds,
         "leakage_j": chip.leakage_w * seconds,
     }
@@ -181,10 +182,12 @@ def _on_chip_bytes(chip: Chip, read_bytes: Floats, dram_bytes: Floats, accountin
     return read_bytes + dram_bytes
 
 
-def refresh_w(chip: Chip, kept_bytes: Any, schedules: bool) -> Any:
+def refresh_w(system: System, kept_bytes: Any, accounting: Accounting = PAPER) -> Any:
     """Watts of refreshing the occupied KV rows and the activations; 0 for SRAM."""
-    transient = (TRANSIENT_FRAC if schedules else 1.0) * chip.activation_bytes
-    return chip.refresh_j_per_byte * (np.minimum(kept_bytes, chip.kv_bytes) + transient) / chip.refresh_interval_s
+    chip = system.chip
+    activation_interval_s = chip.activation_interval_s if accounting.activations_at_retention else chip.refresh_interval_s
+    of_kv = np.minimum(kept_bytes, chip.kv_bytes) / chip.refresh_interval_s
+    return chip.refresh_j_per_byte * (of_kv + system.transient_frac * chip.activation_bytes / activation_interval_s)
 
 
 def _peak_bytes(geometry: Geometry, work: Work, budget: float, accounting: Accounting) -> float:

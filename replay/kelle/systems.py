@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isqrt
 
 from hw.sourced import BadSpec
-from hw.spec import HardwareSpec, load
+from hw.spec import HardwareSpec, MemTier, load
 
+TRANSIENT_FRAC = 0.45  # of the activations' refresh under Kelle's scheduler (assumed: life is .25 to .67 as long)
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 # Name: machine, and whether it evicts, recomputes, schedules. Source: Kelle section 8.1.1.
 SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
@@ -24,7 +25,7 @@ SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
 class Chip:
     """What the cost model takes of a machine's file; rates per second, energies in joules, of one chip.
 
-    leakage_w: of the weights' and the KV memory; the paper's on-chip sum leaves the activations' out. refresh_j_per_byte: of one
+    Leakage is of the weights' and the KV memory; the paper's on-chip sum leaves the activations' out. refresh_j_per_byte: of one
     pass; 0 for SRAM.
     """
 
@@ -40,16 +41,18 @@ class Chip:
     kv_bytes: float
     kv_bytes_per_s: float
     kv_j_per_byte: float
-    leakage_w: float
+    weight_leakage_w: float
+    kv_leakage_w_per_byte: float
     is_edram: bool
     refresh_j_per_byte: float
     refresh_interval_s: float
     activation_bytes: float
+    activation_interval_s: float
 
-    def with_kv_bytes(self, kv_bytes: float, leakage_w_per_byte: float) -> Chip:
-        """The chip with another KV memory, which leaks and refreshes by its size. Bandwidth and energy per byte stay."""
-        leakage_w = self.leakage_w + leakage_w_per_byte * (kv_bytes - self.kv_bytes)
-        return replace(self, kv_bytes=kv_bytes, leakage_w=leakage_w)
+    @property
+    def leakage_w(self) -> float:
+        """Of both memories."""
+        return self.weight_leakage_w + self.kv_leakage_w_per_byte * self.kv_bytes
 
 
 def chip_of(machine: HardwareSpec) -> Chip:
@@ -64,8 +67,8 @@ def chip_of(machine: HardwareSpec) -> Chip:
     n_units = round(engine.n_units.value)
     if isqrt(n_units) ** 2 != n_units:
         raise BadSpec(f"{machine.name}: engines.{machine.engine}.n_units = {n_units} is no square array; give rows x rows")
-    refreshes = kv.refresh_j is not None and kv.refresh_interval_s is not None
-    if refreshes and "activations" not in machine.tiers:
+    activations = machine.tiers.get("activations")
+    if kv.refresh_j and activations is None:
         raise BadSpec(f"{machine.name}: tier activations is missing; a chip whose KV refreshes needs it")
     return Chip(
         rows=isqrt(n_units),
@@ -80,32 +83,54 @@ def chip_of(machine: HardwareSpec) -> Chip:
         kv_bytes=kv.capacity_bytes.value,
         kv_bytes_per_s=kv.peak_bytes_per_s.value,
         kv_j_per_byte=8e-12 * kv.read_pj_per_bit.value,
-        leakage_w=sum(tier.leakage_w.value for tier in (weights, kv) if tier.leakage_w),
+        weight_leakage_w=weights.leakage_w.value if weights.leakage_w else 0.0,
+        kv_leakage_w_per_byte=kv.leakage_w.value / kv.capacity_bytes.value if kv.leakage_w else 0.0,
         is_edram=kv.kind == "edram",
         refresh_j_per_byte=kv.refresh_j.value / kv.capacity_bytes.value if kv.refresh_j else 0.0,
-        refresh_interval_s=kv.refresh_interval_s.value if kv.refresh_interval_s else float("inf"),
-        activation_bytes=machine.tiers["activations"].capacity_bytes.value if refreshes else 0.0,
+        refresh_interval_s=_interval_s(kv),
+        activation_bytes=activations.capacity_bytes.value if activations else 0.0,
+        activation_interval_s=_interval_s(activations) if activations else float("inf"),
     )
+
+
+def _interval_s(tier: MemTier) -> float:
+    return tier.refresh_interval_s.value if tier.refresh_interval_s else float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A chip with its policy. schedules: weights and KV move side by side, and transient data live shorter (Kelle section 6)."""
+    """A chip with its policy.
+
+    overlaps: weights and KV have memories that work side by side. transient_frac: of the activations' refresh that is left, as
+    their life is shorter under Kelle's scheduler (section 6).
+    """
 
     name: str
     chip: Chip
     evicts: bool = False
     recomputes: bool = False
-    schedules: bool = False
+    overlaps: bool = False
+    transient_frac: float = 1.0
 
     def on(self, **changed: float) -> System:
-        """The same system on a chip that differs in these fields."""
-        return replace(self, chip=replace(self.chip, **changed))  # type: ignore[arg-type]
+        """The same system on a chip that differs in these fields. Raises ValueError for a field that no chip has."""
+        try:
+            return replace(self, chip=replace(self.chip, **changed))  # type: ignore[arg-type]
+        except TypeError:
+            known = ", ".join(field.name for field in fields(Chip))
+            raise ValueError(f"a chip has no {' or '.join(set(changed) - set(known.split(', ')))}; its fields: {known}") from None
 
 
 def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, System]:
     """The five systems by name. machine_of: the machine of a name, the shipped one unless told otherwise."""
     return {
-        name: System(name=name, chip=chip_of(machine_of(machine)), evicts=evicts, recomputes=recomputes, schedules=schedules)
+        name: System(
+            name=name,
+            chip=chip_of(machine_of(machine)),
+            evicts=evicts,
+            recomputes=recomputes,
+            overlaps=schedules,
+            transient_frac=TRANSIENT_FRAC if schedules else 1.0,
+        )
         for name, (machine, evicts, recomputes, schedules) in SYSTEMS.items()
     }
