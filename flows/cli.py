@@ -18,6 +18,7 @@ from flows import (
     commands_claims,
     commands_flows,
     commands_hardware,
+    commands_kelle,
     commands_live,
     commands_models,
     commands_quantise,
@@ -105,6 +106,7 @@ app.command("step")(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
+calibrate.command("kelle")(commands_kelle.calibrate_kelle)
 calibrate.command("serving")(commands_serving_fit.calibrate_serving)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)

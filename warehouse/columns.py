@@ -203,7 +203,7 @@ COLUMNS: dict[str, Column] = {
     "open_loop": Column(F64, "", "by replaying the scores that the unmodified model had, in the unit beside it"),
     "closed_loop": Column(F64, "", "with the policy inside the model"),
     # systems
-    "mode": Column(TEXT, "", "paper (as the paper counts) or physical"),
+    "mode": Column(TEXT, "", "paper (as the paper counts), with `, nothing fitted` where that stands beside a fit, or physical"),
     "how": Column(TEXT, "", "what was computed, in one sentence"),
     "configuration": Column(TEXT, "", "precision of the system: high-bit, low-bit, amat or dbsc"),
     "pair": Column(TEXT, "", "high and low width in bits: MAT84 is 8 and 4"),
@@ -298,7 +298,7 @@ COLUMNS: dict[str, Column] = {
     "interval_s": Column(F64, "s", "time between refreshes"),
     "failure_frac": Column(F64, "1", "share of cells that lose their bit, at most 0.5"),
     "refresh_group": Column(TEXT, "", "HST-MSB, HST-LSB, LST-MSB or LST-LSB; empty: a point of the curve"),
-    "published": Column(F64, "", "the paper's value; null where it prints none"),
+    "published": Column(F64, "", "the paper's value, or what `how` says; null where there is none"),
     # claims
     "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),
     "paper": Column(TEXT, "", "short name of the paper"),

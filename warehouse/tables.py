@@ -444,7 +444,7 @@ TABLES: dict[str, Table] = {
         ),
         ("model_id", "n_context_tokens", "n_decode_tokens", "batch", "system", "mode", "knobs"),
         "a batch of requests from the first prompt token to the last output token on one of Kelle's systems",
-        nullable=("budget_tokens",),
+        nullable=("budget_tokens", "prefill_s", "prefill_j", "decode_s", "decode_j", "speed_gain", "energy_gain"),
     ),
     "kelle_recompute": Table(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SYSTEMS = {
+    "kelle": "flows.systems.kelle.study",
     "layered-prefill": "flows.systems.layered_prefill.study",
     "slicemoe": "flows.systems.slicemoe.study",
 }
