@@ -1,4 +1,4 @@
-"""calibrate kelle: the knobs of Kelle's cost model, fitted to its calibrate rows and shown ratio by ratio."""
+"""calibrate kelle, kv-step: the knobs of Kelle's cost model ratio by ratio, and a decode step of one's own on its systems."""
 
 from __future__ import annotations
 
@@ -58,3 +58,66 @@ def calibrate_kelle(
         note(f"{role}: mean |ln(ours / published)| {sum(errors) / len(errors):.3f} over {len(errors)} ratios")
     for line in recompute_lines(made):
         note(line)
+
+
+def kv_step(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model or a config.json.")],
+    context: Annotated[int, typer.Option("--context", help="Prompt tokens of a request.", min=0)] = 512,
+    decode: Annotated[int, typer.Option("--decode", help="Tokens generated after it.", min=0)] = 8192,
+    batch: Annotated[int, typer.Option("--batch", help="Requests that decode together.", min=1)] = 16,
+    budget: Annotated[int, typer.Option("--budget", help="Tokens that eviction keeps of each request.", min=1)] = 2048,
+    mode: Annotated[
+        str, typer.Option("--mode", help="paper (as Kelle counts) or physical: own KV heads, mean length, recomputation charged.")
+    ] = "paper",
+    knobs: Annotated[
+        str, typer.Option("--knobs", help="calibrated, zero (nothing fitted), or a file of `calibrate kelle`.")
+    ] = "calibrated",
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="Machine in Kelle's place: tiers dram, weights, kv and activations.")
+    ] = "kelle-edram",
+) -> None:
+    """Estimate a decode step on Kelle's five systems: time, energy by part, and gain over SRAM with the full cache.
+
+    \b
+    Examples:
+      tokentape kv-step llama-2-7b
+      tokentape kv-step my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --mode physical
+    """
+    from dataclasses import replace
+    from math import isnan
+
+    from flows.console import note, percent, print_table
+    from flows.grid import load_hardware
+    from flows.names import unknown
+    from flows.systems.kelle.settings import settings
+    from flows.systems.kelle.setup import CALIBRATED, setup
+    from hw import kelle_knobs
+    from replay.kelle.ratios import Steps
+    from replay.kelle.step import MODES, Work
+    from replay.kelle.systems import KELLE, chip_of
+    from warehouse import models
+
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES)
+    from_file = kelle_knobs.load(Path(knobs)).knobs if knobs.endswith(".toml") else None
+    made = setup(settings(), from_file)
+    chosen = CALIBRATED if from_file else knobs
+    if chosen not in made.knobs:
+        raise unknown("knobs", knobs, made.knobs)
+    systems = made.systems | {KELLE: replace(made.systems[KELLE], chip=chip_of(load_hardware(hardware)))}
+    named, work = models.load(model), Work(context, decode, batch, budget)
+    steps = Steps(systems, {named.name: named.geometry}, {}, made.knobs[chosen], MODES[mode])
+    shown, noted = [], dict[str, list[str]]()
+    for name in systems:
+        step, gains = steps.step(named.name, name, work), steps.gains(named.name, name, work)
+        parts = (step.joules["dram_j"], step.joules["weight_sram_j"] + step.joules["kv_j"], step.joules["refresh_j"])
+        for text in step.notes:
+            noted.setdefault(text, []).append(name)
+        row = (f"{1e3 * step.seconds:.4g}", f"{step.energy_j:.4g}", *(percent(part / step.energy_j) for part in parts))
+        timed = row if step.is_feasible else ("does not fit", "", "", "", "")
+        shown.append((name, *timed, *("" if isnan(gain) else f"{gain:.3g}x" for gain in gains)))
+    columns = ("system", "ms", "J", "DRAM", "on-chip reads", "refresh", "speed", "energy")
+    title = f"{named.name}: a step of {batch} x ({context} + {decode}) tokens, budget {budget}, mode {mode}, knobs {knobs}"
+    print_table(title, columns, shown, numbers=columns[1:])
+    for text, names in noted.items():
+        note(f"{', '.join(names)}: {text}")

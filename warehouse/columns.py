@@ -261,7 +261,7 @@ COLUMNS: dict[str, Column] = {
     "n_decode_tokens": Column(I64, "tokens", "tokens generated after it"),
     "batch": Column(I64, "", "requests that decode together"),
     "system": Column(TEXT, "", "Original+SRAM, Original+eDRAM, AEP+SRAM, AERP+SRAM or Kelle+eDRAM"),
-    "budget_tokens": Column(I64, "tokens", "tokens kept per request, layer and head; null: all"),
+    "budget_tokens": Column(I64, "tokens", "tokens that a head keeps; null: all"),
     "knobs": Column(TEXT, "", "zero (nothing fitted) or calibrated (hw/fits/kelle.toml)"),
     "dram_j": Column(F64, "J", "DRAM: weights, and KV that does not fit on the chip"),
     "weight_sram_j": Column(F64, "J", "weights written to and read from their SRAM"),

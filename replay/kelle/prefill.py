@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hw.kelle_knobs import Knobs
-from replay.kelle.step import PAPER, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w
+from replay.kelle.step import PAPER, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w, weights_of
 from replay.kelle.systems import System
 from warehouse.geometry import Geometry
 
@@ -38,13 +38,14 @@ class Request:
 def prefill(geometry: Geometry, system: System, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
     """Seconds and joules of the batch's prompts."""
     chip, tokens = system.chip, float(work.n_context_tokens)
-    weight_bytes = float(geometry.non_expert_params)
+    weights = weights_of(geometry, work.batch * work.n_context_tokens)
+    weight_bytes, head_macs = weights.read_bytes, geometry.vocab * geometry.hidden
     budget = work.budget_tokens if system.evicts and work.budget_tokens else work.n_context_tokens
     kept_bytes = work.batch * min(work.n_context_tokens, budget) * float(kv_bytes_per_token(geometry, accounting))
     written_bytes = max(0.0, kept_bytes - chip.kv_bytes)
-    layer_macs = weight_bytes - geometry.vocab * geometry.hidden  # the output head sees the last token only
     attention_macs = geometry.n_layers * geometry.n_heads * geometry.head_dim * tokens**2
-    macs = work.batch * (tokens * layer_macs + geometry.vocab * geometry.hidden + attention_macs)
+    # The output head sees the last token only.
+    macs = work.batch * (tokens * (weights.macs_per_token - head_macs) + head_macs + attention_macs)
     dram_bytes = weight_bytes + written_bytes
     seconds = max(macs / chip.macs_per_s, dram_bytes / chip.dram_bytes_per_s, weight_bytes / chip.weight_bytes_per_s)
     watts = chip.static_w + chip.leakage_w + float(refresh_w(system, kept_bytes, accounting))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from replay.kelle.step import KV_BYTES, KV_ELEMENTS_PER_ROW_CYCLE, MODES, Work, kv_width
+from replay.kelle.step import KV_BYTES, KV_ELEMENTS_PER_ROW_CYCLE, MODES, Work, kv_elements, weights_of
 from replay.kelle.systems import Chip
 from warehouse.geometry import Geometry
 
@@ -18,9 +18,9 @@ GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
 
 def vector_times_s(geometry: Geometry, chip: Chip, mode: str = "physical") -> tuple[float, float]:
     """Seconds to load K and V of a token in a layer from DRAM, and to compute them from the layer input."""
-    width = kv_width(geometry, MODES[mode])
-    load_s = 2 * width * KV_BYTES / chip.dram_bytes_per_s
-    return load_s, 2 * geometry.hidden * width / chip.macs_per_s
+    elements = kv_elements(geometry, MODES[mode])
+    load_s = elements * KV_BYTES / chip.dram_bytes_per_s
+    return load_s, geometry.hidden * elements / chip.macs_per_s
 
 
 def balanced_frac(load_s: float, recompute_s: float) -> float:
@@ -49,23 +49,23 @@ def roofline(
     slowdown: recomputing a vector over loading it; None: what the array takes. Labelled are no recomputation, the share at which
     both take equally long (moderate) and all vectors (excessive). A point above its roof asks more of the array than it has.
     """
-    width = kv_width(geometry, MODES[mode])
+    elements = kv_elements(geometry, MODES[mode])
     load_s, recompute_s = vector_times_s(geometry, chip, mode)
     if slowdown is not None:
         recompute_s = slowdown * load_s
     kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
     vectors = work.batch * kept * geometry.n_layers
-    kv_bytes, weight_bytes = vectors * 2.0 * width * KV_BYTES, float(geometry.non_expert_params)
+    kv_bytes, weights = vectors * float(elements) * KV_BYTES, weights_of(geometry, work.batch)
     input_bytes = vectors * float(geometry.hidden) * KV_BYTES if MODES[mode].charges_recompute else 0.0
-    fixed_s = weight_bytes * work.batch / chip.macs_per_s
+    fixed_s = weights.macs_per_token * work.batch / chip.macs_per_s
     fixed_s += kv_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
-    fixed_ops = 2.0 * (weight_bytes * work.batch + kv_bytes / KV_BYTES)
+    fixed_ops = 2.0 * (weights.macs_per_token * work.batch + kv_bytes / KV_BYTES)
 
     def moved_bytes(share: float) -> float:
-        return weight_bytes + (1.0 - share) * kv_bytes + share * input_bytes
+        return weights.read_bytes + (1.0 - share) * kv_bytes + share * input_bytes
 
     def point(share: float, label: str = "") -> RooflinePoint:
-        ops = fixed_ops + 2.0 * share * vectors * 2 * geometry.hidden * width
+        ops = fixed_ops + 2.0 * share * vectors * geometry.hidden * elements
         dram_s, array_s = moved_bytes(share) / chip.dram_bytes_per_s, fixed_s + share * vectors * recompute_s
         step_s = max(dram_s, array_s)
         roof = min(2.0 * chip.macs_per_s, ops / moved_bytes(share) * chip.dram_bytes_per_s)

@@ -4,7 +4,8 @@
     joules  = DRAM + weight SRAM + on-chip KV + refresh + array + leakage
 
 s is the serial share of the knobs. Weights are 8 bits, activations and KV 16. Not counted: the prompt (prefill.py), activations'
-traffic, sliding windows (Mistral's cache counts as any other), and the time of refresh, which the paper hides.
+traffic, sliding windows (Mistral's cache counts as any other), and the time of refresh, which the paper hides. Where the paper
+speaks of dense models, a mixture of experts reads the experts that its batch chooses.
 """
 
 from __future__ import annotations
@@ -101,16 +102,35 @@ class Step:
         return sum(self.joules.values())
 
 
-def kv_width(geometry: Geometry, accounting: Accounting) -> int:
-    """Elements of K, or of V, of a token in a layer. Raises ValueError for a model with latent attention or experts."""
-    if geometry.kv_lora_rank or geometry.n_experts:
-        raise ValueError(f"{geometry.architecture}: Kelle's cost model is of dense models with separate K and V; choose one")
-    return geometry.head_dim * (geometry.n_kv_heads if accounting.true_gqa else geometry.n_heads)
+def kv_elements(geometry: Geometry, accounting: Accounting) -> int:
+    """Elements that a token caches in a layer: K and V, or the latent of latent attention, which has no heads to miscount."""
+    if accounting.true_gqa or geometry.kv_lora_rank:
+        return geometry.kv_elements_per_token_layer
+    return 2 * geometry.n_heads * geometry.head_dim
 
 
 def kv_bytes_per_token(geometry: Geometry, accounting: Accounting) -> int:
-    """K and V of a token, all layers."""
-    return geometry.n_layers * 2 * kv_width(geometry, accounting) * KV_BYTES
+    """Of a token, all layers."""
+    return geometry.n_layers * kv_elements(geometry, accounting) * KV_BYTES
+
+
+@dataclass(frozen=True)
+class Weights:
+    """At a byte each: all that are held, those that a pass reads, and the multiply-adds of one token."""
+
+    held_bytes: float
+    read_bytes: float
+    macs_per_token: float
+
+
+def weights_of(geometry: Geometry, n_tokens: int) -> Weights:
+    """Of a pass of n_tokens, each of which chooses its experts for itself, where there are experts."""
+    dense = float(geometry.non_expert_params)
+    if not geometry.n_experts:
+        return Weights(dense, dense, dense)
+    experts = float(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params)
+    chosen_frac = geometry.top_k / geometry.n_experts
+    return Weights(dense + experts, dense + experts * (1.0 - (1.0 - chosen_frac) ** n_tokens), dense + experts * chosen_frac)
 
 
 def serial(times: tuple[Floats | float, ...], serial_frac: float) -> Floats:
@@ -121,24 +141,25 @@ def serial(times: tuple[Floats | float, ...], serial_frac: float) -> Floats:
 
 
 def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, accounting: Accounting = PAPER) -> Step:
-    """One decode step of a dense model. Raises ValueError for a model that is not one."""
+    """One decode step of the batch."""
     chip, notes = system.chip, list[str]()
-    width, weight_bytes = kv_width(geometry, accounting), float(geometry.non_expert_params)
+    elements, weights = kv_elements(geometry, accounting), weights_of(geometry, work.batch)
+    weight_bytes = weights.read_bytes
     lengths = accounting.lengths(work)
     budget = float(work.budget_tokens) if system.evicts and work.budget_tokens else np.inf
     vectors = work.batch * np.minimum(lengths, budget) * geometry.n_layers  # tokens x layers whose K and V are kept
-    kept_bytes = vectors * 2 * width * KV_BYTES
+    kept_bytes = vectors * elements * KV_BYTES
     share = knobs.recomputed_frac if system.recomputes else 0.0
-    if accounting.charges_recompute and share and geometry.hidden >= 2 * width:
-        notes.append(f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {2 * width}")
+    if accounting.charges_recompute and share and geometry.hidden >= elements:
+        notes.append(f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}")
         share = 0.0
     charged = share * vectors if accounting.charges_recompute else np.zeros_like(vectors)
-    recompute_macs = charged * 2 * geometry.hidden * width
+    recompute_macs = charged * geometry.hidden * elements
     read_bytes = kept_bytes * (1.0 - share) + charged * geometry.hidden * KV_BYTES
     dram_bytes = np.maximum(0.0, read_bytes - chip.kv_bytes)
     weight_frac = 1.0 if work.batch >= FULL_BATCH else knobs.weight_dram_frac
     serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.overlaps else 1.0)
-    weight_macs = weight_bytes * work.batch
+    weight_macs = weights.macs_per_token * work.batch
     attention_s = kept_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
     of_weights = (
         weight_bytes / (chip.dram_bytes_per_s * weight_frac),
@@ -159,7 +180,7 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
         "array_j": chip.static_w * seconds,
         "leakage_j": chip.leakage_w * seconds,
     }
-    overflow_bytes = max(0.0, weight_bytes + _peak_bytes(geometry, work, budget, accounting) - chip.dram_bytes)
+    overflow_bytes = max(0.0, weights.held_bytes + _peak_bytes(geometry, work, budget, accounting) - chip.dram_bytes)
     if overflow_bytes:
         notes.append(f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds")
     return Step(

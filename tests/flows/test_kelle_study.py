@@ -205,3 +205,35 @@ def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
     assert done.code == 0
     assert "nothing fitted" in done.out
     assert "predict: mean |ln(ours / published)| 0.12" in done.err
+
+
+def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
+    done = tokentape("kv-step", "llama-2-7b", "--knobs", "zero")
+    assert done.code == 0
+    assert "302." in done.out, "Kelle's 0.3029 s"
+    assert "Original+SRAM, Original+eDRAM: dram_overflow: 62.4 GB" in done.err
+    (tmp_path / "slow.toml").write_text(
+        'base = "kelle-edram"\nname = "slow"\ntitle = "slow"\n'
+        '[tiers.dram]\npeak_bytes_per_s = { value = 32e9, source = "assumed" }\n'
+    )
+    slow = tokentape("kv-step", "llama-2-7b", "--knobs", "zero", "--hardware", "slow.toml")
+    assert "302." not in slow.out
+    assert "does not fit" in tokentape("kv-step", "llama-2-7b", "--mode", "physical").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("kv-step", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
+        (("kv-step", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
+        (("kv-step", "llama-2-7b", "--knobs", "none.toml"), "no such file of knobs"),
+        (("kv-step", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
+        (("kv-step", "llama-2-7b", "--batch", "0"), "batch"),
+        (("claims", "kelle"), "run `tokentape study kelle` first"),
+    ],
+)
+def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
+    done = tokentape(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1

@@ -19,7 +19,7 @@ from replay.kelle.lifetimes import layer_times, lifetimes, total_s
 from replay.kelle.prefill import prefill, request
 from replay.kelle.ratios import Steps
 from replay.kelle.recompute import balanced_frac, roofline, vector_times_s
-from replay.kelle.step import PAPER, PHYSICAL, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w
+from replay.kelle.step import PAPER, PHYSICAL, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w, weights_of
 from replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
 from warehouse import models
 from warehouse.load import claims
@@ -141,6 +141,17 @@ def test_a_vector_recomputed_takes_longer_than_the_paper_says_and_loads_faster()
     assert (1e6 * load_s, 1e6 * recompute_s) == pytest.approx((0.256, 16.384))
     assert derived(ROWS).recomputed_frac == pytest.approx(0.256, abs=5e-4)
     assert balanced_frac(load_s, recompute_s) == pytest.approx(0.0154, abs=5e-5)
+
+
+def test_experts_and_latents_are_read_as_the_batch_chooses_and_caches_them():
+    mixtral, latent = (models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite"))
+    one, many = (weights_of(mixtral, n) for n in (1, 1000))
+    assert one.read_bytes == pytest.approx(one.macs_per_token) == many.macs_per_token
+    assert many.read_bytes == pytest.approx(many.held_bytes) == one.held_bytes
+    assert (
+        decode_step(mixtral, OURS[KELLE], PG19, ZERO).overflow_bytes > decode_step(LLAMA, OURS[KELLE], PG19, ZERO).overflow_bytes
+    )
+    assert kv_bytes_per_token(latent, PAPER) == kv_bytes_per_token(latent, PHYSICAL) == 27 * (512 + 64) * 2
 
 
 # ---------------------------------------------------------------------------------------------------------- oracle
@@ -365,8 +376,6 @@ def test_what_cannot_be_is_named(tmp_path):
         Accounting(eval_point="last")
     with pytest.raises(ValueError, match="batch is 0"):
         Work(1, 1, 0)
-    with pytest.raises(ValueError, match="dense models"):
-        decode_step(models.load("mixtral-8x7b").geometry, OURS[KELLE], PG19, ZERO)
     with pytest.raises(ValueError, match=r"recomputed_frac is 1\.5"):
         Knobs(recomputed_frac=1.5)
     with pytest.raises(BadSpec, match="tier weights is missing"):
