@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
 from bench import hardware as bench_hardware
+from bench import kelle as bench_kelle
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -50,6 +51,7 @@ def main() -> None:
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
     report |= bench_hardware.bench()
+    report |= bench_kelle.bench()
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
     report |= {name: round(value, 4) for name, value in (bench_capture.measure() | bench_closed_loop.measure()).items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replay.kelle.step import KV_BYTES, PAPER, Accounting, Work, kv_elements
+from replay.kelle.step import PAPER, Accounting, Work, kv_elements
 from replay.kelle.systems import Chip
 from warehouse.geometry import Geometry
 
@@ -26,7 +26,7 @@ class Lifetime:
 def layer_times(geometry: Geometry, chip: Chip, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
     """T_s and T_e."""
     kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
-    k_bytes = work.batch * kept * kv_elements(geometry, accounting) / 2 * KV_BYTES
+    k_bytes = work.batch * kept * kv_elements(geometry, accounting) / 2 * work.kv_bits / 8
     return geometry.hidden**2 / chip.weight_bytes_per_s, k_bytes / chip.kv_bytes_per_s
 
 

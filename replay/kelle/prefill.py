@@ -41,7 +41,7 @@ def prefill(geometry: Geometry, system: System, work: Work, accounting: Accounti
     weights = weights_of(geometry, work.batch * work.n_context_tokens)
     weight_bytes, head_macs = weights.read_bytes, geometry.vocab * geometry.hidden
     budget = work.budget_tokens if system.evicts and work.budget_tokens else work.n_context_tokens
-    kept_bytes = work.batch * min(work.n_context_tokens, budget) * float(kv_bytes_per_token(geometry, accounting))
+    kept_bytes = work.batch * min(work.n_context_tokens, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)
     written_bytes = max(0.0, kept_bytes - chip.kv_bytes)
     attention_macs = geometry.n_layers * geometry.n_heads * geometry.head_dim * tokens**2
     # The output head sees the last token only.

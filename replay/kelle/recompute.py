@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from replay.kelle.step import KV_BYTES, KV_ELEMENTS_PER_ROW_CYCLE, MODES, Work, kv_elements, weights_of
+from replay.kelle.step import INPUT_BYTES, KV_ELEMENTS_PER_ROW_CYCLE, MODES, Work, kv_elements, weights_of
 from replay.kelle.systems import Chip
 from warehouse.geometry import Geometry
 
@@ -19,7 +19,7 @@ GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
 def vector_times_s(geometry: Geometry, chip: Chip, mode: str = "physical") -> tuple[float, float]:
     """Seconds to load K and V of a token in a layer from DRAM, and to compute them from the layer input."""
     elements = kv_elements(geometry, MODES[mode])
-    load_s = elements * KV_BYTES / chip.dram_bytes_per_s
+    load_s = elements * INPUT_BYTES / chip.dram_bytes_per_s
     return load_s, geometry.hidden * elements / chip.macs_per_s
 
 
@@ -55,11 +55,11 @@ def roofline(
         recompute_s = slowdown * load_s
     kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
     vectors = work.batch * kept * geometry.n_layers
-    kv_bytes, weights = vectors * float(elements) * KV_BYTES, weights_of(geometry, work.batch)
-    input_bytes = vectors * float(geometry.hidden) * KV_BYTES if MODES[mode].charges_recompute else 0.0
+    kv_bytes, weights = vectors * float(elements) * work.kv_bits / 8, weights_of(geometry, work.batch)
+    input_bytes = vectors * float(geometry.hidden) * INPUT_BYTES if MODES[mode].charges_recompute else 0.0
     fixed_s = weights.macs_per_token * work.batch / chip.macs_per_s
-    fixed_s += kv_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
-    fixed_ops = 2.0 * (weights.macs_per_token * work.batch + kv_bytes / KV_BYTES)
+    fixed_s += vectors * elements / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
+    fixed_ops = 2.0 * (weights.macs_per_token * work.batch + vectors * elements)
 
     def moved_bytes(share: float) -> float:
         return weights.read_bytes + (1.0 - share) * kv_bytes + share * input_bytes

@@ -21,7 +21,7 @@ from replay.kelle.systems import Chip, System
 from warehouse.geometry import Geometry
 
 Floats = NDArray[np.float64]
-KV_BYTES = 2  # of an element of K, V or a layer input
+INPUT_BYTES = 2  # of an element of a layer input
 KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
 FULL_BATCH = 16  # from which on weights reach the DRAM's full bandwidth (assumed)
 MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
@@ -29,15 +29,16 @@ MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
 
 @dataclass(frozen=True)
 class Work:
-    """A batch of requests. budget_tokens: kept per request where the system evicts; None: all."""
+    """A batch of requests. budget_tokens: kept per request where the system evicts; None: all. kv_bits: of an element of KV."""
 
     n_context_tokens: int
     n_decode_tokens: int
     batch: int = 16
     budget_tokens: int | None = None
+    kv_bits: int = 16
 
     def __post_init__(self) -> None:
-        for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1)):
+        for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1), ("kv_bits", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
@@ -109,9 +110,9 @@ def kv_elements(geometry: Geometry, accounting: Accounting) -> int:
     return 2 * geometry.n_heads * geometry.head_dim
 
 
-def kv_bytes_per_token(geometry: Geometry, accounting: Accounting) -> int:
-    """Of a token, all layers."""
-    return geometry.n_layers * kv_elements(geometry, accounting) * KV_BYTES
+def kv_bytes_per_token(geometry: Geometry, accounting: Accounting, kv_bits: int = 16) -> float:
+    """Of a token, all layers. Scales of quantised elements are not counted."""
+    return geometry.n_layers * kv_elements(geometry, accounting) * kv_bits / 8
 
 
 @dataclass(frozen=True)
@@ -148,19 +149,19 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
     lengths = accounting.lengths(work)
     budget = float(work.budget_tokens) if system.evicts and work.budget_tokens else np.inf
     vectors = work.batch * np.minimum(lengths, budget) * geometry.n_layers  # tokens x layers whose K and V are kept
-    kept_bytes = vectors * elements * KV_BYTES
+    kept_bytes = vectors * elements * work.kv_bits / 8
     share = knobs.recomputed_frac if system.recomputes else 0.0
     if accounting.charges_recompute and share and geometry.hidden >= elements:
         notes.append(f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}")
         share = 0.0
     charged = share * vectors if accounting.charges_recompute else np.zeros_like(vectors)
     recompute_macs = charged * geometry.hidden * elements
-    read_bytes = kept_bytes * (1.0 - share) + charged * geometry.hidden * KV_BYTES
+    read_bytes = kept_bytes * (1.0 - share) + charged * geometry.hidden * INPUT_BYTES
     dram_bytes = np.maximum(0.0, read_bytes - chip.kv_bytes)
     weight_frac = 1.0 if work.batch >= FULL_BATCH else knobs.weight_dram_frac
     serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.overlaps else 1.0)
     weight_macs = weights.macs_per_token * work.batch
-    attention_s = kept_bytes / KV_BYTES / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
+    attention_s = vectors * elements / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
     of_weights = (
         weight_bytes / (chip.dram_bytes_per_s * weight_frac),
         weight_macs / chip.macs_per_s,
@@ -189,7 +190,7 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
         weight_bytes=weight_bytes,
         kv_read_bytes=float(read_bytes.mean()),
         kv_dram_bytes=float(dram_bytes.mean()),
-        macs=float(np.mean(weight_macs + kept_bytes / KV_BYTES)),
+        macs=float(np.mean(weight_macs + vectors * elements)),
         overflow_bytes=overflow_bytes,
         is_feasible=not (accounting.must_fit_dram and overflow_bytes),
         notes=tuple(notes),
@@ -213,4 +214,4 @@ def refresh_w(system: System, kept_bytes: Any, accounting: Accounting = PAPER) -
 
 def _peak_bytes(geometry: Geometry, work: Work, budget: float, accounting: Accounting) -> float:
     """KV of the longest step."""
-    return work.batch * min(work.n_tokens, budget) * kv_bytes_per_token(geometry, accounting)
+    return work.batch * min(work.n_tokens, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)

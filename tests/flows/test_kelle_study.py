@@ -144,7 +144,7 @@ def test_derived_numbers_of_the_notes(checks):
         "area of the eDRAM": (3.40, 3.14),
         "area of Original+SRAM": (9.19, 9.5),
         "refresh of 4 MiB, Original+eDRAM": (25.33, None),
-        "refresh of 4 MiB, 2DRP": (1.082, None),
+        "refresh of 4 MiB, 2DRP": (1.082, 1.082),
         "refresh of the activations": (1.583, None),
         "power of Original+SRAM": (20.7, None),
         "power of Original+eDRAM": (44.7, None),

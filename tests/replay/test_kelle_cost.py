@@ -151,6 +151,9 @@ def test_experts_and_latents_are_read_as_the_batch_chooses_and_caches_them():
     assert (
         decode_step(mixtral, OURS[KELLE], PG19, ZERO).overflow_bytes > decode_step(LLAMA, OURS[KELLE], PG19, ZERO).overflow_bytes
     )
+    quarter = replace(PG19, kv_bits=4)
+    whole, part = (decode_step(LLAMA, OURS[BASELINE], work, ZERO) for work in (PG19, quarter))
+    assert (whole.kv_read_bytes, whole.macs) == (4 * part.kv_read_bytes, part.macs)
     assert kv_bytes_per_token(latent, PAPER) == kv_bytes_per_token(latent, PHYSICAL) == 27 * (512 + 64) * 2
 
 
