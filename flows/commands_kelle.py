@@ -11,8 +11,8 @@ import typer
 def calibrate_kelle(
     out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("kelle.toml"),
     check: Annotated[
-        bool, typer.Option("--check", help="Fit nothing: print how the knobs of --out do, or the shipped ones.")
-    ] = False,
+        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, kelle or a file.", show_default=False)
+    ] = None,
 ) -> None:
     """Fit the four knobs of Kelle's cost model to its headline ratios and Table 9 at batch 4, and print every ratio.
 
@@ -21,7 +21,7 @@ def calibrate_kelle(
 
     \b
     Examples:
-      tokentape calibrate kelle --check            how the shipped knobs do
+      tokentape calibrate kelle --check kelle      how the shipped knobs do
       tokentape calibrate kelle --out my-kelle.toml
     """
     from flows.console import note, print_table
@@ -33,8 +33,8 @@ def calibrate_kelle(
     from warehouse.load import claims
 
     study = settings()
-    if check:
-        fit = kelle_knobs.load(out if out.exists() else None)
+    if check is not None:
+        fit = kelle_knobs.load(check)
     else:
         stated = claims().to_pylist()
         fit = calibrate(stated, setup(study, derived(stated)).steps())
@@ -99,7 +99,7 @@ def kv_step(
 
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
-    from_file = kelle_knobs.load(Path(knobs)).knobs if knobs.endswith(".toml") else None
+    from_file = kelle_knobs.load(knobs).knobs if knobs.endswith(".toml") else None
     made = setup(settings(), from_file)
     chosen = CALIBRATED if from_file else knobs
     if chosen not in made.knobs:

@@ -64,13 +64,13 @@ def save(fit: KelleFit, path: Path) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
-def load(path: Path | None = None) -> KelleFit:
-    """The shipped fit, or a file by path. Raises BadSpec naming the file and the key."""
-    path = path or FITS / "kelle.toml"
+def load(name_or_path: str = "kelle") -> KelleFit:
+    """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
+    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name_or_path}.toml"
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         return KelleFit(Knobs(**data["knobs"]), tuple(data["fitted_on"]), float(data["mean_abs_log"]))
     except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of knobs; `tokentape calibrate kelle --out {path}` writes one") from None
+        raise BadSpec(f"{path}: no such file of knobs; shipped: kelle; `tokentape calibrate kelle --out` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise BadSpec(f"{path}: not a file of Kelle's knobs ({error}); write it with `tokentape calibrate kelle`") from error

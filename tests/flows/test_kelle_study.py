@@ -201,7 +201,7 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
     rows = json.loads(tokentape("claims", "kelle", "--format", "json", "--store", place.root).out)
     assert len({row["claim_id"] for row in rows}) == len(WANTED)
-    done = tokentape("calibrate", "kelle", "--check")
+    done = tokentape("calibrate", "kelle", "--check", "kelle")
     assert done.code == 0
     assert "nothing fitted" in done.out
     assert "predict: mean |ln(ours / published)| 0.12" in done.err
@@ -229,6 +229,7 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
         (("kv-step", "llama-2-7b", "--knobs", "none.toml"), "no such file of knobs"),
         (("kv-step", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
         (("kv-step", "llama-2-7b", "--batch", "0"), "batch"),
+        (("calibrate", "kelle", "--check", "other"), "no such file of knobs"),
         (("claims", "kelle"), "run `tokentape study kelle` first"),
     ],
 )

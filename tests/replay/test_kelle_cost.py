@@ -388,10 +388,10 @@ def test_what_cannot_be_is_named(tmp_path):
     with pytest.raises(ValueError, match="choose one of"):
         STEPS[ZERO].step("gpt-2", KELLE, PG19)
     with pytest.raises(BadSpec, match="calibrate kelle"):
-        kelle_knobs.load(tmp_path / "none.toml")
+        kelle_knobs.load(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("knobs = 3")
     with pytest.raises(BadSpec, match=r"bad\.toml: not a file"):
-        kelle_knobs.load(tmp_path / "bad.toml")
+        kelle_knobs.load(str(tmp_path / "bad.toml"))
 
 
 def test_the_systems_are_the_papers_five():
