@@ -6,7 +6,7 @@ import time
 
 from flows.systems.kelle.settings import settings
 from flows.systems.kelle.setup import setup
-from replay.kelle.step import MODES
+from replay.kelle.work import MODES
 
 
 def bench() -> dict[str, float]:

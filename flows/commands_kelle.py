@@ -93,8 +93,8 @@ def kv_step(
     from flows.systems.kelle.setup import CALIBRATED, setup
     from hw import kelle_knobs
     from replay.kelle.ratios import Steps
-    from replay.kelle.step import MODES, Work
     from replay.kelle.systems import KELLE, chip_of
+    from replay.kelle.work import MODES, Work
     from warehouse import models
 
     if mode not in MODES:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from replay.kelle.step import Step, Work, refresh_w
+from replay.kelle.step import Step, refresh_w
 from replay.kelle.systems import System
+from replay.kelle.work import Work
 from warehouse.geometry import Geometry
 
 SCORE_BYTES = 0.5

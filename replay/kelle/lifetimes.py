@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replay.kelle.step import PAPER, Accounting, Work, kv_elements
 from replay.kelle.systems import Chip
+from replay.kelle.traffic import kv_elements
+from replay.kelle.work import PAPER, Accounting, Work
 from warehouse.geometry import Geometry
 
 

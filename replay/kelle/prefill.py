@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hw.kelle_knobs import Knobs
-from replay.kelle.step import PAPER, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w, weights_of
+from replay.kelle.step import decode_step, refresh_w
 from replay.kelle.systems import System
+from replay.kelle.traffic import kv_bytes_per_token, weights_of
+from replay.kelle.work import PAPER, Accounting, Work
 from warehouse.geometry import Geometry
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hw.kelle_knobs import Knobs
-from replay.kelle.step import PAPER, Accounting, Step, Work, decode_step
+from replay.kelle.step import Step, decode_step
 from replay.kelle.systems import BASELINE, System
+from replay.kelle.work import PAPER, Accounting, Work
 from warehouse.geometry import Geometry
 
 SPEED, ENERGY = "speed", "energy"

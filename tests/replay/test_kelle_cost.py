@@ -19,8 +19,10 @@ from replay.kelle.lifetimes import layer_times, lifetimes, total_s
 from replay.kelle.prefill import prefill, request
 from replay.kelle.ratios import Steps
 from replay.kelle.recompute import balanced_frac, roofline, vector_times_s
-from replay.kelle.step import PAPER, PHYSICAL, Accounting, Work, decode_step, kv_bytes_per_token, refresh_w, weights_of
+from replay.kelle.step import decode_step, refresh_w
 from replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
+from replay.kelle.traffic import kv_bytes_per_token, weights_of
+from replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
 from warehouse import models
 from warehouse.load import claims
 

@@ -18,8 +18,9 @@ from flows.systems.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
 from hw.refresh import harmonic_mean_s
 from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
 from replay.kelle.recompute import vector_times_s
-from replay.kelle.step import PAPER, kv_bytes_per_token
 from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
+from replay.kelle.traffic import kv_bytes_per_token
+from replay.kelle.work import PAPER
 from warehouse.counts import total_params
 
 Row = dict[str, Any]

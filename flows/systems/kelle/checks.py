@@ -17,8 +17,9 @@ from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
 from replay.kelle.lifetimes import lifetimes, total_s
 from replay.kelle.ratios import Ratio
 from replay.kelle.recompute import balanced_frac, vector_times_s
-from replay.kelle.step import PAPER, kv_bytes_per_token
 from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
+from replay.kelle.traffic import kv_bytes_per_token
+from replay.kelle.work import PAPER
 
 Row = dict[str, Any]
 HEADLINE = "kelle/{}/{}/{}-average-over-evaluated-models-and-tasks"

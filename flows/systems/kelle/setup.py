@@ -13,8 +13,8 @@ from hw.refresh import Retention, fitted
 from hw.spec import HardwareSpec
 from replay.kelle.fit import derived
 from replay.kelle.ratios import Steps
-from replay.kelle.step import MODES
 from replay.kelle.systems import SYSTEMS, System, systems
+from replay.kelle.work import MODES
 from warehouse import models
 from warehouse.geometry import Geometry
 from warehouse.load import claims

@@ -14,8 +14,9 @@ from hw.refresh import Retention, harmonic_mean_s
 from replay.kelle.evictor import with_evictor, with_software_eviction
 from replay.kelle.prefill import request
 from replay.kelle.ratios import Steps
-from replay.kelle.step import MODES, Step, Work
+from replay.kelle.step import Step
 from replay.kelle.systems import BASELINE, KELLE
+from replay.kelle.work import MODES, Work
 from warehouse.tables import TABLES
 
 Row = dict[str, Any]
