@@ -15,6 +15,7 @@ from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
 from bench import elastic as bench_elastic
 from bench import hardware as bench_hardware
+from bench import kelle as bench_kelle
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -51,6 +52,7 @@ def main() -> None:
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
     report |= bench_hardware.bench()
+    report |= bench_kelle.bench()
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
     report |= bench_elastic.bench()

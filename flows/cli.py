@@ -19,6 +19,7 @@ from flows import (
     commands_elastic,
     commands_flows,
     commands_hardware,
+    commands_kelle,
     commands_live,
     commands_models,
     commands_quantise,
@@ -95,6 +96,7 @@ app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)
 app.command("simulate")(commands_serving.simulate)
+app.command("kv-step")(commands_kelle.kv_step)
 app.command("capacity")(commands_serving.capacity)
 app.command("speculate")(commands_elastic.speculate)
 app.add_typer(models, name="models")
@@ -109,6 +111,7 @@ app.command("step")(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
 calibrate.command("gpu")(commands_hardware.calibrate_gpu)
 calibrate.command("router")(commands_synthesize.calibrate_router)
+calibrate.command("kelle")(commands_kelle.calibrate_kelle)
 calibrate.command("serving")(commands_serving_fit.calibrate_serving)
 calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
 app.add_typer(validate, name="validate")

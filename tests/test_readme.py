@@ -23,6 +23,8 @@ RUN_BY = {
     "tokentape import vllm": "tests/capture/test_importers.py",
     "tokentape study slicemoe": "tests/flows/test_slicemoe.py",
     "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
+    "tokentape study kelle": "tests/flows/test_kelle_study.py",
+    "tokentape claims kelle": "tests/flows/test_kelle_study.py",
     "tokentape study layered-prefill": "tests/flows/test_layered_prefill.py",
     "tokentape claims layered-prefill": "tests/flows/test_layered_prefill.py",
     "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",

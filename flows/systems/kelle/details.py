@@ -1,0 +1,104 @@
+"""What the Kelle study says of one chip and one layer: roofline, lifetimes, parts of the chip, retention curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from flows.systems.kelle.setup import Setup
+from hw.refresh import Retention
+from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM
+from replay.kelle.lifetimes import lifetimes
+from replay.kelle.recompute import roofline
+from replay.kelle.step import Step
+from replay.kelle.systems import KELLE, SYSTEMS
+
+Row = dict[str, Any]
+LIFETIME_MODELS = ("llama-2-7b", "llama-2-13b")
+ONCHIP_W, DRAM_W = "kelle/8/power/on-chip-total", "kelle/8/power/dram"
+CURVE_POINTS = 61
+# Part of the chip: tiers of the machine's file whose area it has, and parts of a step's energy that it draws. The special
+# functions have neither: the machine's static power holds them with the array's.
+PARTS = {
+    "array": ((), ("array_j",)),
+    "sram": (("weights",), ("weight_sram_j",)),
+    "edram": (("kv", "activations"), ("kv_j", "refresh_j")),
+    "special functions": ((), ()),
+    "dram": (("dram",), ("dram_j",)),
+}
+
+
+def recompute(made: Setup) -> Iterator[Row]:
+    """Rows of `kelle_recompute`: the paper's ratio of latencies, and the array's own."""
+    of, work = made.study.chip, made.study.workloads[made.study.chip.workload]
+    slowdown = made.stated[RECOMPUTE_CLAIM]["value"] / made.stated[LOAD_CLAIM]["value"]
+    where = {"model_id": of.model, "workload": of.workload, "batch": work.batch}
+    for mode, ratio in (("paper", slowdown), ("physical", None)):
+        for point in roofline(made.geometries[of.model], made.systems[KELLE].chip, work, mode, ratio):
+            yield where | {"mode": mode} | asdict(point)
+
+
+def layer_lifetimes(made: Setup) -> Iterator[Row]:
+    """Rows of `kelle_lifetimes`."""
+    work = made.study.workloads[made.study.chip.workload]
+    for model in LIFETIME_MODELS:
+        where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
+        for life in lifetimes(made.geometries[model], made.systems[KELLE].chip, work):
+            yield where | asdict(life)
+
+
+def chip_step(made: Setup, knobs: str) -> Step:
+    """Kelle's step of the cell that the parts' power is of."""
+    work = made.study.workloads[made.study.chip.workload]
+    return made.steps(knobs).step(made.study.chip.model, KELLE, work)
+
+
+def part_w(step: Step, part: str) -> float:
+    """Mean power of a part over a step, without leakage."""
+    return sum(step.joules[joule] for joule in PARTS[part][1]) / step.seconds
+
+
+def parts(made: Setup) -> Iterator[Row]:
+    """Rows of `kelle_parts`: our areas and powers beside the paper's; the array's power is the special functions' too."""
+    machine = made.machines[SYSTEMS[KELLE][0]]
+    chip_mm2, onchip_w = machine.area_mm2, made.stated[ONCHIP_W]["value"]
+    assert chip_mm2 is not None
+    array_mm2 = machine.compute.area_mm2
+    for knobs in made.knobs:
+        step = chip_step(made, knobs)
+        for part, (tiers, joules) in PARTS.items():
+            areas = [area.value for area in (machine.tiers[tier].area_mm2 for tier in tiers) if area is not None]
+            areas += [array_mm2.value] if part == "array" and array_mm2 else []
+            share, power = (shares.get(part) for shares in (made.study.chip.area_share, made.study.chip.power_share))
+            yield {
+                "hardware": machine.name,
+                "part": part,
+                "area_mm2": sum(areas) if areas else None,
+                "published_area_mm2": share * chip_mm2.value if share is not None else None,
+                "power_w": part_w(step, part) if joules else None,
+                "published_power_w": made.stated[DRAM_W]["value"] if power is None else power * onchip_w,
+                "knobs": knobs,
+            }
+
+
+def retention(made: Setup) -> Iterator[Row]:
+    """Rows of `kelle_retention`: a curve for every assumed failure rate at 45 us, and the four intervals on each."""
+    refresh = made.study.refresh
+    drawn = np.geomspace(*refresh.curve_us, CURVE_POINTS)
+    for curve in made.curves.values():
+        yield from (_failure(curve, "", interval) for interval in drawn.tolist())
+        yield from (_failure(curve, group, interval) for group, interval in refresh.intervals_us.items())
+
+
+def _failure(curve: Retention, group: str, interval_us: float) -> Row:
+    interval_s = 1e-6 * interval_us
+    return {
+        "sigma": curve.sigma,
+        "anchor_frac": curve.anchor_frac,
+        "interval_s": interval_s,
+        "failure_frac": curve.failure_frac(interval_s),
+        "refresh_group": group,
+    }

@@ -1,0 +1,132 @@
+"""What the Kelle study runs: study.toml, checked and multiplied out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from replay.kelle.systems import KELLE, SYSTEMS, System
+from replay.kelle.work import Accounting, Work
+
+NAME = "kelle"
+FILE = Path(__file__).parent / "study.toml"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Variant(_Part):
+    """One thing changed. chip, edram, kelle: fields of the chip of every system, of those with eDRAM, of Kelle alone.
+
+    array_of: the array of another system's chip; value: the number in `setting`.
+    """
+
+    setting: str = ""
+    value: float | None = None
+    array_of: str = ""
+    chip: dict[str, float] = {}
+    edram: dict[str, float] = {}
+    kelle: dict[str, float] = {}
+    recomputes: bool = True
+    transient_frac: float | None = None
+    accounting: dict[str, bool | str] = {}
+
+    def systems(self, of: Mapping[str, System]) -> dict[str, System]:
+        """The systems with the change made."""
+        return {name: self._changed(system, of) for name, system in of.items()}
+
+    def _changed(self, system: System, of: Mapping[str, System]) -> System:
+        chip = dict(self.chip)
+        if self.array_of:
+            other = of[self.array_of].chip
+            chip |= {name: getattr(other, name) for name in ("rows", "clock_hz", "macs_per_s", "static_w")}
+        chip |= self.edram if system.chip.is_edram else {}
+        chip |= self.kelle if system.name == KELLE else {}
+        made = replace(system.on(**chip), recomputes=system.recomputes and self.recomputes)
+        return made if self.transient_frac is None else replace(made, transient_frac=self.transient_frac)
+
+    def counted(self, accounting: Accounting) -> Accounting:
+        """The accounting with the change made."""
+        return replace(accounting, **self.accounting)  # type: ignore[arg-type]
+
+
+class Group(_Part):
+    """Points of a series: variants x models x workloads x batches x budgets x decode lengths x systems; empty: all, or as is."""
+
+    series: str
+    role: str = "report"
+    models: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    batches: tuple[int, ...] = ()
+    budgets: tuple[int, ...] = ()
+    decode_tokens: tuple[int, ...] = ()
+    variants: tuple[Variant, ...] = (Variant(),)
+
+
+class Refresh(_Part):
+    """2DRP: intervals by group of token importance and bit significance, and the curves that failures are read from."""
+
+    intervals_us: dict[str, float]
+    anchors: tuple[float, ...]
+    held_frac: float
+    curve_us: tuple[float, float]
+
+    @property
+    def intervals_s(self) -> list[float]:
+        """Of the groups, in the order of the file."""
+        return [1e-6 * interval for interval in self.intervals_us.values()]
+
+
+class ChipShares(_Part):
+    """The paper's shares of area and on-chip power, and the cell that our power is of."""
+
+    model: str
+    workload: str
+    area_share: dict[str, float]
+    power_share: dict[str, float]
+    evictor_w: float
+
+
+class Requests(_Part):
+    """Whole requests: lengths of prompt and output."""
+
+    model: str
+    lengths: tuple[tuple[int, int], ...]
+    budget_tokens: int
+
+
+class Settings(_Part):
+    """study.toml."""
+
+    question: str
+    models: tuple[str, ...]
+    typical_err_frac: float
+    worst_err_frac: float
+    workloads: dict[str, Work]
+    refresh: Refresh
+    chip: ChipShares
+    requests: Requests
+    groups: tuple[Group, ...]
+
+    def cells(self, group: Group) -> Iterator[tuple[str, str, Work]]:
+        """Model, name of the workload, and the work."""
+        for model, name in product(group.models or self.models, group.workloads or self.workloads):
+            work = self.workloads[name]
+            for batch, budget, decode in product(
+                group.batches or (work.batch,),
+                group.budgets or (work.budget_tokens,),
+                group.decode_tokens or (work.n_decode_tokens,),
+            ):
+                yield model, name, replace(work, batch=batch, budget_tokens=budget, n_decode_tokens=decode)
+
+
+def settings() -> Settings:
+    """The study as shipped."""
+    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))

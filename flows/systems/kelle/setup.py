@@ -1,0 +1,59 @@
+"""What the Kelle study computes with: the shipped machines, models and knobs, under the study's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flows.grid import load_hardware
+from flows.systems.kelle.settings import Settings, Variant
+from hw import kelle_knobs
+from hw.kelle_knobs import Knobs
+from hw.refresh import Retention, fitted
+from hw.spec import HardwareSpec
+from replay.kelle.fit import derived
+from replay.kelle.ratios import Steps
+from replay.kelle.systems import SYSTEMS, System, systems
+from replay.kelle.work import MODES
+from warehouse import models
+from warehouse.geometry import Geometry
+from warehouse.load import claims
+
+ZERO, CALIBRATED = "zero", "calibrated"
+MEAN_FAILURE = "kelle/7.1/retention_failure_average/four-default-intervals"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """knobs: by name, zero and calibrated; curves: of retention, by the failures assumed at 45 us, the default first;
+    stated: the paper's claims by id."""
+
+    study: Settings
+    machines: dict[str, HardwareSpec]
+    systems: dict[str, System]
+    geometries: dict[str, Geometry]
+    knobs: dict[str, Knobs]
+    curves: dict[float, Retention]
+    stated: dict[str, dict[str, Any]]
+
+    def steps(self, knobs: str = CALIBRATED, mode: str = "paper", variant: Variant | None = None) -> Steps:
+        """Decode steps under these knobs, in this mode, with one thing changed."""
+        changed = variant or Variant()
+        accounting = changed.counted(MODES[mode])
+        return Steps(changed.systems(self.systems), self.geometries, self.study.workloads, self.knobs[knobs], accounting)
+
+
+def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
+    """Everything but the points. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
+    stated = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
+    machines = {name: load_hardware(name) for name in sorted({machine for machine, *_ in SYSTEMS.values()})}
+    mean_frac, intervals = stated[MEAN_FAILURE]["value"], study.refresh.intervals_s
+    return Setup(
+        study=study,
+        machines=machines,
+        systems=systems(machines.__getitem__),
+        geometries={name: models.load(name).geometry for name in study.models},
+        knobs={ZERO: derived(stated.values()), CALIBRATED: calibrated or kelle_knobs.load().knobs},
+        curves={anchor: fitted(mean_frac, intervals, anchor) for anchor in study.refresh.anchors},
+        stated=stated,
+    )

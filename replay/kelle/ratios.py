@@ -1,0 +1,97 @@
+"""What Kelle prints: one system over another in time or energy, of a cell or averaged over models and tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hw.kelle_knobs import Knobs
+from replay.kelle.step import Step, decode_step
+from replay.kelle.systems import BASELINE, System
+from replay.kelle.work import PAPER, Accounting, Work
+from warehouse.geometry import Geometry
+
+SPEED, ENERGY = "speed", "energy"
+METRICS = {"speedup": SPEED, "energy_efficiency_gain": ENERGY}  # of a claim -> ours
+_SETTING = re.compile(r"(?:(?P<workload>\w+) (?P<name>batch|budget)=(?P<value>\d+) )?(?P<ours>\S+) over (?P<over>[^;\s]+)")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """`ours` over `over`: times less time (speed) or energy. model, workload: None averages over all."""
+
+    claim_id: str
+    role: str
+    published: float
+    metric: str
+    ours: str
+    over: str
+    model: str | None = None
+    workload: str | None = None
+    changed: Mapping[str, int] = field(default_factory=dict)  # batch or budget_tokens of the work
+
+    def __str__(self) -> str:
+        where = f"{self.model}, {self.workload}" if self.model else "mean over models and tasks"
+        return ", ".join([f"{self.ours} over {self.over}", where, *(f"{name} {value}" for name, value in self.changed.items())])
+
+
+def ratio_of(claim: Mapping[str, object], systems: Iterable[str]) -> Ratio | None:
+    """The ratio that a claim states; None if it states another thing, or one of a workload that is not the paper's four."""
+    found = _SETTING.fullmatch(str(claim["setting"]).partition(";")[0])
+    known = tuple(systems)
+    if not found or claim["metric"] not in METRICS or found["ours"] not in known or found["over"] not in known:
+        return None
+    changed = {"batch" if found["name"] == "batch" else "budget_tokens": int(found["value"])} if found["name"] else {}
+    model = str(claim["model"]).lower() or None
+    if (model is None) != (found["workload"] is None):
+        return None
+    stated = (str(claim["claim_id"]), str(claim["role"]), float(str(claim["value"])), METRICS[str(claim["metric"])])
+    return Ratio(*stated, found["ours"], found["over"], model, found["workload"], changed)
+
+
+@dataclass
+class Steps:
+    """Decode steps of a set of systems, models and workloads under one choice of knobs and accounting; each is computed once."""
+
+    systems: Mapping[str, System]
+    geometries: Mapping[str, Geometry]
+    workloads: Mapping[str, Work]
+    knobs: Knobs
+    accounting: Accounting = PAPER
+    _made: dict[tuple[str, str, Work], Step] = field(default_factory=dict)
+
+    def step(self, model: str, system: str, work: Work) -> Step:
+        """Of one system. Raises ValueError where a name is unknown."""
+        for name, known in ((model, self.geometries), (system, self.systems)):
+            if name not in known:
+                raise ValueError(f"{name!r} is not of this study; choose one of {', '.join(known)}")
+        if not self.systems[system].evicts:
+            work = replace(work, budget_tokens=None)
+        key = (model, system, work)
+        if key not in self._made:
+            self._made[key] = decode_step(self.geometries[model], self.systems[system], work, self.knobs, self.accounting)
+        return self._made[key]
+
+    def gain(self, metric: str, model: str, ours: str, over: str, work: Work) -> float:
+        """`over` / `ours` in time or energy of a step; NaN where one of them does not fit."""
+        mine, theirs = (self.step(model, system, work) for system in (ours, over))
+        if not (mine.is_feasible and theirs.is_feasible):
+            return float("nan")
+        return theirs.seconds / mine.seconds if metric == SPEED else theirs.energy_j / mine.energy_j
+
+    def value(self, ratio: Ratio) -> tuple[float, int]:
+        """Our value, and how many cells it is the arithmetic mean of; NaN and 0 where none fits."""
+        if ratio.model and ratio.workload:
+            cells = [(ratio.model, replace(self.workloads[ratio.workload], **ratio.changed))]
+        else:
+            cells = [(model, work) for model in self.geometries for work in self.workloads.values()]
+        gains = np.array([self.gain(ratio.metric, model, ratio.ours, ratio.over, work) for model, work in cells])
+        fitting = gains[~np.isnan(gains)]
+        return (float(fitting.mean()), fitting.size) if fitting.size else (float("nan"), 0)
+
+    def gains(self, model: str, system: str, work: Work) -> tuple[float, float]:
+        """Speed and energy over the SRAM baseline."""
+        return self.gain(SPEED, model, system, BASELINE, work), self.gain(ENERGY, model, system, BASELINE, work)

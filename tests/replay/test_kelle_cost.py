@@ -1,0 +1,404 @@
+"""Kelle's cost model: goldens of the notes, an oracle written out again, properties, limits, and readings that must miss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from hw import kelle_knobs
+from hw.kelle_knobs import BOUNDS, Knobs
+from hw.sourced import BadSpec
+from hw.spec import load
+from replay.kelle.evictor import with_evictor, with_software_eviction
+from replay.kelle.fit import calibrate, derived, log_errors, ratios
+from replay.kelle.lifetimes import layer_times, lifetimes, total_s
+from replay.kelle.prefill import prefill, request
+from replay.kelle.ratios import Steps
+from replay.kelle.recompute import balanced_frac, roofline, vector_times_s
+from replay.kelle.step import decode_step, refresh_w
+from replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
+from replay.kelle.traffic import kv_bytes_per_token, weights_of
+from replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
+from warehouse import models
+from warehouse.load import claims
+
+MODELS = ("llama-2-7b", "llama-2-13b", "llama-3.2-3b", "llama-3-8b", "mistral-7b", "qwen2-7b", "opt-6.7b")
+SHAPES = {name: models.load(name).geometry for name in MODELS}
+LLAMA, SMALL = SHAPES["llama-2-7b"], SHAPES["llama-3.2-3b"]
+WORKLOADS = {
+    "LA": Work(128, 512, 16, 128),
+    "TQ": Work(512, 2048, 16, 1024),
+    "QP": Work(1024, 5120, 16, 1024),
+    "PG19": Work(512, 8192, 16, 2048),
+}
+PG19 = WORKLOADS["PG19"]
+OURS = systems()
+ROWS = claims().to_pylist()
+ZERO = Knobs(weight_dram_frac=1, serial_frac=1, kelle_serial_frac=0, recomputed_frac=0.256)
+NOTES = Knobs(weight_dram_frac=0.25, serial_frac=1, kelle_serial_frac=0.76, recomputed_frac=0.385)
+STEPS = {knobs: Steps(OURS, SHAPES, WORKLOADS, knobs) for knobs in (ZERO, NOTES)}
+RATIOS = ratios(ROWS, STEPS[ZERO])
+
+works = st.builds(
+    Work, st.integers(0, 4096), st.integers(0, 8192), st.integers(1, 32), st.integers(1, 9000)
+)  # fmt: skip
+systems_of = st.sampled_from(list(OURS.values()))
+shapes = st.sampled_from(list(SHAPES.values()))
+
+
+def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs: Knobs = ZERO) -> float:
+    """Table 7's: energy of Original+SRAM over Kelle+eDRAM on PG19."""
+    work = replace(PG19, budget_tokens=budget)
+    sram, kelle = (decode_step(shape, OURS[name], work, knobs, accounting).energy_j for name in (BASELINE, KELLE))
+    return sram / kelle
+
+
+# --------------------------------------------------------------------------------------------------------- goldens
+
+# Of the notes, section 6.1: claim, with nothing fitted, with the notes' rounded knobs.
+GOLDEN = {
+    "kelle-edram-over-original-sram-average": {"speed": (5.867, 3.896), "energy": (4.418, 4.322)},
+    "original-edram-over-original-sram-average": {"speed": (1.214, 1.214), "energy": (0.608, 0.608)},
+    "aep-sram-over-original-sram-average": {"speed": (2.419, 2.419), "energy": (2.581, 2.581)},
+    "aerp-sram-over-aep-sram-average": {"speed": (1.101, 1.163), "energy": (1.141, 1.233)},
+    "kelle-edram-over-aerp-sram-average": {"speed": (2.203, 1.359), "energy": (1.414, 1.270)},
+    "llama-3.2-3b/pg19-budget-2048": {"energy": (7.932, 7.989)},
+    "llama-3.2-3b/pg19-budget-3500": {"energy": (5.843, 6.001)},
+    "llama-3.2-3b/pg19-budget-5250": {"energy": (4.435, 4.616)},
+    "llama-3.2-3b/pg19-budget-7000": {"energy": (3.574, 3.751)},
+    "llama-3.2-3b/pg19-budget-8750": {"energy": (3.006, 3.172)},
+    "llama-2-13b/pg19-budget-2048": {"energy": (6.191, 6.120)},
+    "llama-2-13b/pg19-budget-3500": {"energy": (4.885, 4.923)},
+    "llama-2-13b/pg19-budget-5250": {"energy": (3.895, 3.984)},
+    "llama-2-13b/pg19-budget-7000": {"energy": (3.239, 3.346)},
+    "llama-2-13b/pg19-budget-8750": {"energy": (2.782, 2.894)},
+    "pg19-batch-16-aep-sram": {"energy": (3.330, 3.330)},
+    "pg19-batch-16-aerp-sram": {"energy": (4.063, 4.570)},
+    "pg19-batch-16-kelle-edram": {"energy": (6.912, 6.886)},
+    "pg19-batch-4-aep-sram": {"energy": (2.285, 1.784)},
+    "pg19-batch-4-aerp-sram": {"energy": (2.537, 1.963)},
+    "pg19-batch-4-kelle-edram": {"energy": (3.173, 2.024)},
+}
+
+
+def test_every_ratio_of_the_notes_within_half_a_percent():
+    assert len(RATIOS) == sum(map(len, GOLDEN.values())) == 26
+    for ratio in RATIOS:
+        (name,) = [name for name in GOLDEN if name in ratio.claim_id]
+        for knobs, golden in zip((ZERO, NOTES), GOLDEN[name][ratio.metric], strict=True):
+            assert STEPS[knobs].value(ratio)[0] == pytest.approx(golden, rel=5e-3), (ratio.claim_id, knobs)
+
+
+@pytest.mark.parametrize(
+    ("system", "seconds", "joules"),
+    [
+        (BASELINE, 2.3381, 48.759),
+        ("Original+eDRAM", 1.9177, 73.131),
+        ("AEP+SRAM", 0.7387, 14.644),
+        ("AERP+SRAM", 0.6356, 12.002),
+        (KELLE, 0.3029, 7.054),
+    ],
+)
+def test_absolute_step_of_llama2_7b_on_pg19(system, seconds, joules):
+    step = decode_step(LLAMA, OURS[system], PG19, ZERO)
+    assert (step.seconds, step.energy_j) == pytest.approx((seconds, joules), rel=5e-4)
+    assert step.weight_bytes == 6_607_077_376
+    assert step.energy_j == sum(step.joules.values())
+
+
+def test_lifetimes_of_the_notes_and_their_limits():
+    chip = OURS[KELLE].chip
+    assert [1e6 * t for t in layer_times(LLAMA, chip, PG19)] == pytest.approx([131.07, 1048.58], abs=5e-3)
+    found = lifetimes(LLAMA, chip, PG19)
+    both = [1e3 * total_s(found, schedule) for schedule in ("baseline", "kelle")]
+    assert both == pytest.approx([4.981, 1.573], abs=5e-4)
+    golden = {"llama-2-7b": 3.167, "llama-2-13b": 3.038}
+    for model, ratio in golden.items():
+        found = lifetimes(SHAPES[model], chip, PG19)
+        assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(ratio, abs=5e-4)
+    for kv_rate, limit in ((1e20, 1.5), (1e3, 4.0)):
+        found = lifetimes(LLAMA, replace(chip, kv_bytes_per_s=kv_rate), PG19)
+        assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(limit, rel=1e-3)
+
+
+def test_capacity_and_overflow_of_the_paper():
+    per_token = kv_bytes_per_token(LLAMA, PAPER)
+    assert per_token == 524_288
+    assert 8192 * per_token == 4 * 2**30
+    assert (16 - 6.5) * 2**30 / per_token == 19_456
+    step = decode_step(LLAMA, OURS[BASELINE], PG19, ZERO)
+    assert step.overflow_bytes == pytest.approx(73.0e9 + 6.607e9 - 2**34, rel=1e-3)
+    assert step.is_feasible
+    assert "dram_overflow" in step.notes[0]
+    assert not decode_step(LLAMA, OURS[BASELINE], PG19, ZERO, PHYSICAL).is_feasible
+    assert decode_step(LLAMA, OURS[BASELINE], WORKLOADS["LA"], ZERO, PHYSICAL).is_feasible
+
+
+def test_a_vector_recomputed_takes_longer_than_the_paper_says_and_loads_faster():
+    load_s, recompute_s = vector_times_s(LLAMA, OURS[KELLE].chip)
+    assert (1e6 * load_s, 1e6 * recompute_s) == pytest.approx((0.256, 16.384))
+    assert derived(ROWS).recomputed_frac == pytest.approx(0.256, abs=5e-4)
+    assert balanced_frac(load_s, recompute_s) == pytest.approx(0.0154, abs=5e-5)
+
+
+def test_experts_and_latents_are_read_as_the_batch_chooses_and_caches_them():
+    mixtral, latent = (models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite"))
+    one, many = (weights_of(mixtral, n) for n in (1, 1000))
+    assert one.read_bytes == pytest.approx(one.macs_per_token) == many.macs_per_token
+    assert many.read_bytes == pytest.approx(many.held_bytes) == one.held_bytes
+    assert (
+        decode_step(mixtral, OURS[KELLE], PG19, ZERO).overflow_bytes > decode_step(LLAMA, OURS[KELLE], PG19, ZERO).overflow_bytes
+    )
+    quarter = replace(PG19, kv_bits=4)
+    whole, part = (decode_step(LLAMA, OURS[BASELINE], work, ZERO) for work in (PG19, quarter))
+    assert (whole.kv_read_bytes, whole.macs) == (4 * part.kv_read_bytes, part.macs)
+    assert kv_bytes_per_token(latent, PAPER) == kv_bytes_per_token(latent, PHYSICAL) == 27 * (512 + 64) * 2
+
+
+# ---------------------------------------------------------------------------------------------------------- oracle
+
+
+def written_out(shape, system: str, work: Work, knobs: Knobs) -> tuple[float, float]:
+    """Section 5 of the notes as it stands there, constants and all, for the paper's accounting."""
+    evicts, is_edram, is_kelle = system[0] in "AK", "eDRAM" in system, system[0] == "K"
+    recomputes = is_kelle or system.startswith("AERP")
+    weights = shape.non_expert_params
+    n = work.n_context_tokens + work.n_decode_tokens
+    kept = min(n, work.budget_tokens) if evicts and work.budget_tokens else n
+    kvb = work.batch * kept * shape.n_layers * 2 * shape.n_heads * shape.head_dim * 2
+    read = kvb * (1 - knobs.recomputed_frac) if recomputes else kvb
+    on_chip = (4 if is_edram else 2) * 2**20
+    off = max(0.0, read - on_chip)
+    eta = 1.0 if work.batch >= 16 else knobs.weight_dram_frac
+    rows = 32 if is_edram else 24
+    a = (weights / (64e9 * eta), weights * work.batch / (rows**2 * 2e9), weights / 128e9)
+    b = (off / 64e9, read / (256e9 if is_edram else 128e9), kvb / 2 / (rows * 4e9))
+    s = knobs.serial_frac * (knobs.kelle_serial_frac if is_kelle else 1)
+    t = sum(max(v) + s * (sum(v) - max(v)) for v in (a, b))
+    e = 183.44e-12 * (weights / eta + off) + 185.9e-12 * 2 * weights
+    e += 84.8e-12 * min(read, on_chip) if is_edram else 185.9e-12 * (read + off)
+    e += 1.96 * (0.5 + 0.5 * rows**2 / 1024) * t + (0.3615 if is_edram else 0.415) * t
+    if is_edram:
+        e += 1.14e-3 * (min(1, kvb / on_chip) + (0.45 if is_kelle else 1) / 16) / (1050e-6 if is_kelle else 45e-6) * t
+    return t, e
+
+
+@settings(deadline=None)
+@given(shapes, systems_of, works, st.builds(Knobs, **{name: st.floats(*ends) for name, ends in BOUNDS.items()}))
+def test_steps_equal_the_equations_written_out(shape, system, work, knobs):
+    step = decode_step(shape, system, work, knobs)
+    assert (step.seconds, step.energy_j) == pytest.approx(written_out(shape, system.name, work, knobs), rel=2e-3)
+
+
+# ------------------------------------------------------------------------------------------------------ properties
+
+
+@settings(deadline=None)
+@given(shapes, systems_of, works, st.integers(1, 4000), st.sampled_from([PAPER, PHYSICAL]))
+def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, more, accounting):
+    step = decode_step(shape, system, work, ZERO, accounting)
+    longer = replace(work, n_decode_tokens=work.n_decode_tokens + more)
+    for other in (longer, replace(work, batch=work.batch + more % 7)):
+        found = decode_step(shape, system, other, ZERO, accounting)
+        assert found.seconds >= step.seconds * (1 - 1e-12)
+        assert found.energy_j >= step.energy_j * (1 - 1e-12)
+
+
+def test_the_only_fall_with_batch_is_where_weights_reach_full_bandwidth():
+    energies = [decode_step(LLAMA, OURS[KELLE], replace(PG19, batch=b), NOTES).energy_j for b in range(1, 24)]
+    assert [b + 2 for b, rise in enumerate(np.diff(energies)) if rise < 0] == [16]
+
+
+@settings(deadline=None)
+@given(shapes, works, st.integers(1, 5000), st.sampled_from([ZERO, NOTES]))
+def test_gains_never_rise_with_the_budget(shape, work, more, knobs):
+    def kelle_j(budget: int) -> float:
+        return decode_step(shape, OURS[KELLE], replace(work, budget_tokens=budget), knobs).energy_j
+
+    assert work.budget_tokens
+    assert kelle_j(work.budget_tokens + more) >= kelle_j(work.budget_tokens) * (1 - 1e-12)
+
+
+@settings(deadline=None)
+@given(shapes, works, st.sampled_from([PAPER, PHYSICAL]))
+def test_a_budget_of_the_whole_length_is_the_full_cache(shape, work, accounting):
+    whole = replace(work, budget_tokens=max(1, work.n_tokens))
+    kept, full = (decode_step(shape, OURS[name], whole, ZERO, accounting) for name in ("AEP+SRAM", BASELINE))
+    assert kept == full
+
+
+@given(st.floats(0, 4 * 2**20), st.floats(1.1, 50))
+def test_refresh_is_linear_in_occupancy_and_falls_with_the_interval(kept_bytes, factor):
+    kelle = OURS[KELLE]
+    empty, some, twice = (float(refresh_w(kelle, n)) for n in (0.0, kept_bytes / 2, kept_bytes))
+    assert twice - empty == pytest.approx(2 * (some - empty), abs=1e-9)
+    slower = kelle.on(refresh_interval_s=factor * kelle.chip.refresh_interval_s)
+    assert float(refresh_w(slower, kept_bytes)) < twice
+    assert refresh_w(OURS[BASELINE], kept_bytes) == 0.0
+
+
+def test_the_mean_over_a_decode_lies_between_its_ends_and_equals_them_without_one():
+    mean = Accounting(eval_point="mean")
+    first, last = (decode_step(LLAMA, OURS[BASELINE], w, ZERO).energy_j for w in (Work(512, 0), PG19))
+    assert decode_step(LLAMA, OURS[BASELINE], PG19, ZERO, mean).energy_j == pytest.approx((first + last) / 2)
+    empty = Work(512, 0)
+    assert decode_step(LLAMA, OURS[KELLE], empty, ZERO, mean).energy_j == pytest.approx(
+        decode_step(LLAMA, OURS[KELLE], empty, ZERO).energy_j
+    )
+
+
+# ------------------------------------------------------------------------------------------ recomputation, prefill
+
+
+def test_recomputation_is_off_where_a_layer_input_is_no_smaller_than_k_and_v():
+    grouped = decode_step(SMALL, OURS[KELLE], WORKLOADS["LA"], NOTES, PHYSICAL)
+    assert "no recomputation" in grouped.notes[0]
+    plain = decode_step(SMALL, OURS[KELLE], WORKLOADS["LA"], replace(NOTES, recomputed_frac=0.0), PHYSICAL)
+    assert (grouped.seconds, grouped.energy_j) == (plain.seconds, plain.energy_j)
+    assert not decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], NOTES, PHYSICAL).notes
+
+
+def test_recomputation_that_is_charged_does_not_pay():
+    on, off = (
+        decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], replace(NOTES, recomputed_frac=r), PHYSICAL) for r in (0.385, 0.0)
+    )
+    assert on.kv_read_bytes < off.kv_read_bytes
+    assert on.seconds > off.seconds
+
+
+def test_the_roofline_turns_where_array_and_dram_take_equally_long():
+    points = roofline(LLAMA, OURS[KELLE].chip, PG19, "physical")
+    by_label = {point.label: point for point in points if point.label}
+    assert set(by_label) == {"none", "moderate", "excessive"}
+    assert by_label["moderate"].step_s == min(point.step_s for point in points)
+    assert by_label["excessive"].is_compute_bound
+    assert not by_label["none"].is_compute_bound
+    assert all(point.ops_per_s <= point.roof_ops_per_s * (1 + 1e-9) for point in points)
+    paper = roofline(LLAMA, OURS[KELLE].chip, PG19, "paper", slowdown=3.2 / 1.1)
+    assert any(point.ops_per_s > 2 * point.roof_ops_per_s for point in paper), "3.2 us are more operations than the array has"
+
+
+def test_a_prompt_is_bound_by_the_array_and_a_request_is_its_parts():
+    work = Work(4096, 128, 16, 2048)
+    seconds, joules = prefill(LLAMA, OURS[KELLE], work)
+    macs = 16 * (4096 * (LLAMA.non_expert_params - 32000 * 4096) + 32000 * 4096 + 32 * 4096 * 4096**2)
+    assert seconds == pytest.approx(macs / OURS[KELLE].chip.macs_per_s)
+    whole, step = request(LLAMA, OURS[KELLE], work, ZERO), decode_step(LLAMA, OURS[KELLE], work, ZERO)
+    assert (whole.seconds, whole.joules) == pytest.approx((seconds + 128 * step.seconds, joules + 128 * step.energy_j))
+    assert prefill(LLAMA, OURS[KELLE], replace(work, n_context_tokens=0))[0] > 0
+
+
+def test_the_evictor_saves_the_scan_of_every_kept_score():
+    step = decode_step(LLAMA, OURS[KELLE], PG19, ZERO)
+    scanned = with_software_eviction(step, LLAMA, OURS[KELLE], PG19)
+    assert scanned.seconds - step.seconds == pytest.approx(16 * 32 * 32 * 2048 / 1e9)
+    assert with_evictor(step, 0.028).energy_j - step.energy_j == pytest.approx(0.028 * step.seconds)
+    assert scanned.energy_j > with_evictor(step, 0.028).energy_j
+
+
+# ------------------------------------------------------------------------------------------------ fit and its bars
+
+
+def shipped() -> Steps:
+    return Steps(OURS, SHAPES, WORKLOADS, kelle_knobs.load().knobs)
+
+
+def test_bars_of_the_zero_knob_and_the_calibrated_model():
+    plain = log_errors(Steps(OURS, SHAPES, WORKLOADS, derived(ROWS)), RATIOS)
+    assert np.median(np.abs(np.expm1(plain))) <= 0.10
+    errors = dict(zip((ratio.claim_id for ratio in RATIOS), np.abs(log_errors(shipped(), RATIOS)), strict=True))
+    roles = {ratio.claim_id: ratio.role for ratio in RATIOS}
+    calibrated, predicted = ([e for c, e in errors.items() if roles[c] == role] for role in ("calibrate", "predict"))
+    assert (len(calibrated), len(predicted)) == (13, 13)
+    assert np.mean(predicted) <= 0.15
+    assert np.mean(calibrated) <= 0.08
+    assert np.mean([e for c, e in errors.items() if "table-7" in c]) <= 0.20
+    assert np.mean([e for c, e in errors.items() if "batch-16" in c]) <= 0.10
+
+
+def test_table_7_falls_with_the_budget():
+    for model in ("llama-3.2-3b", "llama-2-13b"):
+        gains = [gain(budget=n, shape=SHAPES[model], knobs=shipped().knobs) for n in (2048, 3500, 5250, 7000, 8750)]
+        assert gains == sorted(gains, reverse=True)
+        assert len(set(gains)) == 5
+
+
+def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
+    fit = kelle_knobs.load()
+    assert sorted(fit.fitted_on) == sorted(r["claim_id"] for r in ROWS if r["paper"] == "kelle" and r["role"] == "calibrate")
+    wanted = [ratio for ratio in RATIOS if ratio.role == "calibrate"]
+
+    def loss(knobs: Knobs) -> float:
+        return float((log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) ** 2).sum())
+
+    least = loss(fit.knobs)
+    assert np.abs(log_errors(shipped(), wanted)).mean() == pytest.approx(fit.mean_abs_log, rel=1e-4)
+    for name, (low, high) in BOUNDS.items():
+        for factor in (0.97, 1.03):
+            value = min(high, max(low, factor * getattr(fit.knobs, name)))
+            assert loss(replace(fit.knobs, **{name: value})) > least
+
+
+@pytest.mark.slow
+def test_the_shipped_knobs_are_what_a_fit_finds(tmp_path):
+    found = calibrate(ROWS, STEPS[ZERO])
+    kelle_knobs.save(found, tmp_path / "again.toml")
+    assert (tmp_path / "again.toml").read_text() == (kelle_knobs.FITS / "kelle.toml").read_text()
+
+
+# -------------------------------------------------------------------------------------- readings that must miss
+
+
+def test_true_gqa_in_paper_mode_misses_table_7():
+    """Llama-3.2-3B has a third of the KV heads; with them the paper's 8.07x is out of reach."""
+    assert gain(Accounting(true_gqa=True)) == pytest.approx(4.5, abs=0.05)
+    assert gain() == pytest.approx(7.93, abs=0.05)
+
+
+def test_charging_edram_for_streamed_kv_misses_table_7():
+    assert gain(Accounting(streamed_bypasses_edram=False)) == pytest.approx(5.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.34), (Accounting(true_gqa=True), 0.21)])
+def test_the_other_readings_are_far_off(accounting, mean):
+    steps = Steps(OURS, SHAPES, WORKLOADS, shipped().knobs, accounting)
+    assert np.abs(log_errors(steps, RATIOS)).mean() == pytest.approx(mean, abs=0.005)
+
+
+def test_a_fit_without_batch_4_says_nothing_of_small_batches():
+    """weight_dram_frac acts below batch 16 only: the headline alone leaves it arbitrary."""
+    headline = [ratio for ratio in RATIOS if ratio.model is None]
+    errors = [log_errors(Steps(OURS, SHAPES, WORKLOADS, replace(NOTES, weight_dram_frac=f)), headline) for f in (0.1, 1.0)]
+    assert np.array_equal(*errors)
+
+
+def test_what_cannot_be_is_named(tmp_path):
+    with pytest.raises(ValueError, match="eval_point"):
+        Accounting(eval_point="last")
+    with pytest.raises(ValueError, match="batch is 0"):
+        Work(1, 1, 0)
+    with pytest.raises(ValueError, match=r"recomputed_frac is 1\.5"):
+        Knobs(recomputed_frac=1.5)
+    with pytest.raises(BadSpec, match="tier weights is missing"):
+        chip_of(load("phone-lpddr5x-ufs4"))
+    with pytest.raises(ValueError, match="no kv_bits"):
+        OURS[KELLE].on(kv_bits=4.0)
+    with pytest.raises(ValueError, match="choose one of"):
+        STEPS[ZERO].step("gpt-2", KELLE, PG19)
+    with pytest.raises(BadSpec, match="calibrate kelle"):
+        kelle_knobs.load(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("knobs = 3")
+    with pytest.raises(BadSpec, match=r"bad\.toml: not a file"):
+        kelle_knobs.load(str(tmp_path / "bad.toml"))
+
+
+def test_the_systems_are_the_papers_five():
+    assert list(SYSTEMS) == list(OURS) == [BASELINE, "Original+eDRAM", "AEP+SRAM", "AERP+SRAM", KELLE]
+    assert [system.chip.rows for system in OURS.values()] == [24, 32, 24, 24, 32]
+    assert OURS[BASELINE].chip.leakage_w == pytest.approx(0.415)
+    assert OURS[KELLE].chip.leakage_w == pytest.approx(0.3615)
+    assert OURS[KELLE].on(kv_bytes=8 * 2**20).chip.leakage_w == pytest.approx(0.2075 + 2 * 0.154)
