@@ -256,12 +256,12 @@ COLUMNS: dict[str, Column] = {
     "coverage_frac": Column(F64, "1", "share of the layer's experts that are touched"),
     "recorded_err_frac": Column(F64, "1", "the form over what was recorded, less 1; null where nothing was"),
     # hybrid-bonded memory and self-speculation
-    "scheme": Column(
+    "sd_scheme": Column(
         TEXT,
         "",
-        "drafter: EAGLE3 (a head), SLM-SD (a small model), Quant-SD (a copy), Elastic-SD (slices)",
+        "who drafts: EAGLE3 (a head), SLM-SD (a small model), Quant-SD (a copy), Elastic-SD (slices)",
     ),
-    "batch": Column(I64, "requests", "requests decoded together"),
+    "batch": Column(I64, "", "requests that decode together"),
     "context_tokens": Column(I64, "tokens", "tokens of a sequence, all of them cached"),
     "hb_bytes": Column(F64, "B", "capacity of the hybrid-bonded memory"),
     "hb_bytes_per_s": Column(F64, "B/s", "its effective bandwidth, all banks"),

@@ -422,7 +422,7 @@ TABLES: dict[str, Table] = {
     ),
     "elastic_points": Table(
         (
-            *("study", "series", "hardware", "model_id", "scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
+            *("study", "series", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
             *("hit_model", "level", "fit", "accepted_form", "alpha", "accepted_len", "fidelity"),
             *("resident_bytes", "resident_frac", "spill_bytes", "cold_bytes", "ar_hit_frac", "draft_hit_frac", "verify_hit_frac"),
             *("ar_experts", "draft_experts", "verify_experts", "ar_hb_bytes", "ar_ext_bytes", "draft_hb_bytes"),
@@ -431,15 +431,15 @@ TABLES: dict[str, Table] = {
             *("published_ar", "published_sd", "role_ar", "role_sd", "is_withheld"),
         ),
         (
-            *("study", "series", "hardware", "model_id", "scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
+            *("study", "series", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
             *("hit_model", "level", "fit", "accepted_form", "accepted_len"),
         ),
         "a model on a machine under a scheme, at a batch: AR, draft and verification in closed form",
         nullable=("alpha", "published_ar", "published_sd", "role_ar", "role_sd"),
     ),
     "elastic_mapping": Table(
-        ("study", "hardware", "model_id", "scheme", "batch", "context_tokens", "tier", "part", "placed_bytes"),
-        ("study", "hardware", "model_id", "scheme", "batch", "context_tokens", "tier", "part"),
+        ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part", "placed_bytes"),
+        ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part"),
         "what a part takes in a tier by first fit: static, kv, embedding, draft weights, draft kv, experts, free",
     ),
     "elastic_platforms": Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SYSTEMS = {
+    "elmoe3d": "flows.systems.elmoe3d.study",
     "layered-prefill": "flows.systems.layered_prefill.study",
     "slicemoe": "flows.systems.slicemoe.study",
 }

@@ -1,0 +1,132 @@
+"""The ELMoE-3D study: Table 3 under every fit and hit law, sweeps past it, baselines, energy, and what tapes say.
+
+Constants are read from hw/fits/elmoe3d-*.toml (`tokentape calibrate elmoe3d`); nothing is fitted here but the refits that tell
+what a fit without some rows would have predicted. Everything but the tapes is closed form: seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flows.console import note
+from flows.systems.elmoe3d import tapes
+from flows.systems.elmoe3d.answers import HONESTY, MODES, answers
+from flows.systems.elmoe3d.platforms import Ran, Ratios, energy_rows, is_headline, platform_rows, platform_runs, ratios
+from flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
+from flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
+from flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
+from hw.elastic_constants import ElasticFit
+from replay.elastic.cells import Cell, Setup, cells
+from replay.elastic.points import as_points
+from replay.elastic.timing import Outcome, evaluate
+from warehouse.load import claims
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+__all__ = ["run", "settings"]
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def run(
+    store: Store,
+    progress: Callable[..., None],
+    chosen: Settings | None = None,
+    runner: str = "processes",
+    workers: int | None = None,
+    say: Callable[[str], None] = note,
+) -> list[dict[str, Any]]:
+    """Writes the study's rows and answers, and returns the answers. runner, workers: not needed, all of it is quick.
+
+    say: told the errors against the paper and what to know before trusting them.
+    """
+    study = chosen or settings()
+    setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
+    headline = fits[study.headline]
+    progress(0, 2, "closed forms")
+    made = closed_forms(study, setup, table, list(fits.values()))
+    progress(1, 2, "tapes")
+    made |= _from_tapes(store, study, setup, headline, made["elastic_points"])
+    for name, of in made.items():
+        if of:
+            write_rows(store, name, of, of=NAME)
+    for line in summary(study, made["elastic_checks"]):
+        say(line)
+    progress(2, 2, "done")
+    return made["answers"]
+
+
+def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticFit]) -> Rows:
+    """Rows of every table that needs no tape. fits: the headline's first."""
+    headline = fits[0]
+    jobs = table_jobs(study, setup, table, fits)
+    found, made, checked = {}, [], []
+    n = len(table)
+    for i in range(0, len(jobs), n):  # one fit and one law at a time
+        of = jobs[i : i + n]
+        outcome, fit, law = evaluate(as_points([job.point for job in of])), of[0].fit, of[0].point.hit_model
+        if fit is headline:
+            found[law] = outcome
+        made += rows(of, outcome)
+        is_main = fit is headline and law == study.hit_models[0]
+        checked += check_rows(study, setup, table, fit, law, outcome, is_held_out=is_main)
+    made += rows_of(list(sweep_jobs(study, setup, table, headline)))
+    ran = _platforms(study, setup, table, headline)
+    every = [one for of in ran.values() for one in of]
+    return {
+        "elastic_points": made,
+        "elastic_mapping": list(mapping_rows(setup, table, headline)),
+        "elastic_platforms": list(platform_rows(every)),
+        "elastic_energy": list(energy_rows(study, every)),
+        "elastic_intensity": list(intensity_rows(study, setup, table, headline)),
+        "elastic_checks": checked,
+        "answers": _answers(study, table, found, ran),
+    }
+
+
+def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticFit) -> dict[str, list[Ran]]:
+    """By hit model, under every number of verified nodes."""
+    return {
+        law: [ran for nodes in study.platforms.verify_nodes for ran in platform_runs(study, setup, table, fit, law, nodes)]
+        for law in MODES
+    }
+
+
+def _answers(study: Settings, table: list[Cell], found: dict[str, Outcome], ran: dict[str, list[Ran]]) -> list[dict[str, Any]]:
+    assumed = {law: list(ratios(of)) for law, of in ran.items()}
+    plain: dict[str, Ratios] = {
+        law: next(ratios([one for one in of if one.platform != "xpu-nmp" and _has_headline_nodes(study, one)] + near))
+        for law, of in ran.items()
+        for near in [[one for one in of if one.platform == "xpu-nmp" and is_headline(study, one)]]
+    }
+    return answers(study, table, found, plain, assumed)
+
+
+def _has_headline_nodes(study: Settings, ran: Ran) -> bool:
+    return ran.verify_nodes == study.platforms.headline_verify_nodes
+
+
+def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticFit, points: list[dict[str, Any]]) -> Rows:
+    """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
+    tapes.drawn(store, study)
+    made: Rows = {"elastic_misses": [], "coverage_points": []}
+    for trace_id in tapes.routed(store):
+        for name, of in tapes.rows_of(store, study, fit, trace_id).items():
+            made[name] += of
+        measured = tapes.measured_jobs(store, study, setup, fit, trace_id)
+        if measured:
+            points += rows_of(measured)
+    return made
+
+
+def summary(study: Settings, checked: list[dict[str, Any]]) -> list[str]:
+    """What was reached against what counts as reproduced, at the headline, and the sentence that belongs beside it."""
+    name = study.load_fits()[study.headline]
+    law = study.hit_models[0]
+    at = [row for row in checked if (row["level"], row["fit"], row["hit_model"]) == (name.level, name.rows, law)]
+    held = [row for row in at if row["bar_low"] is not None]
+    missed = [row["block"] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
+    errors = {row["block"]: row["value"] for row in at}
+    ar, sd = errors["Phi_AR error, open rows, mean"], errors["Phi_SD error, predicted open rows, mean"]
+    bars = f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
+    return [f"{study.headline}: Phi_AR off by {ar:.1%} on open rows, Phi_SD by {sd:.1%} on predicted ones; {bars}", HONESTY]

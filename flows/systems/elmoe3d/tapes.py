@@ -1,0 +1,155 @@
+"""What tapes say: misses of an LRU by batch, experts touched by tokens of one request or of many, acceptance through the machine.
+
+Every tape of the store is replayed, and one synthetic tape per model of the paper, since its own traces are not public.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from capture.synthetic.tape import SynthesisSettings, synthesize
+from flows.grid import load_trace
+from flows.systems.elmoe3d.points import MEASURED, Job
+from flows.systems.elmoe3d.settings import NAME, Settings
+from hw.elastic_constants import ElasticFit, ModelLaw
+from replay.coverage import ONE_REQUEST, recorded_by_layer
+from replay.elastic.cells import Setup
+from replay.elastic.hits import HIT_LAWS
+from replay.elastic.interleaved import interleaved, lru_miss_frac
+from replay.elastic.mapping import SLICE_FRAC
+from replay.elastic.measured import law_of, mean_accepted
+from replay.elastic.points import CONTEXT_TOKENS, ELASTIC, QUANT, Point
+from replay.elastic.shape import shape_of
+from replay.elastic.unions import touched, weights_of
+from replay.trace import DECODE, Trace
+from warehouse import models
+from warehouse.tape import Manifest, Store
+
+DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
+
+
+def drawn(store: Store, study: Settings) -> list[str]:
+    """Ids of the study's synthetic tapes, drawn where they are missing."""
+    wanted = study.tapes
+    how = SynthesisSettings(requests=wanted.requests, prompt=wanted.prompt, output=wanted.output, seed=wanted.seed, scores=False)
+    return [synthesize(model.name, models.load(model.name).geometry, how, store) for model in study.models]
+
+
+def routed(store: Store) -> list[str]:
+    """Tapes of models with experts."""
+    found = []
+    for trace_id in store.trace_ids():
+        tape = store.open(trace_id)
+        if tape.has("routing") and tape.geometry.moe_layers:
+            found.append(trace_id)
+    return found
+
+
+def rows_of(store: Store, study: Settings, fit: ElasticFit, trace_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows of elastic_misses and coverage_points of one tape; none where it decodes nothing."""
+    trace, manifest = load_trace(store, trace_id), store.open(trace_id).manifest
+    if not (trace.pass_kind == DECODE).any():
+        return {"elastic_misses": [], "coverage_points": []}
+    law = fit.laws.get(manifest.model_id) or law_of(trace)
+    return {"elastic_misses": _misses(trace, manifest, study, law), "coverage_points": _coverage(trace, manifest, law)}
+
+
+def _misses(trace: Trace, manifest: Manifest, study: Settings, law: ModelLaw) -> list[dict[str, Any]]:
+    geometry, found = trace.geometry, []
+    decoded = np.unique(trace.row_request[trace.pass_kind[trace.row_pass] == DECODE]).size
+    for batch in (batch for batch in study.tapes.batches if batch <= decoded):
+        together = interleaved(trace, batch)
+        n_warm = min(study.tapes.warm_steps, together.pass_ids.size - 1)
+        for share in study.tapes.cache_fracs:
+            slots = share * geometry.n_experts
+            missed = {"lru": lru_miss_frac(together, int(slots), n_warm)}
+            missed |= {name: 1.0 - _hit_frac(name, share, law, geometry.n_experts, geometry.top_k, batch) for name in HIT_LAWS}
+            found += [
+                {
+                    "study": NAME,
+                    "source": trace.trace_id,
+                    "origin": manifest.origin,
+                    "model_id": manifest.model_id,
+                    "dataset": manifest.dataset,
+                    "batch": batch,
+                    "hit_model": name,
+                    "cache_frac": share,
+                    "cache_experts": float(int(slots)) if name == "lru" else slots,
+                    "miss_frac_lookups": value,
+                    "fidelity": "exact" if name == "lru" else "approximate",
+                }
+                for name, value in missed.items()
+            ]
+    return found
+
+
+def _hit_frac(name: str, share: float, law: ModelLaw, n_experts: int, top_k: int, batch: int) -> float:
+    weights = weights_of([(n_experts, top_k, law.exponent)])
+    numbers = [np.array([value], np.float64) for value in (share, law.beta, batch, n_experts)]
+    return float(HIT_LAWS[name](numbers[0], numbers[1], weights, numbers[2], numbers[3])[0])
+
+
+def _coverage(trace: Trace, manifest: Manifest, law: ModelLaw) -> list[dict[str, Any]]:
+    """Recorded, by tokens of different requests and of one; and the law's independent tokens beside them."""
+    n_experts, found = trace.geometry.n_experts, []
+    weights = weights_of([(n_experts, trace.geometry.top_k, law.exponent)])
+    for tokens_of in ("decode", ONE_REQUEST):
+        curves = recorded_by_layer(trace, tokens_of)
+        sizes = curves[0].n_tokens
+        shares = np.array([curve.distinct for curve in curves]) / n_experts
+        independent = touched(np.repeat(weights, sizes.size, axis=0), sizes) / n_experts
+        for i, n_tokens in enumerate(sizes.astype(int).tolist()):
+            mean = float(shares[:, i].mean())
+            where = {
+                "study": NAME,
+                "source": trace.trace_id,
+                "model_id": manifest.model_id,
+                "tokens_of": tokens_of,
+                "layer_band": "all",
+                "n_tokens": n_tokens,
+            }
+            ends = {"low": float(shares[:, i].min()), "high": float(shares[:, i].max())}
+            found.append({**where, "form": "recorded", "coverage_frac": mean, **ends, "recorded_err_frac": None})
+            law_frac = float(independent[i])
+            none = {"low": None, "high": None}
+            found.append(
+                {**where, "form": "power-law", "coverage_frac": law_frac, **none, "recorded_err_frac": law_frac / mean - 1.0}
+            )
+    return found
+
+
+def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ElasticFit, trace_id: str) -> list[Job]:
+    """A tape's own acceptance through the machine, with as much HB as holds the pool it was drafted with; none where nothing
+    was drafted from the model itself."""
+    tape = store.open(trace_id)
+    drafted = tape.manifest.settings.get("speculation") or {}
+    scheme = DRAFTED_BY.get(drafted.get("draft", ""))
+    if scheme is None or not tape.has("rounds"):
+        return []
+    shape, largest = shape_of(tape.manifest.model_id, tape.geometry), setup.machines[max(setup.machines)]
+    batch = int(tape.manifest.settings.get("batch_size") or 1)
+    law, accepted = law_of(load_trace(store, trace_id)), mean_accepted(tape.read("rounds"))
+    pool = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * shape.all_expert_bytes
+    needed = shape.static_bytes + shape.embedding_bytes + batch * CONTEXT_TOKENS * shape.kv_bytes_per_token
+    machine = replace(largest, hb_bytes=needed + pool)
+    speculation = replace(fit.speculation, n_draft_steps=int(drafted["depth"]))
+    return [
+        Job(
+            MEASURED,
+            Point(
+                shape=shape,
+                machine=machine,
+                law=law,
+                speculation=speculation,
+                scheme=scheme,
+                batch=batch,
+                accepted_len=accepted,
+                hit_model=hit_model,
+            ),
+            fit,
+        )
+        for hit_model in study.hit_models
+    ]
