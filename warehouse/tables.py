@@ -85,12 +85,30 @@ TABLES: dict[str, Table] = {
         ),
         ("request_id", "round", "node"),
         "a drafted node",
-        nullable=("target_prob",),
+        nullable=("draft_prob", "target_prob"),
     ),
     "rounds": Table(
-        ("request_id", "round", "layer", "pool", "hotness", "entered", "n_accepted"),
+        (
+            *("request_id", "round", "layer", "pool", "hotness", "next_pool", "entered"),
+            *("n_drafted", "n_verified", "n_accepted", "bonus_token_id", "is_clipped"),
+        ),
         ("request_id", "round", "layer"),
-        "a draft-and-verify round in a layer",
+        "a draft-and-verify round in a MoE layer; one row with a null layer where the drafter has no pool",
+        nullable=("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id"),
+    ),
+    "node_routing": Table(
+        (
+            *("request_id", "round", "phase", "node", "layer", "position", "pass_id"),
+            *("expert_ids", "gate_weights", "natural_ids"),
+        ),
+        ("request_id", "round", "phase", "node", "layer"),
+        "a node in a MoE layer, in the draft or the verify pass that had it as input; rejected nodes included",
+        nullable=("natural_ids",),
+    ),
+    "node_scores": Table(
+        ("request_id", "round", "phase", "node", "layer", "scores"),
+        ("request_id", "round", "phase", "node", "layer"),
+        "a node in a MoE layer, same order as node_routing",
     ),
     "losses": Table(
         ("layer", "expert", "bits", "method", "group", "mse", "heldout_mse", "n_tokens", "topped_up"),
@@ -481,6 +499,18 @@ TABLES: dict[str, Table] = {
         "an error or a mean over the paper's open rows, with the bar it is held to",
         nullable=("bar_low", "bar_high"),
     ),
+    "acceptance_points": Table(
+        (
+            *("study", "model_id", "dataset", "series", "drafter", "scheme", "bits_high", "bits_low"),
+            *("pool_policy", "pool_frac", "pool_experts", "batch", "depth", "width", "temperature"),
+            *("n_seeds", "n_rounds", "fidelity", "metric", "unit", "value", "low", "high"),
+        ),
+        (
+            *("study", "model_id", "dataset", "series", "drafter", "scheme", "bits_high", "bits_low"),
+            *("pool_policy", "pool_frac", "batch", "depth", "width", "temperature", "fidelity", "metric"),
+        ),
+        "how much of what a drafter proposes a live model accepts, under one setting: mean and range over seeds",
+    ),
     "answers": Table(
         ("claim_id", "study", "mode", "value", "low", "high", "how"),
         ("claim_id", "study", "mode"),
@@ -495,7 +525,12 @@ TABLES: dict[str, Table] = {
     ),
 }
 
-TAPE_TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses")
+# Routing and scores of a speculative tape's nodes, accepted or not; `routing` and `scores` hold the accepted path.
+NODE_TABLES = ("node_routing", "node_scores")
+TAPE_TABLES = (
+    *("requests", "tokens", "passes", "routing", "scores", "attention", "acceptance", "rounds", "losses"),
+    *NODE_TABLES,
+)
 RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
 SUMMARY_TABLES = ("popularity", "locality", "similarity", "early_popularity", "critical_experts", "gate_curve")
 # Tables outside any replay; a later row replaces one of the same key.
@@ -524,6 +559,7 @@ SIDE_TABLES = (
     "elastic_misses",
     "elastic_intensity",
     "elastic_checks",
+    "acceptance_points",
     "answers",
 )
 WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, *SIDE_TABLES, "claims")
