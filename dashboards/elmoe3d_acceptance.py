@@ -251,7 +251,7 @@ def measured_part(points: pl.DataFrame) -> Part:
     labels = told["label"].unique(maintain_order=True).to_list()
     y = alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=330, ticks=False, domain=False))
     x = alt.X("speedup:Q", title="speed-up over the xPU's AR (×)")
-    strength = alt.Opacity("mode:N", scale=alt.Scale(domain=list(MODES.values()), range=[0.4, 1]), legend=LEGEND)
+    strength = alt.Opacity("mode:O", scale=alt.Scale(domain=list(MODES.values()), range=[0.4, 1]), legend=LEGEND)
     tips = [alt.Tooltip("label:N"), alt.Tooltip("scheme:N"), alt.Tooltip("mode:N"), alt.Tooltip("speedup:Q", format=".2f")]
     beside = alt.YOffset("mode:N", sort=list(MODES.values()))
     bars = (

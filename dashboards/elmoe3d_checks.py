@@ -15,7 +15,7 @@ from dashboards.units import joined
 
 NO_CHECKS = f"Nothing to draw: no error against the paper's rows was computed. {STUDY}"
 NO_CLAIMS = f"Nothing to draw: no number of the paper is answered. {STUDY}"
-ERRORS, SHARES = "error (lower is better)", "share, ratio or rank (1 is best)"
+ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
 LEVEL_SHAPES = {"L1": "circle", "L0": "triangle-up"}
 TABLE_PLACE = "Table 3"  # shown cell by cell in figures of its own
 MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
@@ -24,7 +24,8 @@ MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
 def part(connection: duckdb.DuckDBPyConnection, checks: pl.DataFrame) -> Part:
     """checks: elmoe3d_rows.checks."""
     stated = claims.rows(connection, PAPER).filter(pl.col("role").is_in(list(claims_chart.ROLES)))
-    summary = stated.filter(pl.col("location") != TABLE_PLACE)
+    is_input = pl.col("quantity").str.ends_with("alpha")  # answered by what the model reads
+    summary = stated.filter((pl.col("location") != TABLE_PLACE) & ~is_input)
     found = held(checks)
     data = {"checks": found, "claims": summary.drop_nulls("replay")}
     return Part(
@@ -94,7 +95,7 @@ def _checks_chart(found: pl.DataFrame) -> alt.VConcatChart:
     shape = alt.Shape(
         "level:N",
         scale=alt.Scale(domain=list(LEVEL_SHAPES), range=list(LEVEL_SHAPES.values())),
-        legend=alt.Legend(title="level", orient="top"),
+        legend=LEGEND,
     )
     tips = [
         alt.Tooltip("block:N", title="what"),
@@ -105,18 +106,18 @@ def _checks_chart(found: pl.DataFrame) -> alt.VConcatChart:
         alt.Tooltip("bar_high:Q", title="most"),
     ]
     panels = []
-    for panel, width, form, domain in ((ERRORS, 400, ".0%", [0, MOST_ERROR]), (SHARES, 330, ".0%", None)):
+    for panel, width, form, domain in ((ERRORS, 290, ".0%", [0, MOST_ERROR]), (SHARES, 230, ".0%", None)):
         of = base.transform_filter(f"datum.panel === {theme.quote(panel)}")
         scale = alt.Scale(domain=domain) if domain else alt.Scale(zero=False, nice=True)
         names = found.filter(pl.col("panel") == panel)["block"].unique(maintain_order=True).sort().to_list()
-        y = alt.Y("block:N", title=None, sort=names, axis=alt.Axis(labelLimit=330, ticks=False, domain=False, grid=True))
+        y = alt.Y("block:N", title=None, sort=names, axis=alt.Axis(labelLimit=390, ticks=False, domain=False, grid=True))
         x = alt.X("shown:Q", title=panel, scale=scale, axis=alt.Axis(format=form, tickCount=6))
         bar = of.transform_filter("isValid(datum.bar_low)").transform_aggregate(
             low="min(bar_low)", high="max(bar_high)", groupby=["block"]
         )
         shade = bar.mark_bar(color="#cfe8dc", height=13).encode(alt.X("low:Q", scale=scale), y, alt.X2("high:Q"))
         marks = of.mark_point(size=70, filled=True, opacity=0.9).encode(x, y, colour, shape, tooltip=tips)
-        panels.append(alt.layer(shade, marks).properties(width=width / 1.35, height=alt.Step(21)))
+        panels.append(alt.layer(shade, marks).properties(width=width, height=alt.Step(21)))
     title = source(found, "shaded: counts as reproduced", law=None)
     return stacked([alt.hconcat(*panels, spacing=20)], title)
 

@@ -31,6 +31,7 @@ KEYS = ["law", "model", "gib", "batch"]
 CHOSEN = "datum.gib === toNumber(size) && datum.batch === toNumber(at)"
 PACKED = ["gib", "batch", "speedup"]
 SAME_DIGITS = 5  # speed-ups alike to so many are a tie, which goes to the first in the house order
+LEFT = 400
 OPENS_AT = (8.0, 8)  # GiB and batch: on the paper's larger machine
 
 
@@ -130,7 +131,7 @@ def _chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     x = alt.X("speedup:Q", title="speed-up over the xPU's AR (×)")
     beside = alt.YOffset("mode:N", sort=list(MODES.values()))
     strength = alt.Opacity(
-        "mode:N",
+        "mode:O",
         scale=alt.Scale(domain=list(MODES.values()), range=[0.4, 1]),
         legend=alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity=1),
     )
@@ -143,14 +144,14 @@ def _chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     best = alt.Chart(alt.NamedData("grid_best")).transform_filter(here).transform_filter(CHOSEN)
     frame = best.mark_bar(fillOpacity=0, stroke=theme.INK, strokeWidth=2).encode(x, y, beside)
     words = base.transform_calculate(said="datum.mode + ' ' + format(datum.speedup, '.1f') + '×'")
-    text = words.mark_text(align="left", dx=9, fontSize=12).encode(x, y, beside, text="said:N")
+    text = words.mark_text(align="left", fontSize=12).encode(y, beside, x=alt.value(LEFT + 8), text="said:N")
     paper = alt.Chart(alt.NamedData("grid_paper")).transform_filter(here).transform_filter(CHOSEN)
     hollow = paper.mark_point(filled=False, size=80, strokeWidth=1.8, color=theme.INK).encode(
         alt.X("published:Q"), y, beside, tooltip=[*tips[:2], alt.Tooltip("published:Q", title="paper", format=".2f")]
     )
-    left = alt.layer(bars, frame, text, hollow).properties(width=430, height=250)
+    left = alt.layer(bars, frame, text, hollow).properties(width=LEFT, height=250)
     title = source(found, "hollow: the paper's", level=joined(found["level"].unique().to_list()))
-    drawn = alt.hconcat(left, _map(here), spacing=30).resolve_scale(color="independent")
+    drawn = alt.hconcat(left, _map(here), spacing=75).resolve_scale(color="independent")
     return stacked([drawn], title, params(start, "law", "model", "size", "at"))
 
 

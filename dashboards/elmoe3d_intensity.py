@@ -109,7 +109,10 @@ def _chart(passes: pl.DataFrame, touched: pl.DataFrame, names: Sequence[str], st
         legend=LEGEND,
     )
     y = alt.Y(
-        "ops_per_byte:Q", title="operations per byte (log)", scale=alt.Scale(type="log"), axis=alt.Axis(format="~s", tickCount=5)
+        "ops_per_byte:Q",
+        title="operations per byte (log)",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(format="~s", values=[1, 10, 100, 1000, 10000]),
     )
     tips = [alt.Tooltip("words:N"), alt.Tooltip("mode:N"), alt.Tooltip("batch:Q"), alt.Tooltip("ops_per_byte:Q", format=".3~s")]
     panels = []
@@ -124,7 +127,7 @@ def _chart(passes: pl.DataFrame, touched: pl.DataFrame, names: Sequence[str], st
         knees = (
             alt.Chart(alt.NamedData("knees")).transform_filter(here).mark_rule(strokeDash=[2, 3], strokeWidth=2).encode(y, colour)
         )
-        panels.append(alt.layer(knees, lines).properties(width=195, height=170, title=name))
+        panels.append(alt.layer(knees, lines).properties(width=200, height=170, title=name))
     return stacked(
         [
             alt.hconcat(*panels, spacing=16).resolve_scale(y="shared"),

@@ -202,7 +202,7 @@ def _latency_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatCha
     y = alt.Y("ms:Q", title="a round (ms)", stack="zero")
     beside = alt.XOffset("scheme:N", sort=names)
     strength = alt.Opacity(
-        "step:N",
+        "step:O",
         scale=alt.Scale(domain=list(ROUND.values()), range=[0.4, 1]),
         legend=alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity=1),
     )

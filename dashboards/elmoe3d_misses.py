@@ -9,7 +9,7 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.elmoe3d_words import LAW_COLOURS, LAWS, LEGEND, STUDY, known, law_words, params, source, stacked
+from dashboards.elmoe3d_words import LAW_COLOURS, LAWS, LEGEND, PLAIN_LEGEND, STUDY, known, law_words, params, source, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 
@@ -83,10 +83,12 @@ def _misses_chart(found: pl.DataFrame, opens: str) -> alt.VConcatChart:
     y = alt.Y("missed:Q", title="missed lookups (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=5))
     domain = [LAWS.get(n, n) for n in laws]
     colour = alt.Color(
-        "law_words:N", scale=alt.Scale(domain=domain, range=[LAW_COLOURS.get(n, theme.QUIET) for n in laws]), legend=LEGEND
+        "law_words:N", scale=alt.Scale(domain=domain, range=[LAW_COLOURS.get(n, theme.QUIET) for n in laws]), legend=PLAIN_LEGEND
     )
     dash = alt.StrokeDash(
-        "law_words:N", scale=alt.Scale(domain=domain, range=[[1, 0] if n == REPLAYED else [6, 4] for n in laws]), legend=None
+        "law_words:N",
+        scale=alt.Scale(domain=domain, range=[[1, 0] if n == REPLAYED else [6, 4] for n in laws]),
+        legend=PLAIN_LEGEND,
     )
     tips = [
         alt.Tooltip("law_words:N", title="by"),

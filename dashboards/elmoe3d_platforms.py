@@ -105,7 +105,7 @@ def _platforms_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatC
         scale=alt.Scale(domain=domain, range=[PLATFORMS[n][1] if n in PLATFORMS else theme.INK for n in names]),
         legend=LEGEND,
     )
-    shape = alt.Shape("mode:N", scale=alt.Scale(domain=list(MODES.values()), range=["triangle-up", "circle"]), legend=None)
+    shape = alt.Shape("mode:N", scale=alt.Scale(domain=list(MODES.values()), range=["triangle-up", "circle"]), legend=LEGEND)
     tips = [
         alt.Tooltip("words:N", title="platform"),
         alt.Tooltip("mode:N"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import altair as alt
@@ -127,9 +128,15 @@ def _sweeps_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChar
             "at:Q",
             title=title,
             scale=scale,
-            axis=alt.Axis(format="~s" if series == "context" else ",~f", tickCount=7, labelOverlap="greedy"),
+            axis=_axis(found.filter(pl.col("series") == series)["at"].unique().sort().to_list(), series == "context"),
         )
-        y = alt.Y("speedup:Q", title="speed-up over the xPU's AR (×)" if n == 0 else None)
+        title_y = "speed-up over the xPU's AR (×, log)" if n == 0 else None
+        y = alt.Y(
+            "speedup:Q",
+            title=title_y,
+            scale=alt.Scale(type="log", nice=False, padding=8),
+            axis=alt.Axis(values=[0.5, 1, 2, 4, 8, 16, 32], format="~g"),
+        )
         tips = [
             alt.Tooltip("scheme:N"),
             alt.Tooltip("mode:N"),
@@ -145,6 +152,13 @@ def _sweeps_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChar
         panels.append(alt.layer(line, marks, hollow).properties(width=310, height=270))
     title = source(found, "hollow: the paper's", level=joined(found["level"].unique().to_list()))
     return stacked([alt.hconcat(*panels, spacing=18)], title, params(start, "law", "model", "batch"))
+
+
+def _axis(values: list[float], is_tokens: bool) -> alt.Axis:
+    """Every doubling; tokens in thousands of 1,024."""
+    doublings = [at for at in values if abs(math.log2(at / values[0]) % 1) < SAME_FRAC]
+    words = "datum.value / 1024 + 'k'" if is_tokens else "format(datum.value, ',.0f')"
+    return alt.Axis(values=doublings, labelExpr=words, labelOverlap="greedy")
 
 
 def alpha_part(points: pl.DataFrame, start: dict[str, str]) -> Part:
@@ -224,7 +238,7 @@ def _forms(points: pl.DataFrame) -> str:
         return ""
     error = (chain["phi_sd"] / chain["published_sd"] - 1).abs().mean()
     bias = (chain["phi_sd"] / chain["published_sd"] - 1).mean()
-    return f"With acceptance as a chain, at the same constants, SD would be off by {percent(float(error))} on average ({signed(float(bias))})."  # type: ignore[arg-type]
+    return f"With acceptance as a chain, constants not refitted, SD would be off by {percent(float(error))} on average ({signed(float(bias))})."  # type: ignore[arg-type]
 
 
 def _alpha_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:

@@ -76,8 +76,14 @@ def errors(table: pl.DataFrame) -> pl.DataFrame:
         for mode, words in MODES.items()
     ]
     found = pl.concat(each).with_columns(error=pl.col("value") / pl.col("published") - 1)
-    text = [f"{row['value']:.1f}×" if row["error"] is None else f"{100 * row['error']:+.0f}" for row in found.to_dicts()]
-    return found.with_columns(pl.Series("said", text, pl.String))
+    return found.with_columns(pl.Series("said", [_said(row) for row in found.to_dicts()], pl.String))
+
+
+def _said(row: dict[str, Any]) -> str:
+    if row["error"] is None:
+        return f"{row['value']:.1f}×"
+    text = f"{100 * row['error']:+.0f}"
+    return "0" if text in ("+0", "-0") else text
 
 
 def answer(found: pl.DataFrame) -> str:
@@ -100,7 +106,9 @@ def _chart(found: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> a
     base = alt.Chart(alt.NamedData("cells")).transform_filter("datum.law === law && datum.level === level")
     x = alt.X("batch:O", title="batch", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
     y = alt.Y("model:N", title=None, sort=models(found), axis=alt.Axis(domain=False, ticks=False, labelLimit=150))
-    scale = alt.Scale(domain=[-SATURATED, 0, SATURATED], range=[theme.BLUE, "#ffffff", theme.VERMILLION], clamp=True)
+    scale = alt.Scale(
+        domain=[-SATURATED, 0, SATURATED], range=[theme.BLUE, "#ffffff", theme.VERMILLION], clamp=True, interpolate="rgb"
+    )
     legend = alt.Legend(title="ours / paper - 1", format="+.0%", orient="top", gradientLength=220, titleOrient="left")
     tips = [
         alt.Tooltip("model:N"),
@@ -115,11 +123,14 @@ def _chart(found: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> a
     stated = base.transform_filter("isValid(datum.error)")
     cell = stated.mark_rect(stroke=theme.GRID).encode(x, y, alt.Color("error:Q", scale=scale, legend=legend), tooltip=tips)
     hidden = base.transform_filter("!isValid(datum.error)").mark_rect(color="#d5d9de", stroke="white").encode(x, y, tooltip=tips)
-    text = base.transform_calculate(ink=f"abs(datum.error) >= {FAR} ? 'white' : '{theme.INK}'").mark_text(fontSize=11.5)
-    words = text.encode(x, y, text="said:N", color=alt.Color("ink:N", scale=None))
+    is_dark = f"abs(datum.error) >= {FAR}"
+    words = [
+        base.transform_filter(where).mark_text(fontSize=11.5, color=colour).encode(x, y, text="said:N")
+        for where, colour in ((is_dark, "white"), (f"!({is_dark})", theme.INK))
+    ]
     machines = table.select("machine", "gib").unique().sort("gib")["machine"].to_list()
     panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in machines]
-    drawn = alt.layer(hidden, cell, words).properties(width=200, height=92)
+    drawn = alt.layer(hidden, cell, *words).properties(width=200, height=92)
     facet = drawn.facet(
         row=alt.Row("row:N", title=None, header=HEADER, sort=panels),
         column=alt.Column("scheme:N", title=None, header=HEADER, sort=known(SCHEMES, found["scheme"])),

@@ -162,19 +162,19 @@ def _winners_chart(table: pl.DataFrame, names: Sequence[str], start: dict[str, s
         alt.Tooltip("most:Q", title="the paper's best", format=".2f"),
     ]
     cell = base.mark_rect(stroke="white", strokeWidth=2, opacity=0.5).encode(x, y, scheme_colour(), tooltip=tips)
-    words = base.mark_text(fontSize=12.5, color=theme.INK, dx=-4).encode(x, y, text="said:N")
+    words = base.mark_text(fontSize=12.5, color=theme.INK, dx=-8).encode(x, y, text="said:N")
     frame = base.transform_filter("datum.is_withheld").mark_rect(
         fillOpacity=0, stroke=theme.INK, strokeDash=[3, 3], strokeWidth=1.2
     )
     ring = base.transform_filter("isValid(datum.published) && !datum.agrees")
-    other = ring.mark_point(filled=False, size=75, strokeWidth=2.5, xOffset=26).encode(
+    other = ring.mark_point(filled=False, size=75, strokeWidth=2.5, xOffset=30).encode(
         x,
         y,
-        scheme_colour(None, "theirs"),
+        scheme_colour(LEGEND, "theirs"),
     )
     drawn = (
         alt.layer(cell, frame.encode(x, y), words, other)
-        .properties(width=280, height=112)
+        .properties(width=320, height=112)
         .facet(
             row=alt.Row("machine:N", title=None, header=HEADER, sort=_machines(table)),
             column=alt.Column("panel:N", title=None, header=HEADER, sort=list(PANELS.values())),
@@ -196,7 +196,7 @@ def thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     rows = []
     keys = ["law", "machine", "gib", "model", "scheme"]
-    level = swept["level"][0]
+    level, largest = swept["level"][0], int(swept["batch"].max())  # type: ignore[arg-type]
     for key, of in swept.group_by(keys, maintain_order=True):
         law, machine, _, model, scheme = key
         same = (pl.col("law") == law, pl.col("machine") == machine, pl.col("model") == model, pl.col("scheme") == scheme)
@@ -209,16 +209,19 @@ def thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
             if is_whole
             else None
         )
-        largest = max(stated["batch"].to_list()) if is_whole else None
         rows.append(
             {
                 **dict(zip(keys, key, strict=True)),
                 "ours": ours,
-                "shown": float(ours) if ours is not None else NEVER * most,
+                "shown": float(ours) if ours is not None else NEVER * largest,
                 "theirs": theirs,
                 "most": most,
                 "said": f"from {ours}" if ours is not None else f"not up to {most}",
-                "said_paper": "withheld" if not is_whole else f"from {theirs}" if theirs is not None else f"not up to {largest}",
+                "said_paper": "withheld"
+                if not is_whole
+                else f"from {theirs}"
+                if theirs is not None
+                else f"not up to {stated['batch'].max()}",
                 "fidelity": of["fidelity"][0],
             }
         )

@@ -48,6 +48,7 @@ LAW, LEVEL = (
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
 )
 LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
+PLAIN_LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0)
 HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
 
 
@@ -77,11 +78,6 @@ def scheme_colour(legend: alt.Legend | None = LEGEND, field: str = "scheme") -> 
     """Colour of a scheme, named in `field`."""
     scale = alt.Scale(domain=list(SCHEMES), range=[colour for colour, _ in SCHEMES.values()])
     return alt.Color(f"{field}:N", scale=scale, legend=legend)
-
-
-def scheme_shape() -> alt.Shape:
-    """Shape of a scheme's points."""
-    return alt.Shape("scheme:N", scale=alt.Scale(domain=list(SCHEMES), range=[s for _, s in SCHEMES.values()]), legend=None)
 
 
 def mode_dash(legend: alt.Legend | None = LEGEND) -> alt.StrokeDash:
