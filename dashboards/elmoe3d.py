@@ -40,7 +40,9 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many tapes and live models it carries."""
     points = elmoe3d_rows.points(connection)
     table = elmoe3d_table.rows(points)
-    choices = tuple(_choices(points, table))
+    platforms, energy = elmoe3d_rows.platforms(connection), elmoe3d_rows.energy(connection)
+    laws = {law for of in (points, platforms, energy) for law in of["law"]}
+    choices = (*({"law": law} for law in elmoe3d_table.SHOWN_LAWS if law in laws), *_choices(points, table))
     own = Page(FILE, TITLE, LEAD, "elmoe3d.html", controls=CONTROLS, choices=choices)
     start = own.opening
     tables = [
@@ -66,8 +68,8 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         elmoe3d_intensity.part(elmoe3d_rows.intensity(connection), table, start),
         elmoe3d_mapping.mapping_part(elmoe3d_rows.mapping(connection), table, start),
         elmoe3d_mapping.latency_part(table, start),
-        elmoe3d_platforms.part(elmoe3d_rows.platforms(connection), start),
-        elmoe3d_energy.part(elmoe3d_rows.energy(connection), start),
+        elmoe3d_platforms.part(platforms, start),
+        elmoe3d_energy.part(energy, start),
         elmoe3d_misses.misses_part(elmoe3d_rows.misses(connection), size, start),
         elmoe3d_misses.unions_part(elmoe3d_rows.unions(connection), size),
         elmoe3d_acceptance.part(elmoe3d_rows.acceptance(connection), size, elmoe3d_rows.published_gain_frac(connection)),
@@ -81,18 +83,15 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
 
 
 def _choices(points: pl.DataFrame, table: pl.DataFrame) -> Iterator[dict[str, str]]:
-    """Menus open at the headline: the paper law at L1, the paper's first model, the larger machine, the largest of its batches."""
+    """Menus but the law's; they open at L1, the paper's first model, the larger machine, the largest of its batches."""
     if points.is_empty():
         return
     shown = table if not table.is_empty() else points.filter(pl.col("fit") == HEADLINE_FIT)
-    for law in elmoe3d_table.SHOWN_LAWS:
-        if law in shown["law"]:
-            yield {"law": law}
     for level in shown["level"].unique().sort(descending=True):
         yield {"level": level}
     for model in models(shown):
         yield {"model": model}
     for machine in shown.select("machine", "gib").unique().sort("gib", descending=True)["machine"].unique(maintain_order=True):
         yield {"machine": machine}
-    for batch in shown.filter(pl.col("batch") <= 16)["batch"].unique().sort(descending=True):
+    for batch in shown["batch"].unique().sort(descending=True):
         yield {"batch": str(batch)}

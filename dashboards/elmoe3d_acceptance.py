@@ -1,4 +1,4 @@
-"""The ELMoE-3D page on what a live model accepts (Figure 17): by pool, by batch and by bits, by drafter, replayed against live."""
+"""The ELMoE-3D page on what a live model accepts (Figure 17): by pool, batch, bits and drafter, replayed against live."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ LOOKS = {
     "all": theme.GREEN,
 }
 SCHEME_WORDS = {
-    "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded", "base_sym": "quantised at the width",
-    "amat": "AMAT", "full": "as loaded",
+    "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded",
+    "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",
 }  # fmt: skip
 SCHEME_LOOKS = (theme.VERMILLION, theme.QUIET, theme.BLUE, theme.GREEN, theme.PURPLE, theme.INK)
 FIDELITIES = {"exact": "live run", "approximate": "replayed from a tape"}
@@ -64,8 +64,8 @@ FIGURES = (
         "that the sentence names.",
     ),
     Curve(
-        "shared", "Does a pool still serve when more requests share it?", "batch", "tau_accepted", "batch", "batch (requests that share a pool)",
-        "pool_policy", TAU,
+        "shared", "Does a pool still serve when more requests share it?", "batch", "tau_accepted", "batch",
+        "batch (requests that share a pool)",        "pool_policy", TAU,
         "The paper's Figure 17b, on GLM-4.7-Flash: hotness falls slightly with the batch, random does not depend on it.",
     ),
     Curve(
@@ -130,7 +130,7 @@ def _of(found: pl.DataFrame, curve: Curve) -> pl.DataFrame:
     order = pl.col("bits_low").cast(pl.Int64) if curve.x == "bits" else pl.lit(0)
     kept = ["live", "n_seeds", "n_rounds", "fidelity", "value", "low", "high", curve.colour]
     return rows.select(*kept, pl.col(curve.x).alias("at"), panel=panel, order=-order).sort(
-        "live", "panel", curve.colour, "order", "at"
+        "live", "panel", curve.colour, "order", "at", maintain_order=True
     )
 
 
@@ -211,7 +211,7 @@ def _chart(curve: Curve, found: pl.DataFrame, start: str) -> alt.VConcatChart:
     panels = found["panel"].unique(maintain_order=True).to_list()
     drawn: alt.LayerChart | alt.FacetChart = alt.layer(*layers).properties(width=680 if len(panels) == 1 else 430, height=250)
     if len(panels) > 1:
-        drawn = drawn.facet(alt.Facet("panel:N", title=None, sort=panels, header=HEADER), columns=2, spacing=20)  # type: ignore[union-attr]
+        drawn = drawn.facet(alt.Facet("panel:N", title=None, sort=panels, header=HEADER), columns=2, spacing=20)
     made = [alt.param(name="live", value=start).param]
     return stacked([drawn], source(found, "no value in the paper but where said", law=None), made)
 

@@ -73,7 +73,7 @@ def energy_answer(totals: pl.DataFrame) -> str:
         .agg(pl.min("relative"), pl.col("words").get(pl.col("relative").arg_min()))
     )
     cost = ours["j_per_token"]
-    said = f"A token costs {quantity(float(cost.min()), 'J')} to {quantity(float(cost.max()), 'J')} on ELMoE-3D"  # type: ignore[arg-type]
+    said = f"A token costs {quantity(float(cost.min()), 'J')} to {quantity(float(cost.max()), 'J')} on ELMoE-3D"
     said += f"; the xPU takes {mean_words(xpu)} × as much on average" if not xpu.is_empty() else ""
     if prior.is_empty():
         return f"{said}."
@@ -88,7 +88,7 @@ def energy_answer(totals: pl.DataFrame) -> str:
 
 def _energy_chart(found: pl.DataFrame, totals: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     names, batches = models(found), found["batch"].unique().sort().to_list()
-    most = float(totals["relative"].max()) * 1.25  # type: ignore[arg-type]
+    most = float(totals["relative"].max()) * 1.3
     rows = []
     for n, model in enumerate(names):
         panels = [

@@ -16,6 +16,7 @@ from dashboards.elmoe3d_words import (
     STUDY,
     TABLE,
     by_mode,
+    hollow,
     known,
     params,
     scheme_colour,
@@ -29,7 +30,7 @@ QUESTION = "Your own machine: which scheme and which mode win, for how much fast
 MISSING = f"Nothing to draw: no sweep over capacity and batch was computed. {STUDY}"
 KEYS = ["law", "model", "gib", "batch"]
 CHOSEN = "datum.gib === toNumber(size) && datum.batch === toNumber(at)"
-PACKED = ["gib", "batch", "speedup"]
+PACKED = ["gib", "batch", "speedup", "published"]
 SAME_DIGITS = 5  # speed-ups alike to so many are a tie, which goes to the first in the house order
 LEFT = 400
 OPENS_AT = (8.0, 8)  # GiB and batch: on the paper's larger machine
@@ -55,7 +56,6 @@ def part(points: pl.DataFrame, start: dict[str, str]) -> Part:
     )
     figure = Figure("explorer", QUESTION, _chart(found, first), said, ("law", "model", "size", "at"), reading, MISSING)
     best = found.filter(pl.col("is_winner")).select(*KEYS, "scheme", "mode", "speedup", letter=pl.col("mode").str.head(1))
-    stated = found.drop_nulls("published").select(*KEYS, "scheme", "mode", "published")
     return Part(
         (figure,),
         controls=(
@@ -63,7 +63,7 @@ def part(points: pl.DataFrame, start: dict[str, str]) -> Part:
             Control("at", "Batch, explored", {f"{b}": f"{b} requests" for b in found["batch"].unique()}, "slider"),
         ),
         choices=choices,
-        data={"grid": _packed(found), "grid_best": best, "grid_paper": stated},
+        data={"grid": _packed(found), "grid_best": best},
     )
 
 
@@ -86,9 +86,8 @@ def _grid(points: pl.DataFrame) -> pl.DataFrame:
 
 def _packed(found: pl.DataFrame) -> pl.DataFrame:
     """A row per scheme and mode, its sizes and batches as lists: a page stays small."""
-    return found.group_by("law", "model", "scheme", "mode", maintain_order=True).agg(
-        "gib", "batch", pl.col("speedup").round_sig_figs(DIGITS)
-    )
+    kept = ["gib", "batch", pl.col("speedup").round_sig_figs(DIGITS), "published"]
+    return found.group_by("law", "model", "scheme", "mode", maintain_order=True).agg(kept)
 
 
 def answer(found: pl.DataFrame) -> str:
@@ -145,11 +144,9 @@ def _chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     frame = best.mark_bar(fillOpacity=0, stroke=theme.INK, strokeWidth=2).encode(x, y, beside)
     words = base.transform_calculate(said="datum.mode + ' ' + format(datum.speedup, '.1f') + '×'")
     text = words.mark_text(align="left", fontSize=12).encode(y, beside, x=alt.value(LEFT + 8), text="said:N")
-    paper = alt.Chart(alt.NamedData("grid_paper")).transform_filter(here).transform_filter(CHOSEN)
-    hollow = paper.mark_point(filled=False, size=80, strokeWidth=1.8, color=theme.INK).encode(
-        alt.X("published:Q"), y, beside, tooltip=[*tips[:2], alt.Tooltip("published:Q", title="paper", format=".2f")]
-    )
-    left = alt.layer(bars, frame, text, hollow).properties(width=LEFT, height=250)
+    stated = [*tips[:2], alt.Tooltip("published:Q", title="paper", format=".2f")]
+    paper = hollow(base, 80, at=("published", "datum.speedup")).encode(alt.X("at:Q"), y, beside, tooltip=stated)
+    left = alt.layer(bars, frame, text, paper).properties(width=LEFT, height=250)
     title = source(found, "hollow: the paper's", level=joined(found["level"].unique().to_list()))
     drawn = alt.hconcat(left, _map(here), spacing=75).resolve_scale(color="independent")
     return stacked([drawn], title, params(start, "law", "model", "size", "at"))

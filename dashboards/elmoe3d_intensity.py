@@ -1,4 +1,4 @@
-"""The ELMoE-3D page on what a batch does to a pass (Figure 4): operations per byte, experts touched, what a head's drafts gain."""
+"""The ELMoE-3D page on what a batch does to a pass (Figure 4): operations per byte, experts touched, gains of a head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import significant
-from dashboards.elmoe3d_words import EAGLE, LEGEND, MODES, STUDY, models, params, source, stacked
+from dashboards.elmoe3d_words import EAGLE, LEGEND, MODES, STUDY, hollow, models, params, source, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 
@@ -37,7 +37,15 @@ def part(intensity: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) ->
     }
     chart = _chart(passes, touched, models(intensity), start)
     figure = Figure("intensity", QUESTION, chart, said, ("law", "level", "machine"), reading, MISSING)
-    return Part((figure,), data={"passes": passes, "knees": knees, "touched": touched})
+    return Part(
+        (figure,),
+        data={
+            "passes": passes,
+            "knees": knees,
+            "touched": touched.drop("gain", "published"),
+            "gained": touched.drop("ar", "verify"),
+        },
+    )
 
 
 def _passes(intensity: pl.DataFrame) -> pl.DataFrame:
@@ -70,15 +78,16 @@ def answer(intensity: pl.DataFrame, table: pl.DataFrame) -> str:
     experts = intensity.filter((pl.col("part") == "experts") & (pl.col("mode") == "ar"))
     knee = intensity.filter(pl.col("part") == "knee hb")
     touched = _touched(table)
-    most = int(touched["batch"].max())  # type: ignore[arg-type]
+    most = int(touched["batch"].max())
     last = touched.filter(pl.col("batch") == most)
     more = (last["verify"] / last["ar"]).to_list()
     gaining = touched.filter(pl.col("gain") > 1)
     said = []
     if not experts.is_empty() and not knee.is_empty():
         said.append(
-            f"At most {significant(float(experts['ops_per_byte'].max()))} operations per byte of an expert in AR, where even HB's roofline "  # type: ignore[arg-type]
-            f"bends at {significant(float(knee['ops_per_byte'].min()))}: decoding waits for memory at every batch up to {most}"  # type: ignore[arg-type]
+            f"At most {significant(float(experts['ops_per_byte'].max()))} operations per byte of an expert in AR, where even "
+            f"HB's roofline bends at {significant(float(knee['ops_per_byte'].min()))}: decoding waits for memory at every "
+            f"batch up to {most}"
         )
     said.append(f"At batch {most} a verification touches {min(more):.1f} to {max(more):.1f} × the experts of an AR step")
     cells = [
@@ -158,7 +167,7 @@ def _touched_chart(x: alt.X, column: alt.Column) -> alt.FacetChart:
 
 
 def _gain_chart(x: alt.X, column: alt.Column) -> alt.FacetChart:
-    base = alt.Chart(alt.NamedData("touched")).transform_filter(
+    base = alt.Chart(alt.NamedData("gained")).transform_filter(
         "datum.law === law && datum.level === level && datum.machine === machine"
     )
     y = alt.Y("gain:Q", title="EAGLE3: SD / AR (×)", scale=alt.Scale(zero=False))
@@ -169,9 +178,5 @@ def _gain_chart(x: alt.X, column: alt.Column) -> alt.FacetChart:
     ]
     even = base.transform_calculate(one="1").mark_rule(color=theme.INK, strokeDash=[6, 4]).encode(alt.Y("one:Q"))
     line = base.mark_line(point=True, color=theme.BLUE).encode(x, y, tooltip=tips)
-    paper = base.transform_filter("isValid(datum.published)").mark_point(filled=False, size=90, strokeWidth=1.6, color=theme.INK)
-    return (
-        alt.layer(even, line, paper.encode(x, alt.Y("published:Q"), tooltip=tips))
-        .properties(width=220, height=120)
-        .facet(column=column, spacing=16)
-    )
+    paper = hollow(base, 90, y=("published", "datum.gain")).encode(x, alt.Y("y:Q"), color=alt.value(theme.INK), tooltip=tips)
+    return alt.layer(even, line, paper).properties(width=220, height=120).facet(column=column, spacing=16)

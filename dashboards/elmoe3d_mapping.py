@@ -181,7 +181,7 @@ def latency_answer(table: pl.DataFrame) -> str:
             continue
         ratios = (ours["verify_ms"] / theirs["verify_ms"]).to_list()
         ends = [f"{r:.2f} × at batch {b}" for r, b in zip(ratios, ours["batch"].to_list(), strict=True)]
-        share = float((ours["draft_ms"] / (ours["draft_ms"] + ours["verify_ms"])).mean())  # type: ignore[arg-type]
+        share = float((ours["draft_ms"] / (ours["draft_ms"] + ours["verify_ms"])).mean())
         kept = [ends[0], ends[-1]] if len(ends) > 1 else ends
         less = sum(r < 1 - FLAT for r in ratios)
         said.append(

@@ -9,7 +9,18 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.elmoe3d_words import LAW_COLOURS, LAWS, LEGEND, PLAIN_LEGEND, STUDY, known, law_words, params, source, stacked
+from dashboards.elmoe3d_words import (
+    LAW_COLOURS,
+    LAWS,
+    LEGEND,
+    PLAIN_LEGEND,
+    STUDY,
+    known,
+    law_words,
+    params,
+    source,
+    stacked,
+)
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 
@@ -109,7 +120,7 @@ def unions_part(unions: pl.DataFrame, size: int) -> Part:
     question = "Do the tokens of one request share experts more than those of many?"
     if unions.is_empty():
         return Part((Figure("unions", question, None, {}, (), "", NO_UNIONS),))
-    most = int(unions.filter(pl.col("tokens_of") == "one_request")["n_tokens"].max() or unions["n_tokens"].max())  # type: ignore[arg-type]
+    most = int(unions.filter(pl.col("tokens_of") == "one_request")["n_tokens"].max() or unions["n_tokens"].max())
     found = _panels(unions.filter(pl.col("n_tokens") <= most), size).with_columns(
         whose=pl.col("tokens_of").replace(TOKENS_OF),
         fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),

@@ -72,9 +72,9 @@ def platforms_answer(found: pl.DataFrame) -> str:
     over = both["speedup"] / both["prior"]
     least, most = (both["low"] / both["prior_high"]).mean(), (both["high"] / both["prior_low"]).mean()
     said = (
-        f"ELMoE-3D is {mean_words(ours['speedup'])} × the xPU on average and {float(ours['speedup'].max()):.1f} × at most; over the best other "  # type: ignore[arg-type]
-        f"platform without HB it is {mean_words(over)} × on average ({least:.1f} to {most:.1f} × over what the paper does not "
-        "give)"
+        f"ELMoE-3D is {mean_words(ours['speedup'])} × the xPU on average and {float(ours['speedup'].max()):.1f} × at most; "
+        f"over the best other platform without HB it is {mean_words(over)} × on average ({least:.1f} to {most:.1f} × over "
+        "what the paper does not give)"
     )
     hb = best.filter(pl.col("platform") == "hb-xpu").join(ours, on=["model", "batch"], suffix="_ours")
     beside = f", over HB-xPU with EAGLE3 {mean_words(hb['speedup_ours'] / hb['speedup'])} ×" if not hb.is_empty() else ""
@@ -84,7 +84,7 @@ def platforms_answer(found: pl.DataFrame) -> str:
 
 def mean_words(values: pl.Series) -> str:
     """A mean to one decimal."""
-    return f"{float(values.mean()):.1f}"  # type: ignore[arg-type]
+    return f"{float(values.mean()):.1f}"
 
 
 def _platforms_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:

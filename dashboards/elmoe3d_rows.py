@@ -1,7 +1,7 @@
 """What the ELMoE-3D page asks of the warehouse: the study's rows, with the names the charts use.
 
-Every function takes an open read-only DuckDB connection and returns a polars frame. machine: capacity of the hybrid-bonded memory in
-words; law: the hit model; mode: ar or sd. Bytes become GB, seconds ms, joules mJ where a person reads them.
+Every function takes an open read-only DuckDB connection and returns a polars frame. machine: capacity of the hybrid-bonded memory
+in words; law: the hit model; mode: ar or sd. Bytes become GB and seconds ms where a person reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ with machines as (
 """
 _POINTS = f"""{_MACHINES}
 select p.* exclude (study, model_id, sd_scheme, hit_model, hb_bytes, hb_bytes_per_s), model_id as model, sd_scheme as scheme,
-    hit_model as law, round(hb_bytes / 1073741824, 3) as gib, hb_bytes_per_s / 1e9 as hb_gb_per_s, coalesce(machine, hardware) as machine,
+    hit_model as law, round(hb_bytes / 1073741824, 3) as gib, hb_bytes_per_s / 1e9 as hb_gb_per_s,
+    coalesce(machine, hardware) as machine,
     n_draft_steps * draft_step_s * 1e3 as draft_ms, verify_s * 1e3 as verify_ms
 from elastic_points p left join machines using (hardware) where study = $study order by all
 """
@@ -45,7 +46,8 @@ select platform, model_id as model, dataset, batch, hit_model as law, level, ste
         verify_nodes = nodes and (nmp_ext_ratio is null or nmp_ext_ratio = ratio) and coalesce(placement, 'dense') = 'dense'
     ) as speedup,
     min(speedup) as low, max(speedup) as high, any_value(nodes) as nodes, any_value(ratio) as ratio,
-    min(verify_nodes) as least_nodes, max(verify_nodes) as most_nodes, min(nmp_ext_ratio) as least_ratio, max(nmp_ext_ratio) as most_ratio
+    min(verify_nodes) as least_nodes, max(verify_nodes) as most_nodes,
+    min(nmp_ext_ratio) as least_ratio, max(nmp_ext_ratio) as most_ratio
 from headline group by all order by all
 """
 _ENERGY = """
@@ -53,7 +55,8 @@ select platform, model_id as model, dataset, batch, hit_model as law, level, ste
 from elastic_energy where study = $study and is_best order by all
 """
 _MISSES = """
-select source, origin, model_id as model, dataset, batch, hit_model as law, cache_frac, cache_experts, miss_frac_lookups as missed, fidelity
+select source, origin, model_id as model, dataset, batch, hit_model as law, cache_frac, cache_experts,
+    miss_frac_lookups as missed, fidelity
 from elastic_misses where study = $study order by all
 """
 _UNIONS = """
@@ -62,16 +65,18 @@ select c.source, c.model_id as model, form, tokens_of, c.n_tokens, coverage_frac
 from coverage_points c join traces t on c.source = t.trace_id where study = $study and layer_band = 'all' order by all
 """
 _CHECKS = """
-select block, level, hit_model as law, fit, value, unit, n, bar_low, bar_high from elastic_checks where study = $study order by all
+select block, level, hit_model as law, fit, value, unit, n, bar_low, bar_high
+from elastic_checks where study = $study order by all
 """
 _ACCEPTANCE = """
-select study, model_id as model, dataset, series, drafter, scheme, bits_high, bits_low, pool_policy, pool_frac, pool_experts, batch, depth,
-    width, temperature, n_seeds, n_rounds, fidelity, metric, value, low, high
+select study, model_id as model, dataset, series, drafter, scheme, bits_high, bits_low, pool_policy, pool_frac,
+    pool_experts, batch, depth, width, temperature, n_seeds, n_rounds, fidelity, metric, value, low, high
 from acceptance_points order by all
 """
 
 _GAIN = """
-select value / 100 as gain from claims where paper = $study and metric = 'hotness_vs_random_pool_acceptance_gain' and unit = 'percent'
+select value / 100 as gain from claims
+where paper = $study and metric = 'hotness_vs_random_pool_acceptance_gain' and unit = 'percent'
 """
 
 

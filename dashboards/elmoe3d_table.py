@@ -37,10 +37,10 @@ FAR = 0.2  # from which a cell's words are white
 
 def rows(points: pl.DataFrame) -> pl.DataFrame:
     """Table 3 under the hit models of the menu and every level, at constants fitted on no predicted row."""
-    if points.is_empty():
-        return points
     kept = (pl.col("series") == TABLE) & (pl.col("fit") == HEADLINE_FIT) & pl.col("law").is_in(SHOWN_LAWS)
-    return points.filter(kept).sort("law", "level", "model", "gib", "batch", descending=[False, True, True, False, False])
+    turn = pl.col("scheme").replace_strict({name: n for n, name in enumerate(SCHEMES)}, default=len(SCHEMES))
+    order = ["law", "level", "model", "gib", turn, "batch"]
+    return points.filter(kept).sort(order, descending=[False, True, True, False, False, False])
 
 
 def part(table: pl.DataFrame, start: dict[str, str]) -> Part:
@@ -94,7 +94,7 @@ def answer(found: pl.DataFrame) -> str:
         worst = ranked.row(0, named=True)
         within = ranked.filter(pl.col("size") <= 0.1).height
         said.append(
-            f"{mode}: {percent(float(ranked['size'].mean()))} on average, {within} of {of.height} cells within 10 %; worst "  # type: ignore[arg-type]
+            f"{mode}: {percent(float(ranked['size'].mean()))} on average, {within} of {of.height} cells within 10 %; worst "
             f"{signed(worst['error'])} ({worst['scheme']}, {worst['model']}, {worst['machine']}, batch {worst['batch']})"
         )
     hidden = found.filter(pl.col("error").is_null()).height

@@ -18,6 +18,7 @@ from dashboards.elmoe3d_words import (
     MODES,
     SCHEMES,
     STUDY,
+    hollow,
     models,
     params,
     scheme_colour,
@@ -120,7 +121,7 @@ def _pays(table: pl.DataFrame) -> str:
     for (model, machine), of in ours.sort("gib", "batch").group_by(["model", "machine"], maintain_order=True):
         at = pays_from(of["batch"].to_list(), (of["phi_sd"] / of["phi_ar"]).to_list())
         starts.setdefault(at, {}).setdefault(str(model), []).append(str(machine))
-    most = int(ours["batch"].max())  # type: ignore[arg-type]
+    most = int(ours["batch"].max())
     where = {at: joined([f"{model} ({joined(machines)})" for model, machines in of.items()]) for at, of in starts.items()}
     said = [f"from batch {at} on {where[at]}" for at in sorted(at for at in where if at is not None)]
     never = f"; at no batch up to {most} on {where[None]}" if None in where else ""
@@ -145,7 +146,7 @@ def _right(table: pl.DataFrame, found: pl.DataFrame) -> str:
 
 
 def _error(rows: pl.DataFrame, mode: str) -> str:
-    return percent(float((rows[f"phi_{mode}"] / rows[f"published_{mode}"] - 1).abs().mean()))  # type: ignore[arg-type]
+    return percent(float((rows[f"phi_{mode}"] / rows[f"published_{mode}"] - 1).abs().mean()))
 
 
 def _winners_chart(table: pl.DataFrame, names: Sequence[str], start: dict[str, str]) -> alt.VConcatChart:
@@ -196,13 +197,13 @@ def thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     rows = []
     keys = ["law", "machine", "gib", "model", "scheme"]
-    level, largest = swept["level"][0], int(swept["batch"].max())  # type: ignore[arg-type]
+    level, largest = swept["level"][0], int(swept["batch"].max())
     for key, of in swept.group_by(keys, maintain_order=True):
         law, machine, _, model, scheme = key
         same = (pl.col("law") == law, pl.col("machine") == machine, pl.col("model") == model, pl.col("scheme") == scheme)
         stated = table.filter(*same, pl.col("level") == level).drop_nulls("published_sd") if not table.is_empty() else table
         is_whole = stated.height > 1
-        most = int(of["batch"].max())  # type: ignore[arg-type]
+        most = int(of["batch"].max())
         ours = pays_from(of["batch"].to_list(), (of["phi_sd"] / of["phi_ar"]).to_list())
         theirs = (
             pays_from(stated["batch"].to_list(), (stated["published_sd"] / stated["published_ar"]).to_list())
@@ -235,7 +236,7 @@ def _threshold_figure(table: pl.DataFrame, swept: pl.DataFrame, start: dict[str,
         return Figure(
             "thresholds", "Up to large batches: from which batch is speculation the faster mode?", None, {}, (), "", NO_BATCHES
         )
-    most = int(found["most"].max())  # type: ignore[arg-type]
+    most = int(found["most"].max())
     question = f"Up to a batch of {most}: from which batch is speculation the faster mode?"
     return Figure(
         "thresholds",
@@ -281,11 +282,10 @@ def _threshold_chart(found: pl.DataFrame, swept: pl.DataFrame, start: dict[str, 
         alt.Tooltip("said_paper:N", title="in the paper"),
     ]
     marks = base.mark_point(size=85).encode(x, y, beside, scheme_colour(LEGEND), tooltip=tips)
-    paper = base.transform_filter("isValid(datum.theirs)").mark_point(filled=False, size=170, strokeWidth=1.6)
-    hollow = paper.encode(alt.X("theirs:Q"), y, beside, scheme_colour(LEGEND), tooltip=tips)
+    paper = hollow(base, 170, x=("theirs", "datum.shown")).encode(alt.X("x:Q"), y, beside, scheme_colour(LEGEND), tooltip=tips)
     machines = found.select("machine", "gib").unique().sort("gib")["machine"].to_list()
     drawn = (
-        alt.layer(marks, hollow)
+        alt.layer(marks, paper)
         .properties(width=430, height=alt.Step(15, **{"for": "offset"}))
         .facet(alt.Facet("machine:N", title=None, sort=machines, header=HEADER), columns=2, spacing=24)
     )

@@ -1,4 +1,4 @@
-"""How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; captions; the sentence beside every accuracy."""
+"""How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; captions; the sentence beside accuracy."""
 
 from __future__ import annotations
 
@@ -63,8 +63,19 @@ def models(frame: pl.DataFrame) -> list[str]:
     return frame["model"].unique().sort(descending=True).to_list()
 
 
+def hollow(base: alt.Chart, size: int = 110, **places: tuple[str, str]) -> alt.Chart:
+    """The paper's marks, unseen where it prints no number: a chart without any row warns of its empty scale.
+
+    places: the field to make -> the field of the paper's number, and a Vega expression of where an unseen mark stands.
+    """
+    given = {name: f"isValid(datum.{field}) ? datum.{field} : {other}" for name, (field, other) in places.items()}
+    is_printed = " && ".join(f"isValid(datum.{field})" for field, _ in places.values())
+    marks = base.transform_calculate(**given, printed=f"({is_printed}) ? 1 : 0")
+    return marks.mark_point(filled=False, size=size, strokeWidth=1.7).encode(opacity=alt.Opacity("printed:Q", scale=None))
+
+
 def by_mode(points: pl.DataFrame, *kept: str | pl.Expr) -> pl.DataFrame:
-    """Rows of elmoe3d_rows.points, one per mode: what is kept, mode, speedup and the paper's number; no SD where nothing can draft."""
+    """A row per point and mode: what is kept, mode, speedup and the paper's number; no SD where nothing can draft."""
     each = [
         points.filter(pl.col("can_draft") | (name == "ar")).select(
             *kept, mode=pl.lit(words), speedup=f"phi_{name}", published=f"published_{name}"
