@@ -58,7 +58,7 @@ TAU = "accepted tokens of a round (mean)"
 FIGURES = (
     Curve(
         "pool", "Does a pool of hot experts draft better than a random one?", "pool", "tau_accepted", "pool_frac",
-        "pool: share of a layer's experts", "pool_policy", TAU,
+        "pool (% of a layer's experts)", "pool_policy", TAU,
         "Experts that the drafter may use: hotness keeps those most often wanted in the last round, random draws them, "
         "oracle knows the next round. The paper's Figure 17a has GLM-4.7-Flash; its curves carry no numbers but the gain "
         "that the sentence names.",
@@ -70,18 +70,19 @@ FIGURES = (
     ),
     Curve(
         "bits", "How much acceptance does a slice cost, and which way of cutting costs least?", "bits", "acceptance", "bits",
-        "width that the drafter reads", "scheme_words", "acceptance: sum of min(p, q), mean over tokens",
+        "width of codes, and what the drafter reads (bits)", "scheme_words", "acceptance: sum of min(p, q), mean over tokens",
         "Expected acceptance of a sampled token, sum over the vocabulary of the lesser of both probabilities. Slices need no "
         "second copy; a quantiser at the width does. The paper's Figure 17c, on GLM-4.7-Flash, carries no numbers.",
     ),
     Curve(
-        "drafters", "Which drafter has most accepted?", "drafters", "tau_accepted", "how", "draft", "drafter", TAU,
+        "drafters", "Which drafter has most accepted?", "drafters", "tau_accepted", "how",
+        "draft (chain or tree, sampling)", "drafter", TAU,
         "Elastic: pool and slices; quant: a copy at 4 bits; ngram: looks the text up. A chain drafts one token per step, a "
         "tree several.",
     ),
     Curve(
         "replayed", "Does a replayed tape tell the same as a live run?", "replay", "tau_accepted", "pool_frac",
-        "pool: share of a layer's experts", "run", TAU,
+        "pool (% of a layer's experts)", "run", TAU,
         "Replayed: the tape's recorded scores restricted to another pool; hidden states would drift after the first "
         "restricted layer, which the replay ignores.",
     ),

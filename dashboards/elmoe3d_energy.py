@@ -111,7 +111,7 @@ def _energy_panel(
     here = f"datum.law === law && datum.model === {theme.quote(model)} && datum.batch === {batch}"
     words = totals.sort("place")["words"].unique(maintain_order=True).to_list()
     axis = alt.Axis(ticks=False, domain=False, labelFontSize=11.5) if is_left else None
-    y = alt.Y("words:N", title=model if is_left else None, sort=words, axis=axis)
+    y = alt.Y("words:N", title=f"{model} (platform)" if is_left else None, sort=words, axis=axis)
     scale = alt.Scale(domain=[said for said, _ in PARTS.values()], range=[colour for _, colour in PARTS.values()])
     colour = alt.Color("said:N", scale=scale, legend=LEGEND)
     title = "energy per token (ELMoE-3D = 1)" if is_bottom else None

@@ -156,7 +156,7 @@ def _touched_chart(x: alt.X, column: alt.Column) -> alt.FacetChart:
         of="datum.pass === 'ar' ? 'AR' : 'SD verify'"
     )
     colour = alt.Color("of:N", scale=alt.Scale(domain=list(MODE_COLOURS), range=list(MODE_COLOURS.values())), legend=LEGEND)
-    y = alt.Y("n:Q", title="experts of a layer")
+    y = alt.Y("n:Q", title="experts of a layer (count)")
     tips = [alt.Tooltip("of:N", title="pass"), alt.Tooltip("batch:Q"), alt.Tooltip("n:Q", title="experts", format=".1f")]
     return (
         folded.mark_line(point=True)

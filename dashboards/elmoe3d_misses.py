@@ -160,7 +160,7 @@ def unions_answer(found: pl.DataFrame) -> str:
 def _unions_chart(found: pl.DataFrame) -> alt.VConcatChart:
     base = alt.Chart(alt.NamedData("unions"))
     x = _tokens("n_tokens", "tokens of an iteration (log scale)", found["n_tokens"].unique().sort().to_list())
-    y = alt.Y("experts:Q", title="distinct experts of a layer")
+    y = alt.Y("experts:Q", title="distinct experts of a layer (count)")
     whose = [words for words in TOKENS_OF.values() if words in set(found["whose"])]
     colours = dict(zip(TOKENS_OF.values(), (theme.BLUE, theme.VERMILLION, theme.GREEN), strict=True))
     colour = alt.Color("whose:N", scale=alt.Scale(domain=whose, range=[colours[n] for n in whose]), legend=LEGEND)

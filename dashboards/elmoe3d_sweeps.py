@@ -244,7 +244,7 @@ def _forms(points: pl.DataFrame) -> str:
 
 def _alpha_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     base = alt.Chart(alt.NamedData("alpha")).transform_filter("datum.model === model && datum.batch_words === batch")
-    x = alt.X("alpha:Q", title="acceptance rate alpha", axis=alt.Axis(format=".1f"))
+    x = alt.X("alpha:Q", title="acceptance rate alpha (accepted per draft step)", axis=alt.Axis(format=".1f"))
     y = alt.Y("phi_sd:Q", title="speed-up over the xPU's AR (×)")
     tips = [
         alt.Tooltip("scheme:N"),

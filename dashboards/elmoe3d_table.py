@@ -104,7 +104,7 @@ def answer(found: pl.DataFrame) -> str:
 
 def _chart(found: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     base = alt.Chart(alt.NamedData("cells")).transform_filter("datum.law === law && datum.level === level")
-    x = alt.X("batch:O", title="batch", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
+    x = alt.X("batch:O", title="batch (requests)", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
     y = alt.Y("model:N", title=None, sort=models(found), axis=alt.Axis(domain=False, ticks=False, labelLimit=150))
     scale = alt.Scale(
         domain=[-SATURATED, 0, SATURATED], range=[theme.BLUE, "#ffffff", theme.VERMILLION], clamp=True, interpolate="rgb"

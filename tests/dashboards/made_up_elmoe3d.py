@@ -7,6 +7,7 @@ from itertools import product
 Rows = dict[str, list[dict]]
 STUDY, GIB = "elmoe3d", 2**30
 QWEN, GPT = "qwen3-30b-a3b", "gpt-oss-20b"
+TRACE = f"{QWEN}-synthetic-0a1b2c3d"
 ELASTIC, EAGLE, SCHEMES = "Elastic-SD", "EAGLE3", ("Elastic-SD", "EAGLE3", "SLM-SD", "Quant-SD")
 BATCHES = (1, 4, 8, 16)
 PHI_AR = {ELASTIC: 4.0, EAGLE: 3.0, "SLM-SD": 2.0, "Quant-SD": 1.0}
@@ -148,15 +149,18 @@ def add_energy(rows: Rows) -> None:
             })  # fmt: skip
 
 
-def add_reuse(rows: Rows) -> None:
-    """Misses grow from 20 to 60 %; the paper's law stays at 20. 16 tokens of one request touch 24 experts, of many 32."""
-    trace = f"{QWEN}-synthetic-0a1b2c3d"
+def add_tape(rows: Rows) -> None:
+    """The tape that add_reuse is about, in the catalogue."""
     rows["traces"].append({
-        "trace_id": trace, "model_id": QWEN, "dataset": "synthetic", "origin": "synthetic", "n_requests": 16, "n_tokens": 1800,
+        "trace_id": TRACE, "model_id": QWEN, "dataset": "synthetic", "origin": "synthetic", "n_requests": 16, "n_tokens": 1800,
         "n_layers": 48, "n_moe_layers": 48, "n_experts": 128, "top_k": 8, "tables": "requests,tokens,routing", "flags": "{}",
         "created_utc": "2026-11-20T12:00:00Z",
     })  # fmt: skip
-    at = {"study": STUDY, "source": trace, "model_id": QWEN}
+
+
+def add_reuse(rows: Rows) -> None:
+    """Misses grow from 20 to 60 %; the paper's law stays at 20. 16 tokens of one request touch 24 experts, of many 32."""
+    at = {"study": STUDY, "source": TRACE, "model_id": QWEN}
     for batch, cached, (law, grows) in product((1, 16), (0.125, 0.5), (("lru", 0.4), ("paper_law", 0.0))):
         rows["elastic_misses"].append(at | {
             "origin": "synthetic", "dataset": "synthetic", "batch": batch, "hit_model": law, "cache_frac": cached,
@@ -208,8 +212,9 @@ def add_acceptance(rows: Rows) -> None:
         rows["acceptance_points"].append({
             "study": STUDY, "model_id": "embedded", "dataset": "code", "series": series, "drafter": "elastic",
             "scheme": "lsb_aug", "bits_high": 8, "bits_low": 4, "pool_policy": "hotness", "pool_frac": 0.5, "pool_experts": 8,
-            "batch": 1, "depth": 4,            "width": 1, "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric,
-            "unit": "tokens", "value": value, "low": 0.9 * value, "high": 1.1 * value,
+            "batch": 1, "depth": 4, "width": 1,
+            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric, "unit": "tokens",
+            "value": value, "low": 0.9 * value, "high": 1.1 * value,
         } | of)  # fmt: skip
 
     for (policy, value), frac in product((("hotness", 3.0), ("random", 2.0)), (0.25, 0.5)):

@@ -43,7 +43,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("index.html", 1),
         ("experts.html", 6),
         ("hardware.html", 3),
-        ("elmoe3d.html", 21),
+        ("elmoe3d.html", 20),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),
         ("validation.html", 4),

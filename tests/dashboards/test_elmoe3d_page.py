@@ -29,6 +29,7 @@ from made_up_elmoe3d import (
     add_reuse,
     add_sweeps,
     add_table,
+    add_tape,
     point,
 )
 from test_browser import with_script
@@ -48,7 +49,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not ins
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(tmp_path_factory.mktemp("elmoe3d") / "all.duckdb", *EVERYTHING) as connection:
+    with opened(tmp_path_factory.mktemp("elmoe3d") / "all.duckdb", *EVERYTHING, add_tape) as connection:
         yield connection
 
 
@@ -295,7 +296,7 @@ def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
     (add_intensity, []),
     (add_platforms, ["platforms"]),
     (add_energy, ["energy"]),
-    (add_reuse, ["misses", "unions"]),
+    (add_reuse, ["misses"]),
     (add_checks, ["checks"]),
     (add_claims, ["claims"]),
     (add_acceptance, ["pool", "shared", "bits", "drafters", "replayed"]),
