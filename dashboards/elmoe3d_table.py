@@ -57,7 +57,7 @@ def part(table: pl.DataFrame, start: dict[str, str]) -> Part:
     )
     return Part(
         (Figure("cells", QUESTION, _chart(found, table, start), said, ("law", "level"), reading, NO_TABLE),),
-        data={"cells": found.drop("gib", "machine")},
+        data={"cells": found.drop("gib", "machine", "mode", "role")},
     )
 
 
@@ -113,12 +113,11 @@ def _chart(found: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> a
     tips = [
         alt.Tooltip("model:N"),
         alt.Tooltip("scheme:N"),
+        alt.Tooltip("row:N", title="mode, HB"),
         alt.Tooltip("batch:Q"),
-        alt.Tooltip("mode:N"),
         alt.Tooltip("published:Q", title="paper (×)", format=".2f"),
         alt.Tooltip("value:Q", title="ours (×)", format=".2f"),
         alt.Tooltip("error:Q", format="+.1%"),
-        alt.Tooltip("role:N"),
     ]
     stated = base.transform_filter("isValid(datum.error)")
     cell = stated.mark_rect(stroke=theme.GRID).encode(x, y, alt.Color("error:Q", scale=scale, legend=legend), tooltip=tips)

@@ -17,7 +17,7 @@ HONESTY = (
     "The forms of the model were chosen with the paper's table in view (KV width, embedding format, GiB, several hit laws and "
     "several forms of acceptance): parameter values are out of sample in predicted rows, forms are not."
 )
-DIGITS = 5  # of a number, as the page carries it
+DIGITS = 4  # of a number, as the page carries it
 HEADLINE_FIT, TABLE = "calibrate", "table-3"
 EAGLE = "EAGLE3"
 SCHEMES = {

@@ -76,3 +76,119 @@ def _print_errors(table: list[Cell], setup: Setup, fits: list[ElasticFit]) -> No
     names = tuple(fit.name for fit in fits)
     print_table("against the open rows of Table 3", ("", *names, "rows"), rows, numbers=(*names, "rows"))
     print(HONESTY)
+
+
+def speculate(
+    model: Annotated[str, typer.Option("--model", help="A model that ships (`tokentape models list`) or a config.json.")],
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="Machine with tiers hb and ext: elmoe3d-4gb, elmoe3d-8gb or a file.")
+    ] = "elmoe3d-8gb",
+    scheme: Annotated[
+        str, typer.Option("--scheme", help="EAGLE3, SLM-SD, Quant-SD, Elastic-SD, or several with commas.")
+    ] = "Elastic-SD",
+    batch: Annotated[str, typer.Option("--batch", help="Requests decoded together, with commas.")] = "1,4,8,16",
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", help="Acceptance rate. [default: the paper's, for its models]", show_default=False),
+    ] = None,
+    accepted: Annotated[
+        float | None,
+        typer.Option("--accepted", help="Instead: accepted tokens per round, as measured.", show_default=False),
+    ] = None,
+    accepted_form: Annotated[
+        str, typer.Option("--accepted-form", help="How alpha becomes accepted tokens: linear or chain.")
+    ] = "linear",
+    context: Annotated[int, typer.Option("--context", help="Tokens of every sequence.")] = 1024,
+    hit_model: Annotated[str, typer.Option("--hit-model", help="paper_law, physical or che.")] = "paper_law",
+    expert_format: Annotated[
+        str | None,
+        typer.Option("--expert-format", help="[default: int8-g32; the paper's for its models]", show_default=False),
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option("--beta", help="Hit rate = (resident share)^beta. [default: fitted]", show_default=False)
+    ] = None,
+    exponent: Annotated[
+        float | None,
+        typer.Option("--exponent", help="Of the experts' popularity. [default: fitted]", show_default=False),
+    ] = None,
+    head_gb: Annotated[
+        float | None, typer.Option("--head-gb", help="Size of EAGLE's head. [default: fitted]", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--nodes",
+            help="Nodes verified per request and drafted per step, such as 16,3: adds operations and energy.",
+            show_default=False,
+        ),
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option("--tau", help="Speculate from this batch on, as the paper's policy does.", show_default=False),
+    ] = None,
+    fit: Annotated[str, typer.Option("--fit", help="Constants: a shipped fit or a file.")] = "elmoe3d-l1",
+) -> None:
+    """Latency and traffic of decoding with and without self-speculation on hybrid-bonded memory, and which mode wins (ELMoE-3D).
+
+    Closed form. A model the paper has no row of needs its acceptance, beta and exponent.
+
+    \b
+    Examples:
+      tokentape speculate --model qwen3-30b-a3b --hardware elmoe3d-8gb --batch 1,4,8,16 --alpha .91
+      tokentape speculate --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
+      tokentape speculate --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
+    """
+    from flows.console import note, print_table, quantity
+    from flows.elastic_points import Asked, joules
+    from replay.elastic.points import as_points
+    from replay.elastic.timing import evaluate, policy_phi
+
+    points = Asked(
+        model=model,
+        hardware=hardware,
+        schemes=scheme,
+        batches=batch,
+        context_tokens=context,
+        hit_model=hit_model,
+        accepted_form=accepted_form,
+        fit=fit,
+        alpha=alpha,
+        accepted_len=accepted,
+        expert_format=expert_format,
+        beta=beta,
+        exponent=exponent,
+        head_gb=head_gb,
+        nodes=nodes,
+    ).points()
+    arrays = as_points(points)
+    found = evaluate(arrays)
+    energy = joules(hardware, arrays, found) if nodes else {}
+    by_tau = {} if tau is None else {f"from {tau:g} on x": policy_phi(found, arrays.batch, tau)}
+    rows = []
+    for i, point in enumerate(points):
+        ar, verify = found.ar, found.verify
+        tokens = point.batch * (1.0 + found.accepted_len[i])
+        rows.append(
+            (
+                point.scheme,
+                f"{point.batch:g}",
+                "SD" if found.is_sd_better[i] else "AR",
+                f"{found.phi_ar[i]:.2f}",
+                f"{found.phi_sd[i]:.2f}",
+                *(f"{phi[i]:.2f}" for phi in by_tau.values()),
+                quantity(ar.seconds[i] / point.batch, "s"),
+                quantity(found.round_s[i] / tokens, "s"),
+                f"{found.accepted_len[i]:.2f}",
+                f"{ar.hit_frac[i]:.1%}, {verify.hit_frac[i]:.1%}",
+                f"{quantity(ar.hb_bytes[i], 'B')}, {quantity(ar.ext_bytes[i], 'B')}",
+                *(quantity(of[i], "J") for of in energy.values()),
+            )
+        )
+    columns = ("scheme", "batch", "best", "AR x", "SD x", *by_tau, "AR per token", "SD per token", "accepted", "hits AR, verify")
+    title = f"{points[0].shape.name} on {points[0].machine.name}, {hit_model}, over the xPU with everything in EXT"
+    print_table(title, (*columns, "AR step from HB, EXT", *energy), rows, numbers=columns[1:])
+    for name in dict.fromkeys(point.scheme for point in points):
+        paying = [p.batch for p, is_sd in zip(points, found.is_sd_better, strict=True) if p.scheme == name and is_sd]
+        note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")
+    if found.mapping.cold_bytes.any():
+        note("static weights and KV exceed HB: what does not fit is read from EXT in every pass, beyond the paper's settings")

@@ -25,6 +25,8 @@ RUN_BY = {
     "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
     "tokentape study layered-prefill": "tests/flows/test_layered_prefill.py",
     "tokentape claims layered-prefill": "tests/flows/test_layered_prefill.py",
+    "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",
+    "tokentape claims elmoe3d": "tests/flows/test_elmoe3d.py",
 }
 MY_POLICY = """
 from dataclasses import dataclass

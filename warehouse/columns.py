@@ -256,7 +256,9 @@ COLUMNS: dict[str, Column] = {
     "state": Column(TEXT, "", "queued, prefill or decode"),
     "time_s": Column(F64, "s", "seconds after the arrival"),
     "form": Column(TEXT, "", "recorded, paper_table, independent or another named form"),
-    "tokens_of": Column(TEXT, "", "decode (tokens of different requests) or prefill (consecutive tokens of one)"),
+    "tokens_of": Column(
+        TEXT, "", "decode (of different requests), prefill (consecutive ones of a prompt), one_request (of an answer)"
+    ),
     "layer_band": Column(TEXT, "", "layers that the mean is over"),
     "coverage_frac": Column(F64, "1", "share of the layer's experts that are touched"),
     "recorded_err_frac": Column(F64, "1", "the form over what was recorded, less 1; null where nothing was"),

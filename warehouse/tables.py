@@ -496,7 +496,7 @@ TABLES: dict[str, Table] = {
     "elastic_checks": Table(
         ("study", "block", "level", "fit", "hit_model", "value", "unit", "n", "bar_low", "bar_high"),
         ("study", "block", "level", "fit", "hit_model"),
-        "an error or a mean over the paper's open rows, with the bar it is held to",
+        "an error, a mean or a check over the paper's open rows, with the bar it is held to where there is one",
         nullable=("bar_low", "bar_high"),
     ),
     "acceptance_points": Table(

@@ -15,6 +15,7 @@ from hw.elastic_constants import ElasticFit
 from replay.elastic.cells import CALIBRATE, Cell, Setup
 from replay.elastic.fit import fit_speculation
 from replay.elastic.points import EAGLE, ELASTIC, SCHEMES, as_points
+from replay.elastic.runs import tokens_until_link_binds
 from replay.elastic.timing import Outcome, evaluate
 
 Floats = NDArray[np.float64]
@@ -94,6 +95,25 @@ def held_out(table: Sequence[Cell], setup: Setup, fit: ElasticFit) -> list[Check
         refitted = replace(fit, speculation=speculation)
         found = evaluate(as_points([setup.point(cell, refitted) for cell in unseen]))
         made.append(_mean(f"Phi_SD error, {words}, mean", np.abs(found.phi_sd / _of(unseen, "phi_sd") - 1.0)))
+    return made
+
+
+def link_checks(table: Sequence[Cell], setup: Setup, fit: ElasticFit, verify_nodes: float) -> list[Check]:
+    """Tokens in one expert whose partial sums a link carries while a slice is fetched, and tokens in the hottest expert.
+
+    The latter at the table's largest batch, with so many nodes verified per request. Of sliced models, with the largest HB.
+    """
+    batch, largest = max(cell.batch for cell in table), max(setup.machines)
+    sliced = [cell for cell in table if (cell.scheme, cell.batch, cell.hb_gb) == (ELASTIC, batch, largest)]
+    made = []
+    for cell in (cell for cell in sliced if setup.shapes[cell.model].is_sliced):
+        point = setup.point(cell, fit)
+        hottest = float(-np.expm1(-as_points([point]).weights[0, 0])) * batch * verify_nodes
+        carried = float(tokens_until_link_binds(point))
+        made.append(Check(f"Tokens in one expert a link carries during a slice's fetch, {cell.model}", carried, "tokens", 1))
+        made.append(
+            Check(f"Tokens in the hottest expert, batch {batch}, {verify_nodes:g} nodes, {cell.model}", hottest, "tokens", 1)
+        )
     return made
 
 

@@ -114,11 +114,6 @@ class Machine:
         """EXT over HB."""
         return self.ext_bytes_per_s / self.hb_bytes_per_s
 
-    @property
-    def ceiling(self) -> float:
-        """The speed-up over the xPU with both tiers busy all the time; nothing exceeds it."""
-        return 1.0 + 1.0 / self.rate_frac
-
     def roofline(self, n_active: int, tier: str, is_draft: bool = False) -> tuple[float, float]:
         """(bytes/s, operations/s) with n_active PEs: HB brings only their own banks, EXT all its bandwidth.
 

@@ -56,7 +56,8 @@ class Outcome:
 
 
 def evaluate(p: Points) -> Outcome:
-    """Every point. Asserts that no pass is faster than either tier alone, and that the tiers' bytes add up."""
+    """Every point. Asserts that no pass is faster than either tier alone, that the tiers' bytes add up, and that no AR step gains
+    more over the xPU than both tiers busy all the time would."""
     mapped = map_bytes(p)
     ar = _ar(p, mapped)
     verify = _verify(p, mapped)
@@ -65,6 +66,8 @@ def evaluate(p: Points) -> Outcome:
     busy_s = ops * (p.static_params + p.layer_params * p.n_layers) / p.ops_per_s
     xpu_s = np.maximum((p.static_bytes + p.kv_bytes + ar.expert_bytes) / p.ext_bytes_per_s, busy_s)
     round_s = p.n_draft_steps * draft.seconds + verify.seconds
+    phi_ar = xpu_s / ar.seconds
+    assert np.all(phi_ar <= (1.0 + p.hb_bytes_per_s / p.ext_bytes_per_s) * (1.0 + 1e-12)), "AR is faster than both tiers together"
     return Outcome(
         mapping=mapped,
         ar=ar,
@@ -73,7 +76,7 @@ def evaluate(p: Points) -> Outcome:
         xpu_s=xpu_s,
         accepted_len=p.accepted_len,
         round_s=round_s,
-        phi_ar=xpu_s / ar.seconds,
+        phi_ar=phi_ar,
         phi_sd=(1.0 + p.accepted_len) * xpu_s / round_s,
     )
 

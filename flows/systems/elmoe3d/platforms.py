@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from flows.grid import load_hardware
 from flows.systems.elmoe3d.settings import NAME, Settings
 from hw.elastic_constants import ElasticFit
 from replay.elastic.cells import Cell, Setup
-from replay.elastic.energy import ENDS, Prices, joules_per_token, prices_of
+from replay.elastic.energy import ENDS, End, Prices, joules_per_token, prices_of
 from replay.elastic.platforms import Platform, baseline, platform_of
 from replay.elastic.points import ELASTIC, Compute, Floats, as_points
 from replay.elastic.runs import Mode, Run, ours
@@ -52,11 +53,13 @@ class Ran:
     def best_token_s(self) -> Floats:
         return np.minimum(self.runs["ar"].token_s, self.runs["sd"].token_s)
 
-    @property
-    def best_j_per_token(self) -> Floats:
-        """At the files' values, in the faster mode."""
-        ar, sd = (sum(joules_per_token(self.runs[mode], self.prices).values(), np.zeros(1)) for mode in MODES)
-        return np.where(self.is_sd, sd, ar)
+    def j_per_token(self, mode: Mode, end: End) -> Floats:
+        """All parts together."""
+        return np.sum(list(joules_per_token(self.runs[mode], self.prices, end).values()), axis=0)
+
+    def best_j_per_token(self, end: End) -> Floats:
+        """In the faster mode."""
+        return np.where(self.is_sd, self.j_per_token("sd", end), self.j_per_token("ar", end))
 
 
 def platform_runs(
@@ -146,19 +149,29 @@ def _where(ran: Ran, cell: Cell) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ratios:
-    """Of the baselines over ours in the faster mode, over models and batches: values (n,) and what was assumed."""
+    """Of the baselines over ours in the faster mode, over models and batches: (n,) values.
+
+    near: how near-memory compute is assumed; end: of the energy's ranges.
+    """
 
     over_xpu: Floats
     over_prior: Floats
     energy_over_xpu: Floats
     energy_over_prior: Floats
-    assumed: str
+    near: Ran
+    end: End
+
+    @property
+    def assumed(self) -> str:
+        near = f"near-memory compute at {self.near.ratio:g} x EXT with {self.near.holds} first"
+        return f"{self.near.verify_nodes:g} nodes verified, {near}"
 
 
 def ratios(all_runs: Sequence[Ran]) -> Iterator[Ratios]:
-    """One per assumption on near-memory compute and nodes. Best prior: the fastest baseline without HB, point by point.
+    """One per assumption on nodes, near-memory compute and energy. Best prior: the best baseline without HB, point by point, by
+    time or by energy.
 
     The xPU stands for itself in AR, as the paper normalises to it; among the priors it may speculate.
     """
@@ -167,16 +180,14 @@ def ratios(all_runs: Sequence[Ran]) -> Iterator[Ratios]:
         mine = next(ran for ran in of if ran.platform == OURS)
         xpu = next(ran for ran in of if ran.platform == REFERENCE)
         always = [ran for ran in of if ran.platform not in (OURS, HB_XPU, NEAR)]
-        for near in (ran for ran in of if ran.platform == NEAR):
+        for near, end in product((ran for ran in of if ran.platform == NEAR), ENDS):
             priors = [*always, near]
-            times = np.array([ran.best_token_s for ran in priors])
-            fastest = times.argmin(axis=0)
-            joules = np.array([ran.best_j_per_token for ran in priors])[fastest, np.arange(fastest.size)]
-            xpu_joules = sum(joules_per_token(xpu.runs["ar"], xpu.prices).values(), np.zeros(1))
+            joules = mine.best_j_per_token(end)
             yield Ratios(
                 over_xpu=xpu.runs["ar"].token_s / mine.best_token_s,
-                over_prior=times.min(axis=0) / mine.best_token_s,
-                energy_over_xpu=xpu_joules / mine.best_j_per_token,
-                energy_over_prior=joules / mine.best_j_per_token,
-                assumed=f"{nodes:g} nodes verified, near-memory compute at {near.ratio:g} x EXT with {near.holds} first",
+                over_prior=np.min([ran.best_token_s for ran in priors], axis=0) / mine.best_token_s,
+                energy_over_xpu=xpu.j_per_token("ar", end) / joules,
+                energy_over_prior=np.min([ran.best_j_per_token(end) for ran in priors], axis=0) / joules,
+                near=near,
+                end=end,
             )

@@ -12,14 +12,14 @@ from typing import Any
 from flows.console import note
 from flows.systems.elmoe3d import tapes
 from flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from flows.systems.elmoe3d.platforms import Ran, Ratios, energy_rows, is_headline, platform_rows, platform_runs, ratios
+from flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
 from flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
 from flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
 from flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from hw.elastic_constants import ElasticFit
 from replay.elastic.cells import Cell, Setup, cells
 from replay.elastic.points import as_points
-from replay.elastic.timing import Outcome, evaluate
+from replay.elastic.timing import evaluate
 from warehouse.load import claims
 from warehouse.results import write_rows
 from warehouse.tape import Store
@@ -69,7 +69,7 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
             found[law] = outcome
         made += rows(of, outcome)
         is_main = fit is headline and law == study.hit_models[0]
-        checked += check_rows(study, setup, table, fit, law, outcome, is_held_out=is_main)
+        checked += check_rows(study, setup, table, fit, law, outcome, is_main)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     ran = _platforms(study, setup, table, headline)
     every = [one for of in ran.values() for one in of]
@@ -80,7 +80,7 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
         "elastic_energy": list(energy_rows(study, every)),
         "elastic_intensity": list(intensity_rows(study, setup, table, headline)),
         "elastic_checks": checked,
-        "answers": _answers(study, table, found, ran),
+        "answers": answers(study, table, found, {law: list(ratios(of)) for law, of in ran.items()}),
     }
 
 
@@ -90,20 +90,6 @@ def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticFit
         law: [ran for nodes in study.platforms.verify_nodes for ran in platform_runs(study, setup, table, fit, law, nodes)]
         for law in MODES
     }
-
-
-def _answers(study: Settings, table: list[Cell], found: dict[str, Outcome], ran: dict[str, list[Ran]]) -> list[dict[str, Any]]:
-    assumed = {law: list(ratios(of)) for law, of in ran.items()}
-    plain: dict[str, Ratios] = {
-        law: next(ratios([one for one in of if one.platform != "xpu-nmp" and _has_headline_nodes(study, one)] + near))
-        for law, of in ran.items()
-        for near in [[one for one in of if one.platform == "xpu-nmp" and is_headline(study, one)]]
-    }
-    return answers(study, table, found, plain, assumed)
-
-
-def _has_headline_nodes(study: Settings, ran: Ran) -> bool:
-    return ran.verify_nodes == study.platforms.headline_verify_nodes
 
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticFit, points: list[dict[str, Any]]) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from flows.systems.elmoe3d.settings import NAME, Settings
 from hw.elastic_constants import ElasticFit
 from replay.elastic.cells import Cell, Setup
-from replay.elastic.checks import Check, checks, held_out
+from replay.elastic.checks import Check, checks, held_out, link_checks
 from replay.elastic.mapping import map_bytes, placed
 from replay.elastic.points import EAGLE, Compute, as_points
 from replay.elastic.runs import target_ops
@@ -70,17 +71,21 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: El
 
 
 def check_rows(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticFit, hit_model: str, found: Outcome, is_held_out: bool
+    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticFit, hit_model: str, found: Outcome, is_headline: bool
 ) -> Iterator[dict[str, Any]]:
-    """Section 11's errors. found: of Table 3's rows in order; is_held_out: also those of refits without some rows."""
+    """Section 11's errors. found: of Table 3's rows in order.
+
+    is_headline: also refits without some rows, where scipy is there, and what the links carry.
+    """
     published = {row["claim_id"]: row["value"] for row in claims().to_pylist()}
     made = checks(table, found)
     for gb in setup.machines:
         mean = next(check for check in made if check.block == f"Elastic best mode over xPU, {gb} GB, mean")
         over = mean.value / published[PUBLISHED_MEAN.format(gb)]
         made.append(Check(f"{mean.block} over published", over, "1", mean.n))
-    if is_held_out:
-        made += held_out(table, setup, fit)
+    if is_headline:
+        made += link_checks(table, setup, fit, study.platforms.headline_verify_nodes)
+        made += held_out(table, setup, fit) if find_spec("scipy") is not None else []
     for check in made:
         low, high = study.bars.get(check.block, (None, None))
         assert np.isfinite(check.value), check

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from capture.synthetic.tape import SynthesisSettings, synthesize
 from flows.grid import load_trace
@@ -122,34 +123,39 @@ def _coverage(trace: Trace, manifest: Manifest, law: ModelLaw) -> list[dict[str,
 
 
 def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ElasticFit, trace_id: str) -> list[Job]:
-    """A tape's own acceptance through the machine, with as much HB as holds the pool it was drafted with; none where nothing
-    was drafted from the model itself."""
+    """A tape's own acceptance through the machine; none where nothing was drafted from the model itself."""
     tape = store.open(trace_id)
-    drafted = tape.manifest.settings.get("speculation") or {}
-    scheme = DRAFTED_BY.get(drafted.get("draft", ""))
-    if scheme is None or not tape.has("rounds"):
+    if _scheme(tape.manifest) is None or not tape.has("rounds"):
         return []
-    shape, largest = shape_of(tape.manifest.model_id, tape.geometry), setup.machines[max(setup.machines)]
-    batch = int(tape.manifest.settings.get("batch_size") or 1)
-    law, accepted = law_of(load_trace(store, trace_id)), mean_accepted(tape.read("rounds"))
-    pool = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * shape.all_expert_bytes
+    return through_machine(tape.manifest, load_trace(store, trace_id), tape.read("rounds"), study, setup, fit)
+
+
+def _scheme(manifest: Manifest) -> str | None:
+    drafted = manifest.settings.get("speculation") or {}
+    return DRAFTED_BY.get(drafted.get("draft", ""))
+
+
+def through_machine(
+    manifest: Manifest, trace: Trace, rounds: pl.DataFrame, study: Settings, setup: Setup, fit: ElasticFit
+) -> list[Job]:
+    """The tape's model under the scheme it was drafted with, by hit law: its own popularity, accepted length, depth and batch.
+
+    HB is as large as holds its pool, with the rates of the paper's largest machine; what a round costs is the fit's.
+    """
+    drafted, scheme = manifest.settings["speculation"], _scheme(manifest)
+    assert scheme is not None
+    shape, largest = shape_of(manifest.model_id, manifest.geometry), setup.machines[max(setup.machines)]
+    batch = int(manifest.settings.get("batch_size") or 1)
+    law, accepted = law_of(trace), mean_accepted(rounds)
+    pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * shape.all_expert_bytes
     needed = shape.static_bytes + shape.embedding_bytes + batch * CONTEXT_TOKENS * shape.kv_bytes_per_token
-    machine = replace(largest, hb_bytes=needed + pool)
-    speculation = replace(fit.speculation, n_draft_steps=int(drafted["depth"]))
-    return [
-        Job(
-            MEASURED,
-            Point(
-                shape=shape,
-                machine=machine,
-                law=law,
-                speculation=speculation,
-                scheme=scheme,
-                batch=batch,
-                accepted_len=accepted,
-                hit_model=hit_model,
-            ),
-            fit,
-        )
-        for hit_model in study.hit_models
-    ]
+    point = Point(
+        shape=shape,
+        machine=replace(largest, hb_bytes=needed + pool_bytes),
+        law=law,
+        speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])),
+        scheme=scheme,
+        batch=batch,
+        accepted_len=accepted,
+    )
+    return [Job(MEASURED, replace(point, hit_model=hit_model), fit) for hit_model in study.hit_models]

@@ -1,0 +1,119 @@
+"""ELMoE-3D in closed form: CPU seconds of the whole study and of a sweep, against the same formulas one point at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import product
+
+import numpy as np
+
+from flows.systems.elmoe3d.settings import settings, setup_of
+from flows.systems.elmoe3d.study import closed_forms
+from replay.elastic.cells import cells
+from replay.elastic.points import EAGLE, ELASTIC, QUANT, SLM, Point, as_points
+from replay.elastic.timing import evaluate
+from warehouse.load import claims
+
+N_POINTS, N_ALONE = 10_000, 400
+Q8, Q4 = 1.0625, 0.5625  # bytes per weight
+
+
+def one_by_one(point: Point) -> tuple[float, float]:
+    """(Phi_AR, Phi_SD) of a point whose static weights and KV fit in HB, by paper_law or physical, in plain Python: the peer."""
+    shape, machine, law, spec, batch = point.shape, point.machine, point.law, point.speculation, point.batch
+    rank = [i**-law.exponent for i in range(1, shape.n_experts + 1)]
+    low, high = 0.0, 1.0
+    while sum(1.0 - math.exp(-high * r) for r in rank) < shape.top_k:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        if sum(1.0 - math.exp(-middle * r) for r in rank) < shape.top_k:
+            low = middle
+        else:
+            high = middle
+
+    def unique(n_tokens: float) -> float:
+        return sum(1.0 - math.exp(-n_tokens * high * r) for r in rank)
+
+    def hit(share: float, beta: float, n_tokens: float) -> float:
+        if share <= 0.0:
+            return 0.0
+        found = share**beta
+        return min(found, share * shape.n_experts / unique(n_tokens)) if point.hit_model == "physical" else found
+
+    hb, ext = machine.hb_bytes_per_s, machine.ext_bytes_per_s
+    kv = shape.kv_bytes_per_token * batch * point.context_tokens
+    static, all_bytes = shape.static_bytes + kv, shape.expert_bytes * shape.n_experts * shape.n_layers
+    drafter = point.drafter
+    slm_kv = drafter.kv_bytes_per_token * batch * point.context_tokens if drafter else 0.0
+    private = law.head_bytes if point.scheme == EAGLE else 0.0
+    if point.scheme == SLM and drafter is not None:
+        private = drafter.resident_bytes + slm_kv
+    needed = static + shape.embedding_bytes + private
+    room = max(0.0, machine.hb_bytes - needed)
+    is_copy = point.scheme == QUANT and shape.is_sliced
+    share = 0.0 if is_copy else min(1.0, room / all_bytes)
+
+    def phase(experts: float, hits: float, size: float, base_s: float) -> float:
+        moved = experts * size * shape.n_layers
+        return base_s + max((1.0 - hits) * moved / ext, hits * moved / hb)
+
+    ar_bytes = unique(batch) * shape.expert_bytes * shape.n_layers
+    xpu_s = (static + ar_bytes) / ext
+    ar_s = phase(unique(batch), hit(share, law.beta, batch), shape.expert_bytes, static / hb)
+    n_verified, faded = spec.verify_tokens * batch**spec.growth, 1.0 - (1.0 - law.beta) * batch**-spec.fade
+    slices = min(1.0, 2.0 * share) if point.scheme == ELASTIC and shape.is_sliced else 0.0
+    hits = 0.5 * hit(slices, faded, n_verified) if slices else hit(share, faded, n_verified)
+    verify_s = phase(unique(n_verified), hits, shape.expert_bytes, static / hb)
+    n_drafted = spec.draft_tokens * batch**spec.growth
+    draft_static = shape.static_bytes * Q4 / Q8 + kv
+    if point.scheme in (EAGLE, SLM):
+        read = law.head_bytes if point.scheme == EAGLE else (drafter.read_bytes + slm_kv if drafter else 0.0)
+        spill = min(read, max(0.0, needed - machine.hb_bytes))
+        draft_s = (read - spill) / hb + spill / ext
+    elif point.scheme == ELASTIC:
+        pool = (slices if shape.is_sliced else share) * shape.n_experts
+        size = shape.expert_bytes * (0.5 if shape.is_sliced else 1.0)
+        draft_s = draft_static / hb + min(unique(n_drafted), pool) * size * shape.n_layers / hb
+    elif is_copy:
+        copied = min(1.0, max(0.0, (room - shape.static_bytes * Q4 / Q8) / (all_bytes * Q4 / Q8)))
+        hits = hit(copied, faded, n_drafted)
+        draft_s = phase(unique(n_drafted), hits, shape.expert_bytes * Q4 / Q8, draft_static / hb)
+    else:
+        draft_s = phase(unique(n_drafted), hit(share, faded, n_drafted), shape.expert_bytes, draft_static / hb)
+    return xpu_s / ar_s, (1.0 + point.accepted) * xpu_s / (spec.n_draft_steps * draft_s + verify_s)
+
+
+def swept(n_points: int) -> list[Point]:
+    """So many different points: Table 3's under two hit laws and ever other contexts."""
+    study = settings()
+    setup, table, fit = setup_of(study), cells(claims().to_pylist()), study.load_fits()[study.headline]
+    rounds = range(-(-n_points // (2 * len(table))))
+    return [
+        setup.point(cell, fit, hit_model=law, context_tokens=512 + 8 * i)
+        for i, law, cell in product(rounds, ("paper_law", "physical"), table)
+    ][:n_points]
+
+
+def bench() -> dict[str, float]:
+    """CPU seconds of the study without its tapes, and of a sweep; points per second and their ratio to the peer."""
+    study = settings()
+    setup, table, fits = setup_of(study), cells(claims().to_pylist()), list(study.load_fits().values())
+    started = time.process_time()
+    closed_forms(study, setup, table, fits)
+    study_s = time.process_time() - started
+    started = time.process_time()
+    points = swept(N_POINTS)
+    found = evaluate(as_points(points))
+    sweep_s = time.process_time() - started
+    started = time.process_time()
+    alone = [one_by_one(point) for point in points[:N_ALONE]]
+    ratio = (time.process_time() - started) / N_ALONE * N_POINTS / sweep_s
+    assert np.allclose(alone, np.stack((found.phi_ar, found.phi_sd), axis=1)[:N_ALONE]), "the peer computes something else"
+    print(f"ELMoE-3D: study {study_s:.2f} s, {N_POINTS:,} points {sweep_s:.2f} s, one by one {ratio:.0f} times as long")
+    return {
+        "elmoe3d_study_cpu_s": round(study_s, 2),
+        "elmoe3d_points_per_cpu_s": round(N_POINTS / sweep_s),
+        "elmoe3d_points_ratio_vs_one_by_one": round(ratio, 1),
+    }

@@ -1,0 +1,201 @@
+"""ELMoE-3D's model against slow and obvious versions: plain Python, random draws, a list as LRU, a table made by itself."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import numpy as np
+import polars as pl
+import pytest
+from elastic_paper import MODELS, PRINTED, SETUP, TABLE, point
+from tapes import GEOMETRY, make_trace
+
+from bench.elastic import one_by_one
+from hw.elastic_constants import ModelLaw, Speculation, load, save
+from replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
+from replay.elastic.fit import calibrate
+from replay.elastic.interleaved import interleaved, lru_miss_frac
+from replay.elastic.measured import law_of, mean_accepted
+from replay.elastic.points import as_points
+from replay.elastic.timing import evaluate
+from replay.elastic.unions import che_hit_frac, touched, weights_of
+from replay.trace import DECODE
+
+
+def test_points_against_plain_python():
+    points = [SETUP.point(c, PRINTED, hit_model=law) for c in TABLE for law in ("paper_law", "physical")]
+    found = evaluate(as_points(points))
+    assert np.stack((found.phi_ar, found.phi_sd), axis=1) == pytest.approx(np.array([one_by_one(p) for p in points]))
+
+
+def test_unions_against_draws():
+    rng = np.random.default_rng(0)
+    for n, k, exponent, n_tokens in ((64, 6, 0.42, 16), (32, 4, 0.84, 5), (128, 8, 1.33, 40)):
+        weights = weights_of([(n, k, exponent)])
+        chosen = rng.random((1500, n_tokens, n)) < -np.expm1(-weights[0])
+        mean = chosen.any(axis=1).sum(axis=1).mean()
+        assert touched(weights, np.array([float(n_tokens)]))[0] == pytest.approx(mean, rel=0.015)
+
+
+def list_lru(events, n_slots):
+    """(hits, lookups) of a list; experts of an event hit where they are in it when the event starts."""
+    held, hits, lookups = [], 0, 0
+    for event in events:
+        unique = list(dict.fromkeys(reversed(event)))[::-1]  # in order of last mention
+        hits += sum(expert in held for expert in unique)
+        lookups += len(unique)
+        held = ([e for e in held if e not in unique] + unique)[-n_slots:]
+    return hits, lookups
+
+
+def test_che_against_a_simulated_lru():
+    """Independent references: within 0.04, but where a step touches more experts than fit, which a time of steps hardly tells."""
+    rng = np.random.default_rng(1)
+    for n, k, exponent in ((64, 6, 0.42), (128, 8, 1.33)):
+        weights = weights_of([(n, k, exponent)])
+        for batch in (1, 4, 16):
+            seen = -np.expm1(-batch * weights[0])
+            events = [rng.permutation(np.flatnonzero(rng.random(n) < seen)).tolist() for _ in range(1500)]
+            for share in (0.25, 0.5, 0.75):
+                hits, lookups = list_lru(events, int(share * n))
+                found = che_hit_frac(weights, np.array([float(batch)]), np.array([share * n]))[0]
+                fits = int(share * n) >= seen.sum()
+                assert found == pytest.approx(hits / lookups, abs=0.04 if fits else 0.06), (n, batch, share)
+
+
+def events_of(trace, batch):
+    """Per layer, the experts of each step in the order looked up, by a slow walk over the requests."""
+    rows = {}
+    for row in np.flatnonzero(trace.pass_kind[trace.row_pass] == DECODE):
+        key = int(trace.row_request[row]), int(trace.row_position[row])
+        rows.setdefault(key, {})[int(trace.row_layer[row])] = trace.ids[trace.offsets[row] : trace.offsets[row + 1]].tolist()
+    by_request = {}
+    for request, position in sorted(rows):
+        by_request.setdefault(request, []).append(rows[request, position])
+    order = sorted(by_request)
+    found = {layer: [] for layer in range(len(trace.geometry.moe_layers))}
+    for first in range(0, len(order) // batch * batch, batch):
+        members = [by_request[request] for request in order[first : first + batch]]
+        for step in range(max(map(len, members))):
+            for layer, events in found.items():
+                events.append([e for member in members if step < len(member) for e in member[step][layer]])
+    return found
+
+
+def uneven(n_requests=5):
+    """Requests of different lengths."""
+    trace = make_trace(seed=3, n_requests=n_requests, n_decode=24)
+    kept = trace.row_position < 10 + 6 + 4 * trace.row_request
+    widths = np.diff(trace.offsets)[kept]
+    ids = np.concatenate([trace.ids[trace.offsets[i] : trace.offsets[i + 1]] for i in np.flatnonzero(kept)])
+    rows = {name: getattr(trace, name)[kept] for name in ("row_pass", "row_layer", "row_request", "row_position")}
+    return replace(trace, **rows, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_lru_over_requests_side_by_side_against_a_list(batch):
+    trace = uneven()
+    together = interleaved(trace, batch)
+    by_layer = events_of(trace, batch)
+    assert together.pass_tokens.max() == batch
+    n_chosen = sum(len(event) for events in by_layer.values() for event in events)
+    assert together.row_pass.size * GEOMETRY.top_k == n_chosen
+    misses = []
+    for n_slots in (1, 3, 5, 8):
+        counts = [list_lru(events, n_slots) for events in by_layer.values()]
+        expected = 1.0 - sum(hits for hits, _ in counts) / sum(n for _, n in counts)
+        misses.append(lru_miss_frac(together, n_slots))
+        assert misses[-1] == pytest.approx(expected)
+    assert np.all(np.diff(misses) <= 0.0)  # more slots never hurt an LRU
+
+
+def test_steps_to_warm_up_are_not_counted():
+    together = interleaved(uneven(), 2)
+    assert lru_miss_frac(together, 8, n_warm=4) < lru_miss_frac(together, 8)
+    assert lru_miss_frac(together, 0) == 1.0
+    with pytest.raises(ValueError, match="leave none to count"):
+        lru_miss_frac(together, 4, n_warm=10_000)
+
+
+def test_a_batch_of_one_request_at_a_time_is_the_tape():
+    trace = uneven()
+    alone = interleaved(trace, 1)
+    rows = trace.pass_kind[trace.row_pass] == DECODE
+    assert np.array_equal(alone.row_position, trace.row_position[rows])
+    taken = [trace.ids[trace.offsets[i] : trace.offsets[i + 1]] for i in np.flatnonzero(rows)]
+    assert np.array_equal(alone.ids, np.concatenate(taken))
+
+
+def test_a_batch_larger_than_the_tape_is_refused():
+    with pytest.raises(ValueError, match="decodes 5 requests; a batch of 9"):
+        interleaved(uneven(), 9)
+    with pytest.raises(ValueError, match="batch is 0"):
+        interleaved(uneven(), 0)
+
+
+def test_tokens_of_one_request_share_experts():
+    """Made-up requests share favourites, so there is no more within one than between; the union never exceeds what there is."""
+    trace = make_trace(n_requests=6, n_decode=40)
+    one, many = recorded(trace, ONE_REQUEST), recorded(trace, "decode")
+    assert one.distinct[0] == many.distinct[0] == GEOMETRY.top_k
+    assert one.n_tokens[-1] == 32
+    assert np.all(one.distinct <= GEOMETRY.n_experts)
+    assert len(recorded_by_layer(trace, ONE_REQUEST)) == 3
+    with pytest.raises(KeyError):
+        recorded(trace, "nothing")
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_calibration_recovers_what_made_the_table(level):
+    """Without rounding; every row open."""
+    rng = np.random.default_rng(5)
+    laws = {}
+    for model in MODELS:
+        beta = float(rng.uniform(0.25, 0.6))
+        exponent = 1.0 - beta if level == "L0" else float(rng.uniform(0.4, 1.2))
+        laws[model] = ModelLaw(beta=beta, exponent=exponent, head_bytes=float(rng.uniform(2e8, 1.5e9)))
+    truth = replace(PRINTED, laws=laws, speculation=Speculation(verify_tokens=4.2, draft_tokens=3.1, growth=0.83, fade=0.33))
+    made = evaluate(as_points([SETUP.point(c, truth) for c in TABLE]))
+    table = [replace(c, phi_ar=float(ar), phi_sd=float(sd)) for c, ar, sd in zip(TABLE, made.phi_ar, made.phi_sd, strict=True)]
+    found = calibrate(table, SETUP, level, "calibrate")
+    assert found.loss < 1e-10
+    for model in MODELS:
+        ours, theirs = (astuple(of[model]) for of in (found.laws, laws))
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    for name in ("verify_tokens", "draft_tokens", "growth", "fade"):
+        assert getattr(found.speculation, name) == pytest.approx(getattr(truth.speculation, name), rel=1e-3)
+
+
+def test_fits_are_read_as_they_were_written(tmp_path):
+    fit = load("elmoe3d-l1")
+    save(fit, tmp_path / "mine.toml")
+    assert load(str(tmp_path / "mine.toml")) == fit
+    (tmp_path / "bad.toml").write_text('level = "L1"\n')
+    with pytest.raises(ValueError, match=r"bad\.toml: not a file of ELMoE-3D constants"):
+        load(str(tmp_path / "bad.toml"))
+    with pytest.raises(ValueError, match="no such file of ELMoE-3D constants; shipped: elmoe3d-l0"):
+        load("elmoe3d-l9")
+    with pytest.raises(ValueError, match="no hit law is fitted for mixtral-8x7b"):
+        fit.law("mixtral-8x7b")
+
+
+def test_a_tape_tells_its_law():
+    """Hot experts: the share of lookups that go to the hotter half, and an exponent above uniform."""
+    trace = make_trace(n_requests=8, n_decode=60)
+    law = law_of(trace)
+    hottest = []
+    for layer in range(3):
+        rows = np.flatnonzero(trace.row_layer == layer)
+        counts = np.bincount(np.concatenate([trace.ids[trace.offsets[r] : trace.offsets[r + 1]] for r in rows]), minlength=8)
+        hottest.append(np.sort(counts)[::-1][:4].sum() / counts.sum())
+    assert 0.5**law.beta == pytest.approx(np.mean(hottest))
+    assert law.exponent > 0.3
+
+
+def test_accepted_tokens_are_counted_once_per_round():
+    rows = [(0, 0, 1, 3), (0, 0, 2, 3), (0, 1, 1, 1), (0, 1, 2, 1), (1, 0, None, 5)]
+    rounds = pl.DataFrame(rows, schema=["request_id", "round", "layer", "n_accepted"], orient="row")
+    assert mean_accepted(rounds) == 3.0
+    with pytest.raises(ValueError, match="no round"):
+        mean_accepted(rounds.head(0))
+    assert evaluate(as_points([point(alpha=None, accepted_len=3.0)])).accepted_len[0] == 3.0

@@ -1,0 +1,266 @@
+"""What must hold of ELMoE-3D's model wherever it is asked: bounds, directions, conservation, edges, bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from elastic_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, QWEN, SETUP, TABLE, point
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hw.elastic_constants import ModelLaw, Speculation
+from replay.elastic.acceptance import FORMS
+from replay.elastic.cells import cells
+from replay.elastic.hits import HIT_LAWS
+from replay.elastic.mapping import map_bytes, placed
+from replay.elastic.points import SCHEMES, Compute, as_points
+from replay.elastic.timing import evaluate
+from replay.elastic.unions import touched, weights_of
+from warehouse.load import claims
+
+GIB = 2**30
+exponents, shares, betas = st.floats(0.0, 3.0), st.floats(0.0, 1.0), st.floats(0.02, 1.0)
+shapes = st.sampled_from([(128, 8), (64, 4), (64, 6), (32, 4), (8, 8), (1, 1)])
+tokens = st.floats(1.0, 500.0)
+QUICK = settings(max_examples=60, deadline=None)
+
+
+def run(*points):
+    return evaluate(as_points(points))
+
+
+def machine(gib=8.0, factor=1.0):
+    base = SETUP.machines[8]
+    return replace(base, hb_bytes=gib * GIB, hb_bytes_per_s=factor * base.hb_bytes_per_s)
+
+
+@QUICK
+@given(shapes, exponents, st.lists(tokens, min_size=3, max_size=8, unique=True))
+def test_unions_rise_ever_slower_from_k_to_all(shape, exponent, sizes):
+    n, k = shape
+    at = np.array([1.0, *sorted(sizes)])
+    found = touched(np.repeat(weights_of([(n, k, exponent)]), at.size, axis=0), at)
+    assert found[0] == pytest.approx(k)
+    assert np.all(np.diff(found) >= -1e-9)
+    assert np.all(found <= n * (1 + 1e-12))
+    slopes = np.diff(found) / np.diff(at) if np.all(np.diff(at) > 1e-6) else np.zeros(1)
+    assert np.all(np.diff(slopes) <= 1e-6)
+
+
+@QUICK
+@given(st.sampled_from(sorted(HIT_LAWS)), shapes, exponents, betas, tokens, shares, shares)
+def test_hit_rates_lie_between_0_and_1_and_rise_with_what_is_resident(law, shape, exponent, beta, n_tokens, one, two):
+    n, k = shape
+    less, more = sorted((one, two))
+    weights = np.repeat(weights_of([(n, k, exponent)]), 4, axis=0)
+    full = np.full(4, float(n))
+    found = HIT_LAWS[law](np.array([0.0, less, more, 1.0]), np.full(4, beta), weights, np.full(4, n_tokens), full)
+    assert found[0] == 0.0
+    assert found[3] == pytest.approx(1.0)
+    assert np.all(np.diff(found) >= -1e-9)
+    assert np.all((found >= 0.0) & (found <= 1.0 + 1e-9))
+    if law == "physical":
+        assert np.all(found <= np.array([0.0, less, more, 1.0]) * n / touched(weights, np.full(4, n_tokens)) + 1e-9)
+
+
+@QUICK
+@given(
+    st.sampled_from(MODELS), st.sampled_from(SCHEMES), st.sampled_from(sorted(HIT_LAWS)), st.floats(1.0, 64.0),
+    st.floats(0.5, 64.0), st.floats(0.2, 4.0), st.integers(1, 131072), st.floats(0.0, 1.0), st.booleans(),
+)  # fmt: skip
+def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, context, alpha, computes):
+    """evaluate itself asserts that bytes of the tiers add up and that no pass beats a tier."""
+    compute = Compute(verify_nodes=24.0, draft_nodes=3.0) if computes else None
+    given_ = point(model, scheme, batch=1, hit_model=law, machine=machine(gib, factor), context_tokens=context, alpha=alpha)
+    arrays = as_points([replace(given_, batch=batch, compute=compute)])
+    found = evaluate(arrays)
+    slack = 1.0 + 1e-9
+    assert 0.0 < found.phi_ar[0] <= (1.0 + 1.0 / machine(gib, factor).rate_frac) * slack
+    assert found.phi_sd[0] > 0.0
+    assert 0.0 <= found.mapping.share[0] <= 1.0
+    in_hb = sum(taken[0] for (tier, _), taken in placed(arrays, found.mapping).items() if tier == "hb")
+    assert in_hb == pytest.approx(gib * GIB)
+
+
+def test_the_reference_does_not_depend_on_the_scheme():
+    for model in MODELS:
+        found = run(*(point(model, scheme, batch=4) for scheme in SCHEMES))
+        assert np.ptp(found.xpu_s) == 0.0
+
+
+def test_more_hits_help_until_hb_is_the_slower_tier():
+    """beta from 1 to 0 is a hit rate from x to 1; the best is where both tiers take as long."""
+    betas = np.linspace(1.0, 0.001, 300)
+    found = run(*(point(QWEN, batch=4, law=ModelLaw(beta=float(b), exponent=0.7)) for b in betas))
+    hits, phi = found.ar.hit_frac, found.phi_ar
+    m = SETUP.machines[8]
+    turn = m.hb_bytes_per_s / (m.hb_bytes_per_s + m.ext_bytes_per_s)
+    rising = hits < turn
+    assert rising.any()
+    assert (~rising).any()
+    assert np.all(np.diff(phi[rising]) > 0.0)
+    assert np.all(np.diff(phi[~rising]) < 0.0)
+
+
+def test_capacity_moves_results_by_what_the_equations_say():
+    small, large = machine(6.0), machine(7.0)
+    found = run(*(point(QWEN, machine=m, batch=4) for m in (small, large)))
+    shape, fit = SETUP.shapes[QWEN], PRINTED
+    needed = shape.static_bytes + shape.embedding_bytes + 4 * 1024 * shape.kv_bytes_per_token
+    assert found.mapping.resident_bytes == pytest.approx([6 * GIB - needed, 7 * GIB - needed])
+    share = found.mapping.resident_bytes / shape.all_expert_bytes
+    assert found.ar.hit_frac == pytest.approx(share ** fit.laws[QWEN].beta)
+    static_s = (shape.static_bytes + 4 * 1024 * shape.kv_bytes_per_token) / small.hb_bytes_per_s
+    expected = static_s + (1 - found.ar.hit_frac) * found.ar.expert_bytes / small.ext_bytes_per_s
+    assert found.ar.seconds == pytest.approx(expected)
+    assert found.phi_ar[1] > found.phi_ar[0]
+
+
+def test_bandwidth_moves_results_by_what_the_equations_say():
+    found = run(*(point(QWEN, "Quant-SD", machine=machine(8.0, factor), batch=8) for factor in (1.0, 2.0)))
+    static = found.ar.hb_bytes[0]  # no cache: the static part alone comes from HB
+    saved = static / SETUP.machines[8].hb_bytes_per_s / 2.0
+    assert found.ar.seconds[0] - found.ar.seconds[1] == pytest.approx(saved)
+    assert np.ptp(found.xpu_s) == 0.0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_acceptance_moves_speculation_in_proportion(scheme):
+    alphas = (0.0, 0.25, 0.5, 1.0)
+    found = run(*(point(GLM, scheme, batch=4, alpha=alpha) for alpha in alphas))
+    assert np.ptp(found.phi_ar) == 0.0
+    assert found.phi_sd / found.phi_sd[0] == pytest.approx([1 + 8 * alpha for alpha in alphas])
+
+
+def test_forms_of_acceptance():
+    d = np.full(3, 8.0)
+    assert FORMS["linear"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 4.0, 8.0])
+    assert FORMS["chain"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 1.0 - 0.5**8, 8.0])
+    linear, chain = (run(point(QWEN, accepted_form=form)) for form in ("linear", "chain"))
+    assert chain.phi_sd[0] < linear.phi_sd[0]
+
+
+def test_a_measured_length_is_taken_as_it_is():
+    found = run(point(QWEN, alpha=None, accepted_len=2.25), point(QWEN, alpha=2.25 / 8))
+    assert found.accepted_len.tolist() == [2.25, 2.25]
+    assert found.phi_sd[0] == pytest.approx(found.phi_sd[1])
+
+
+def test_nothing_accepted_still_emits_a_token():
+    found = run(point(QWEN, alpha=0.0))
+    assert found.phi_sd[0] == pytest.approx(found.xpu_s[0] / found.round_s[0])
+
+
+def test_unknown_acceptance_is_an_error_and_not_0():
+    with pytest.raises(ValueError, match="the acceptance is unknown; give alpha or accepted_len"):
+        as_points([point(QWEN, alpha=None)])
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="alpha is"):
+            as_points([point(QWEN, alpha=wrong)])
+    with pytest.raises(ValueError, match="accepted_len is"):
+        as_points([point(QWEN, alpha=None, accepted_len=-1.0)])
+
+
+def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
+    rows = [dict(row) for row in claims().to_pylist()]
+    alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
+    assert next(c for c in TABLE if c.alpha and not c.is_open).phi_ar is None
+    alpha["value"] = None
+    with pytest.raises(ValueError, match="alpha is an input and has no value"):
+        cells(rows)
+    with pytest.raises(ValueError, match="no claim of alpha"):
+        cells([row for row in rows if row is not alpha])
+
+
+def test_no_room_for_experts():
+    """Nothing is resident: no hits, and no 0 to the power of 0."""
+    found = run(*(point(QWEN, machine=machine(1.5), hit_model=law, batch=4) for law in HIT_LAWS))
+    assert found.mapping.resident_bytes.tolist() == [0.0] * 3
+    assert not found.ar.hit_frac.any()
+    assert not found.verify.hit_frac.any()
+    assert not found.draft.experts.any()
+
+
+def test_everything_fits():
+    """Then AR takes all bytes from HB, at most at the two memories' ratio; slices still leave half to EXT."""
+    found = run(*(point(GPT, machine=machine(64.0), hit_model=law) for law in HIT_LAWS))
+    assert found.mapping.share.tolist() == [1.0] * 3
+    assert found.ar.hit_frac == pytest.approx(1.0)
+    assert found.phi_ar == pytest.approx(1.0 / SETUP.machines[8].rate_frac)
+    assert run(point(QWEN, machine=machine(64.0))).verify.hit_frac == pytest.approx(0.5)
+
+
+def test_fewer_slots_than_a_token_needs():
+    """EAGLE's head leaves GPT-OSS fewer than k experts per layer at 4 GB: the bound binds already at batch 1."""
+    bound, law = run(*(point(GPT, "EAGLE3", 4, 1, hit_model=law) for law in ("physical", "paper_law"))).ar.hit_frac
+    slots = map_bytes(as_points([point(GPT, "EAGLE3", 4, 1)])).share[0] * 32
+    assert slots < 4
+    assert bound == pytest.approx(slots / 4)
+    assert bound < law
+
+
+def test_past_the_paper_what_does_not_fit_is_read_from_ext():
+    fits, not_ = run(*(point(QWEN, context_tokens=context) for context in (1024, 131072))).mapping.cold_bytes
+    shape = SETUP.shapes[QWEN]
+    assert fits == 0.0
+    assert not_ == 0.0
+    long = run(point(QWEN, batch=4, context_tokens=131072))
+    assert long.mapping.cold_bytes[0] == pytest.approx(shape.static_bytes + 4 * 131072 * 49152 - 8 * GIB)
+    assert long.ar.ext_bytes[0] == pytest.approx(long.mapping.cold_bytes[0] + long.ar.expert_bytes[0])
+    assert 1.0 < long.phi_ar[0] < run(point(QWEN, batch=4)).phi_ar[0]
+
+
+def test_batch_1_uses_k_experts_and_no_shared_expert_is_needed():
+    found = run(*(point(model) for model in MODELS))
+    assert found.ar.experts == pytest.approx([SETUP.shapes[model].top_k for model in MODELS])
+    assert SETUP.shapes[GLM].n_layers == 46  # one first layer without experts
+    assert SETUP.shapes[DEEPSEEK].n_layers == 26
+
+
+def test_operations_bind_where_they_are_counted():
+    free = run(point(QWEN, batch=16))
+    for nodes, binds in ((1.0, False), (60.0, True)):
+        counted = run(point(QWEN, batch=16, compute=Compute(verify_nodes=nodes, draft_nodes=1.0)))
+        assert counted.ar.seconds == pytest.approx(free.ar.seconds)  # AR never becomes compute bound
+        assert (counted.verify.seconds[0] > free.verify.seconds[0]) == binds
+    shape, m = SETUP.shapes[QWEN], SETUP.machines[8]
+    static_s = 2 * shape.static_params * 16 * 60 / m.ops_per_s
+    assert static_s == pytest.approx(4.5e-3, rel=0.01)
+    saved = (shape.static_bytes + 16 * 1024 * shape.kv_bytes_per_token) / m.hb_bytes_per_s
+    assert counted.verify.seconds[0] - free.verify.seconds[0] == pytest.approx(static_s - saved, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scheme": "Medusa"}, "scheme 'Medusa' is unknown; choose EAGLE3"),
+        ({"hit_model": "lucky"}, "hit model 'lucky' is unknown; choose paper_law"),
+        ({"accepted_form": "tree"}, "form of acceptance 'tree' is unknown"),
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"context_tokens": 0}, "context_tokens is 0"),
+        ({"scheme": "SLM-SD", "drafter": None}, "needs the small model as drafter"),
+        ({"scheme": "EAGLE3", "law": ModelLaw(beta=0.5, exponent=0.5)}, "needs the head's size"),
+    ],
+)
+def test_impossible_points_are_refused(changed, message):
+    possible = point(QWEN)
+    with pytest.raises(ValueError, match=message):
+        replace(possible, **changed)
+
+
+def test_impossible_constants_are_refused():
+    for wrong in (
+        {"beta": 0.0, "exponent": 1.0},
+        {"beta": 1.5, "exponent": 1.0},
+        {"beta": 0.5, "exponent": 1.0, "head_bytes": -1.0},
+    ):
+        with pytest.raises(ValueError, match="it must be"):
+            ModelLaw(**wrong)
+    with pytest.raises(ValueError, match="verify_tokens is 0"):
+        Speculation(verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
+    with pytest.raises(ValueError, match="exponent must be between 0 and 16"):
+        run(point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
+    with pytest.raises(ValueError, match="no points"):
+        as_points([])
