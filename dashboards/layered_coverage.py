@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 import duckdb
@@ -213,7 +213,7 @@ def _parts_chart(x: alt.X) -> alt.Chart:
     base = alt.Chart(alt.NamedData("chunks")).transform_fold([f"{name}_frac" for name in names], as_=["part", "frac"])
     base = base.transform_calculate(
         ms="datum.frac * datum.ttft_mean_s * 1000",
-        words="({" + ", ".join(_pairs()) + "})[datum.part]",
+        words=f"({theme.literal({f'{name}_frac': said for name, said in PARTS.items()})})[datum.part]",
         place=f"indexof({[f'{name}_frac' for name in names]}, datum.part)",
     )
     scale = alt.Scale(domain=list(PARTS.values()), range=list(PART_COLOURS))
@@ -226,8 +226,3 @@ def _parts_chart(x: alt.X) -> alt.Chart:
         alt.Tooltip("frac:Q", title="share", format=".1%"),
     ]
     return base.mark_bar().encode(x, y, colour, alt.Order("place:Q"), tooltip=tips).properties(width=WIDE / 2 - 40, height=270)
-
-
-def _pairs() -> Iterator[str]:
-    for name, said in PARTS.items():
-        yield f"{theme.quote(f'{name}_frac')}: {theme.quote(said)}"

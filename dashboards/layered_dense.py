@@ -104,7 +104,7 @@ def _points(gap: float) -> str:
 def _chart(limits: Sequence[str]) -> alt.HConcatChart | alt.LayerChart:
     base = alt.Chart(alt.NamedData("dense"))
     folded = base.transform_fold(list(MEASURES), as_=["measure", "ratio"])
-    words = "({" + ", ".join(f"{name}: {theme.quote(said)}" for name, (said, _) in MEASURES.items()) + "})[datum.measure]"
+    words = f"({theme.literal({name: said for name, (said, _) in MEASURES.items()})})[datum.measure]"
     folded = folded.transform_calculate(words=words)
     x = alt.X("rate:Q", title="rate (requests per second)", scale=alt.Scale(zero=False, nice=False, padding=12))
     y = alt.Y("ratio:Q", title="layered / chunked (×)", scale=alt.Scale(zero=False))

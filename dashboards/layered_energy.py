@@ -97,9 +97,7 @@ def _panel(setting: str, labels: Sequence[str], column: str, words: str, place: 
     y = alt.Y("label:N", title=None, sort=list(labels), axis=axis)
     parts = base.transform_fold(list(PARTS), as_=["part", "share"]).transform_calculate(
         mj=f"datum.share * datum.{column} * 1000",
-        words="({"
-        + ", ".join(f"{theme.quote(name)}: {theme.quote(said)}" for name, (said, _) in PARTS.items())
-        + "})[datum.part]",
+        words=f"({theme.literal({name: said for name, (said, _) in PARTS.items()})})[datum.part]",
         place=f"indexof({list(PARTS)}, datum.part)",
     )
     x = alt.X("mj:Q", title=f"energy {words} (mJ)", stack="zero", axis=alt.Axis(format=",.0f", tickCount=6))

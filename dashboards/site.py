@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import experts, hardware, index, layered, shell, slicemoe, validation
+from dashboards import elmoe3d, experts, hardware, index, layered, shell, slicemoe, validation
 from dashboards.shell import Page
 from warehouse.sql import BadWarehouse, connect, one_line
 
@@ -25,6 +25,7 @@ TOPICS: dict[str, tuple[str, Topic]] = {
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
     layered.FILE: (layered.TITLE, layered.page),
+    elmoe3d.FILE: (elmoe3d.TITLE, elmoe3d.page),
 }
 
 

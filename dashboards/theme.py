@@ -7,7 +7,7 @@ compare with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ class Lines:
         """Colour by label. `legend` as in alt.Legend; sentences=True spells each label out."""
         if legend.pop("sentences", False):
             spelled = dict(zip(self.labels, self.sentences, strict=True))
-            legend["labelExpr"] = f"({_expression(spelled)})[datum.label]"
+            legend["labelExpr"] = f"({literal(spelled)})[datum.label]"
         return alt.Color("policy:N", scale=alt.Scale(domain=self.labels, range=self.colours), legend=alt.Legend(**legend))
 
     def shape(self) -> alt.Shape:
@@ -127,8 +127,8 @@ def lines(policies: Iterable[tuple[str, str, bool]]) -> Lines:
     return Lines(labels, colours, shapes, dashes, sentences)
 
 
-def _expression(words: dict[str, str]) -> str:
-    """A Vega object literal."""
+def literal(words: Mapping[str, str]) -> str:
+    """A Vega object literal: look a word up in it with (literal)[key]."""
     quoted = (f"{quote(k)}: {quote(v)}" for k, v in words.items())
     return "{" + ", ".join(quoted) + "}"
 

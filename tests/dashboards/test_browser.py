@@ -15,7 +15,15 @@ from dashboards.site import build
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
-PAGES = ["experts.html", "hardware.html", "index.html", "layered_prefill.html", "slicemoe.html", "validation.html"]
+PAGES = [
+    "elmoe3d.html",
+    "experts.html",
+    "hardware.html",
+    "index.html",
+    "layered_prefill.html",
+    "slicemoe.html",
+    "validation.html",
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +43,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("index.html", 1),
         ("experts.html", 6),
         ("hardware.html", 3),
+        ("elmoe3d.html", 20),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),
         ("validation.html", 4),
@@ -51,6 +60,7 @@ def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.Fi
     for file, n_charts in (
         ("experts.html", 0 if kind == "empty_database" else 3),
         ("hardware.html", 0),
+        ("elmoe3d.html", 0),
         ("layered_prefill.html", 0),
         ("slicemoe.html", 0),
         ("validation.html", 0),

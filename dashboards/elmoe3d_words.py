@@ -1,0 +1,136 @@
+"""How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; captions; the sentence beside accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import altair as alt
+import polars as pl
+
+from dashboards import theme
+from dashboards.elmoe3d_rows import ELASTIC
+from dashboards.shell import Control
+from dashboards.units import joined
+
+STUDY = "Run: tokentape study elmoe3d, then tokentape load and tokentape site."
+HONESTY = (
+    "The forms of the model were chosen with the paper's table in view (KV width, embedding format, GiB, several hit laws and "
+    "several forms of acceptance): parameter values are out of sample in predicted rows, forms are not."
+)
+DIGITS = 4  # of a number, as the page carries it
+HEADLINE_FIT, TABLE = "calibrate", "table-3"
+EAGLE = "EAGLE3"
+SCHEMES = {
+    ELASTIC: (theme.VERMILLION, "circle"),
+    EAGLE: (theme.BLUE, "square"),
+    "Quant-SD": (theme.ORANGE, "diamond"),
+    "SLM-SD": (theme.GREEN, "triangle-up"),
+}
+OURS = "elmoe3d"
+PLATFORMS = {
+    OURS: ("ELMoE-3D", theme.VERMILLION),
+    "hb-xpu": ("HB-xPU", theme.BLUE),
+    "xpu-nmp": ("xPU-NMP", theme.GREEN),
+    "xpu-pim": ("xPU-PIM", theme.ORANGE),
+    "xpu-logicpim": ("xPU-LogicPIM", theme.PURPLE),
+    "xpu": ("xPU", theme.QUIET),
+}
+MODES = {"ar": "AR", "sd": "SD"}
+LAWS = {
+    "paper_law": "paper law",
+    "physical": "physical bound",
+    "che": "Che approximation",
+    "lru": "LRU, replayed",
+}
+LAW_COLOURS = {"paper_law": theme.VERMILLION, "physical": theme.BLUE, "che": theme.PURPLE, "lru": theme.INK}
+LAW, LEVEL = (
+    Control("law", "Hit model", LAWS),
+    Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
+)
+LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
+PLAIN_LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0)
+HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
+
+
+def known(table: Mapping[str, object], names: Iterable[str]) -> list[str]:
+    """Names in the order of `table`, others after them by name."""
+    there = set(names)
+    return [name for name in table if name in there] + sorted(there - table.keys())
+
+
+def models(frame: pl.DataFrame) -> list[str]:
+    """The models of the rows, the paper's first one before the others."""
+    return frame["model"].unique().sort(descending=True).to_list()
+
+
+def hollow(base: alt.Chart, size: int = 110, **places: tuple[str, str]) -> alt.Chart:
+    """The paper's marks, unseen where it prints no number: a chart without any row warns of its empty scale.
+
+    places: the field to make -> the field of the paper's number, and a Vega expression of where an unseen mark stands.
+    """
+    given = {name: f"isValid(datum.{field}) ? datum.{field} : {other}" for name, (field, other) in places.items()}
+    is_printed = " && ".join(f"isValid(datum.{field})" for field, _ in places.values())
+    marks = base.transform_calculate(**given, printed=f"({is_printed}) ? 1 : 0")
+    return marks.mark_point(filled=False, size=size, strokeWidth=1.7).encode(opacity=alt.Opacity("printed:Q", scale=None))
+
+
+def by_mode(points: pl.DataFrame, *kept: str | pl.Expr) -> pl.DataFrame:
+    """A row per point and mode: what is kept, mode, speedup and the paper's number; no SD where nothing can draft."""
+    each = [
+        points.filter(pl.col("can_draft") | (name == "ar")).select(
+            *kept, mode=pl.lit(words), speedup=f"phi_{name}", published=f"published_{name}"
+        )
+        for name, words in MODES.items()
+    ]
+    return pl.concat(each)
+
+
+def scheme_colour(legend: alt.Legend | None = LEGEND, field: str = "scheme") -> alt.Color:
+    """Colour of a scheme, named in `field`."""
+    scale = alt.Scale(domain=list(SCHEMES), range=[colour for colour, _ in SCHEMES.values()])
+    return alt.Color(f"{field}:N", scale=scale, legend=legend)
+
+
+def mode_dash(legend: alt.Legend | None = LEGEND) -> alt.StrokeDash:
+    """Dashed: AR; solid: SD. As the paper's Figure 14."""
+    return alt.StrokeDash("mode:N", scale=alt.Scale(domain=list(MODES.values()), range=[[6, 4], [1, 0]]), legend=legend)
+
+
+def law_words(column: str = "law") -> pl.Expr:
+    """A hit model as it is said."""
+    return pl.col(column).replace(LAWS)
+
+
+def source(study: pl.DataFrame, *more: str, law: str | None = "law", level: str | None = None) -> alt.TitleParams:
+    """The line above a chart: where its rows are from, their fidelity, hit model and level, and what else it marks.
+
+    study: the rows drawn, with column fidelity if they have one. law, level: a parameter of the chart, or the words themselves;
+    None: the chart has none.
+    """
+    said = ["source: study elmoe3d"]
+    if "fidelity" in study.columns:
+        said.append(f"fidelity: {joined(study['fidelity'].unique().sort().to_list())}")
+    text = [theme.quote("; ".join(said))]
+    if law is not None:
+        text.append(f"'; hit model: ' + (({theme.literal(LAWS)})[law])" if law == "law" else theme.quote(f"; hit model: {law}"))
+    if level is not None:
+        text.append("'; level ' + level" if level == "level" else theme.quote(f"; level {level}"))
+    text += [theme.quote(f"; {words}") for words in more]
+    return alt.TitleParams(
+        text=alt.ExprRef(" + ".join(text)), fontSize=12, fontWeight="normal", color=theme.QUIET, anchor="start", offset=14
+    )
+
+
+def params(start: Mapping[str, str], *names: str) -> list[alt.Parameter]:
+    """Parameters of a chart, which the page's controls set."""
+    return [alt.param(name=name, value=start.get(name, "")).param for name in names]
+
+
+def stacked(
+    rows: Sequence[alt.VConcatChart | alt.HConcatChart | alt.LayerChart | alt.FacetChart | alt.Chart],
+    title: alt.TitleParams,
+    parameters: Sequence[alt.Parameter] = (),
+    spacing: int = 24,
+) -> alt.VConcatChart:
+    """Panels below one another under one caption. Parameters stand at the top: Altair 6.3 cannot gather them from facets."""
+    return alt.vconcat(*rows, spacing=spacing, title=title, params=list(parameters))

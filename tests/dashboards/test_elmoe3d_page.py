@@ -1,0 +1,399 @@
+"""The ELMoE-3D page against made-up rows whose answers can be told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from chromium_page import CHROMIUM, open_page
+from made_up import opened
+from made_up_elmoe3d import (
+    EAGLE,
+    ELASTIC,
+    EVERYTHING,
+    GPT,
+    QWEN,
+    add_acceptance,
+    add_alpha,
+    add_batches,
+    add_checks,
+    add_claims,
+    add_energy,
+    add_intensity,
+    add_mapping,
+    add_measured,
+    add_platforms,
+    add_reuse,
+    add_sweeps,
+    add_table,
+    add_tape,
+    point,
+)
+from test_browser import with_script
+
+from dashboards import elmoe3d, elmoe3d_rows, elmoe3d_words, shell
+from dashboards.elmoe3d_sweeps import needed
+from dashboards.elmoe3d_winners import pays_from
+from dashboards.shell import Figure, Page
+from dashboards.site import PAGE_BYTES
+from replay.elastic import checks
+from warehouse.load import claims
+
+N_FIGURES = 21
+HEADLINE = "paper_law|L1"
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    with opened(tmp_path_factory.mktemp("elmoe3d") / "all.duckdb", *EVERYTHING, add_tape) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def page(connection: duckdb.DuckDBPyConnection) -> Page:
+    return elmoe3d.page(connection, 16)
+
+
+@pytest.fixture(scope="module")
+def said(page: Page) -> dict[str, dict[str, str]]:
+    return {figure.name: dict(figure.answers) for figure in page.figures}
+
+
+def test_the_page_opens_with_the_answer_and_what_it_rests_on(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert page.figures[0].name == "winners"
+    assert said["winners"][HEADLINE] == (
+        f"Elastic-SD is fastest in 16 of 16 settings. Elastic-SD gains from speculation from batch 4 on {QWEN} (4 GiB and 8 "
+        f"GiB); at no batch up to 16 on {GPT} (4 GiB and 8 GiB). On average AR speed-ups are off by 5.0 % over 40 open cells, "
+        "5.0 % over the 40 that were predicted, with the right winner in 10 of 10 settings; SD speed-ups are off by 22.4 % "
+        "over 40 open cells, 22.4 % over the 40 that were predicted, with the right winner in 8 of 10 settings. "
+        f"{elmoe3d_words.HONESTY}"
+    )
+
+
+def test_the_sentence_of_honesty_is_the_studys_and_stands_beside_every_accuracy(said: dict[str, dict[str, str]]) -> None:
+    assert elmoe3d_words.HONESTY == checks.HONESTY
+    for name in ("winners", "cells", "checks", "claims"):
+        assert all(answer.endswith(checks.HONESTY) for answer in said[name].values())
+
+
+def test_a_missed_winner_is_ringed_and_a_withheld_cell_has_none(page: Page) -> None:
+    found = page.data["winners"].filter(pl.col("law") == "paper_law", pl.col("level") == "L1", pl.col("machine") == "8 GiB")
+    missed = found.filter(~pl.col("agrees"))
+    assert missed.select("panel", "batch", "scheme", "theirs").rows() == [
+        ("SD: draft and verify", 16, ELASTIC, EAGLE),
+        ("the better of the two", 1, ELASTIC, EAGLE),
+        ("the better of the two", 16, ELASTIC, EAGLE),
+    ]
+    withheld = found.filter(pl.col("model") == GPT, pl.col("batch") > 1)
+    assert withheld["is_withheld"].all()
+    assert withheld["published"].is_null().all()
+
+
+@pytest.mark.parametrize(("gains", "start"), [
+    ([0.5, 1.1, 1.2], 2),
+    ([1.1, 0.9, 1.2], 4),
+    ([1.2, 1.1, 0.9], None),
+    ([1.2, 1.1, 1.3], 1),
+    ([0.5, 1.0, 1.2], 4),
+])  # fmt: skip
+def test_speculation_pays_from_where_it_stays_faster(gains: list[float], start: int | None) -> None:
+    assert pays_from([1, 2, 4], gains) == start
+
+
+def test_thresholds_reach_past_the_papers_batches(said: dict[str, dict[str, str]], page: Page) -> None:
+    each = f"from 4 ({QWEN}) and not up to 64 ({GPT})"
+    assert said["thresholds"]["paper_law"] == (
+        f"Elastic-SD pays with 4 GiB {each}; with 8 GiB {each}. Of 4 settings each, SD never pays in 2 (EAGLE3), 2 "
+        "(Elastic-SD), 2 (Quant-SD) and 4 (SLM-SD)."
+    )
+    row = page.data["thresholds"].filter(pl.col("model") == GPT, pl.col("scheme") == ELASTIC).row(0, named=True)
+    assert (row["theirs"], row["said_paper"], row["shown"]) == (None, "withheld", 128.0)
+
+
+def test_the_explorer_says_who_wins_at_every_size_and_batch(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert said["explorer"][f"paper_law|{QWEN}|8|8"] == (
+        "With 8 GiB and batch 8, Elastic-SD in SD is fastest, 6.0 × the xPU; EAGLE3 3.0 × (AR), Quant-SD 1.5 × (SD) and "
+        "SLM-SD 2.0 × (AR). Elastic-SD's own speculation is 1.50 × its AR: it pays."
+    )
+    assert said["explorer"][f"paper_law|{QWEN}|32|1"].startswith("With 32 GiB and batch 1, Elastic-SD in AR is fastest, 16.0 ×")
+    assert (page.opening["size"], page.opening["at"]) == ("8", "8")
+    assert {row["at"] for row in page.choices if row.get("size") == "32" and "at" in row} == {"1", "4", "8", "16"}
+    assert {row["at"] for row in page.choices if row.get("size") == "8" and "at" in row} == {"1", "2", "4", "8", "16", "32", "64"}
+
+
+def test_a_pool_smaller_than_top_k_drafts_nothing(connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]) -> None:
+    """At 2 GiB four experts are in HB where a token selects eight: Elastic-SD's SD of 7 x would otherwise win."""
+    small = elmoe3d_rows.points(connection).filter(pl.col("series") == "hb-capacity", pl.col("gib") == 2, ~pl.col("can_draft"))
+    assert small["scheme"].unique().to_list() == [ELASTIC]
+    assert said["sweeps"][f"paper_law|{QWEN}|16"].startswith("The fastest goes from EAGLE3 in SD with 2 GiB (3.5 ×) to ")
+    assert said["explorer"][f"paper_law|{QWEN}|2|16"].startswith("With 2 GiB and batch 16, EAGLE3 in SD is fastest")
+
+
+def test_cells_have_their_error_or_the_prediction(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert said["cells"][HEADLINE].startswith("AR: 5.0 % on average, 40 of 40 cells within 10 %; worst +5.0 % (")
+    assert "SD: 22.4 % on average, 0 of 40 cells within 10 %; worst -68.2 % (EAGLE3" in said["cells"][HEADLINE]
+    assert "48 cells have no open number and are predictions" in said["cells"][HEADLINE]
+    found = page.data["cells"].filter(pl.col("law") == "paper_law", pl.col("level") == "L1", pl.col("row") == "AR, 8 GiB")
+    cell = dict(found.filter(pl.col("scheme") == ELASTIC, pl.col("batch") == 4).select("model", "said").rows())
+    assert cell == {QWEN: "+5", GPT: "24.0×"}
+
+
+def test_every_cell_is_written_out_for_every_law_and_level(page: Page) -> None:
+    tables = page.extra["tables"]
+    assert [(table["law"], table["level"]) for table in tables] == [
+        (a, b) for a in ("paper_law", "physical") for b in ("L1", "L0")
+    ]
+    rows = [row for group in tables[0]["groups"] for row in group["rows"]]
+    assert len(rows) == 64
+    assert rows[0]["cells"] == ["3.81", "4.00", "+5.0 %", "predict", "2.50", "2.00", "-20.0 %", "predict"]
+    assert ["withheld", "24.00", "predicted", ""] in [row["cells"][:4] for row in rows]
+
+
+def test_checks_count_the_bars_of_each_hit_model(said: dict[str, dict[str, str]]) -> None:
+    assert said["checks"][""].startswith(
+        "Paper law holds 2 of 2 bars (mean errors over open rows: AR 2.0 %); physical bound holds 1 of 2 bars (mean errors "
+        "over open rows: AR 10.0 %). "
+    )
+
+
+def test_claims_leave_table_3_and_inputs_out(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert said["claims"][""].startswith(
+        "Within 10 % of the paper: 1 of 1 predicted (worst: -2.0 %, best mode elastic speed-up, 4GB). 1 of 2"
+    )
+    assert page.data["claims"].height == 1
+
+
+def test_a_batch_touches_more_and_computes_more_per_byte(said: dict[str, dict[str, str]]) -> None:
+    assert said["intensity"][f"{HEADLINE}|8 GiB"] == (
+        "At most 32.0 operations per byte of an expert in AR, where even HB's roofline bends at 300: decoding waits for "
+        "memory at every batch up to 16. At batch 16 a verification touches 2.0 to 2.0 × the experts of an AR step. EAGLE3 "
+        f"gains over AR, at batches, on {QWEN} (1 and 16)."
+    )
+
+
+def test_the_mapping_and_a_rounds_milliseconds(said: dict[str, dict[str, str]]) -> None:
+    assert said["mapping"][f"{HEADLINE}|{QWEN}|8 GiB|16"].startswith(
+        "Room for experts in HB: 5.00 GB (Elastic-SD), 4.00 GB (EAGLE3), 4.00 GB (Quant-SD) and 4.00 GB (SLM-SD). Elastic-SD "
+        "accepts 4.0 tokens of a round of 40.0 + 40.0 ms; EAGLE3 accepts 4.0 tokens of a round of 8.00 + 50.0 ms"
+    )
+    each = "verification takes 0.80 × at batch 1 and 0.80 × at batch 16 (shorter at 4 of 4 batches), its draft 50 % of the round"
+    assert said["latency"][f"{HEADLINE}|{QWEN}"] == f"Elastic-SD beside EAGLE3: with 4 GiB, {each}; with 8 GiB, {each}."
+
+
+def test_platforms_have_a_band_over_what_is_not_given(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert said["platforms"]["paper_law"] == (
+        "ELMoE-3D is 4.0 × the xPU on average and 4.0 × at most; over the best other platform without HB it is 2.0 × on "
+        "average (1.5 to 3.0 × over what the paper does not give), over HB-xPU with EAGLE3 1.2 ×. It is ahead in 4 of 4 "
+        "settings."
+    )
+    near = page.data["platforms"].filter(pl.col("words") == "xPU-NMP", pl.col("mode") == "SD").row(0, named=True)
+    assert (near["low"], near["speedup"], near["high"]) == (1.333, 2.0, 2.667)
+
+
+def test_energy_is_relative_to_ours_by_part(said: dict[str, dict[str, str]], page: Page) -> None:
+    assert said["energy"]["paper_law"] == (
+        "A token costs 10 mJ to 10 mJ on ELMoE-3D; the xPU takes 4.0 × as much on average; the cheapest other platform "
+        "(mostly xPU) 4.0 ×; no other platform is cheaper in any setting. SD is the faster mode of ELMoE-3D in 75 % of the "
+        "settings."
+    )
+    totals = page.data["energy_totals"].filter(pl.col("words") == "xPU").row(0, named=True)
+    assert (totals["relative"], totals["low"], totals["high"]) == (4.0, 2.0, 8.0)
+    parts = page.data["energy"].filter(pl.col("words") == "ELMoE-3D", pl.col("batch") == 4)
+    assert parts.select("said", "relative").rows() == [("static power", 0.5), ("EXT reads", 0.5)]
+
+
+def test_misses_and_unions_of_a_tape(said: dict[str, dict[str, str]]) -> None:
+    assert said["misses"]["0.125"] == (
+        f"From batch 1 to 16, the replayed miss rate goes from 20 % to 60 % on {QWEN}, synthetic (paper law 20 %)."
+    )
+    assert said["unions"][""] == (
+        f"16 tokens of one request touch, against as many of different ones, 24.0 against 32.0 ({QWEN}, synthetic) experts of "
+        "a layer."
+    )
+
+
+def test_what_a_live_model_accepts(said: dict[str, dict[str, str]]) -> None:
+    live = "embedded, code"
+    assert said["pool"][live] == (
+        "Hotness has more accepted than random in 2 of 2 settings, 50 % more on average; the paper says 25 % on "
+        "GLM-4.7-Flash: 3.00 for 2.00 at a pool of 25 % and 3.00 for 2.00 at a pool of 50 %."
+    )
+    assert "2.50 for 2.00 at batch 1 and 2.50 for 2.00 at batch 8" in said["shared"][live]
+    assert said["bits"][live] == (
+        "8 to 4 bits: slice, LSB augmentation 0.90 and slice, truncated 0.60; 8 to 2 bits: slice, LSB augmentation 0.45 and "
+        "slice, truncated 0.30."
+    )
+    assert said["drafters"][live] == (
+        "chain, greedy: elastic 3.00 and ngram 1.00; tree of width 4, greedy: elastic 4.00 and ngram 2.00."
+    )
+    assert said["replayed"][live] == "50 %: replayed from a tape 3.30 and live run 3.00."
+    assert (
+        said["measured"][""] == "embedded (Elastic-SD, 8 GiB, batch 4) accepts 1.25 tokens a round: 5.00 × in SD, 24.00 × in AR."
+    )
+
+
+def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> None:
+    stated = [row for row in claims().to_pylist() if row["metric"] == "hotness_vs_random_pool_acceptance_gain"]
+
+    def add(rows: dict[str, list[dict]]) -> None:
+        rows["claims"] += stated
+
+    with opened(tmp_path / "real.duckdb", add) as connection:
+        assert elmoe3d_rows.published_gain_frac(connection) == pytest.approx(stated[0]["value"] / 100)
+
+
+def test_how_much_must_be_accepted(said: dict[str, dict[str, str]]) -> None:
+    assert said["alpha"][f"{QWEN}|16"] == (
+        "To beat its own AR, Elastic-SD needs 0.88 and has 0.50; EAGLE3 needs 0.62 and has 0.50; Quant-SD needs 0.12 and has "
+        "0.50; SLM-SD needs 0.38 and has 0.50. With acceptance as a chain, constants not refitted, SD would be off by 50.0 % "
+        "on average (-50.0 %)."
+    )
+
+
+@pytest.mark.parametrize(("gains", "alpha"), [([0.5, 1.5], 0.5), ([0.5, 0.9], None), ([1.0, 2.0], 0.0)])
+def test_the_needed_acceptance_lies_between_two_recorded_ones(gains: list[float], alpha: float | None) -> None:
+    assert needed([0.0, 1.0], gains) == alpha
+
+
+def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
+    for figure in page.figures:
+        assert figure.chart is not None
+        text = figure.chart.to_dict()["title"]["text"]["expr"]
+        assert "source: study elmoe3d" in text
+        if "law" in figure.depends:
+            assert "[law]" in text
+            assert "level" in text
+
+
+def test_no_number_of_the_paper_is_typed_into_the_page() -> None:
+    """Published numbers with two decimals or more that would betray a copy."""
+    stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == "elmoe3d" and row["value"] is not None}
+    telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
+    source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.glob("elmoe3d*.py"))
+    assert len(telling) > 50
+    assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
+
+
+def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
+    with opened(tmp_path / "empty.duckdb") as connection:
+        html = shell.render(elmoe3d.page(connection, 16), [(elmoe3d.FILE, elmoe3d.TITLE)])
+    assert html.count('class="missing"') == html.count("Run: tokentape ") == N_FIGURES
+    assert "<form" not in html
+    assert "table3" not in html
+
+
+@pytest.mark.parametrize(("add", "drawn"), [
+    (add_table, ["winners", "cells", "latency"]),
+    (add_batches, ["thresholds"]),
+    (add_sweeps, ["explorer", "sweeps"]),
+    (add_alpha, ["alpha"]),
+    (add_measured, ["measured"]),
+    (add_mapping, []),
+    (add_intensity, []),
+    (add_platforms, ["platforms"]),
+    (add_energy, ["energy"]),
+    (add_reuse, ["misses"]),
+    (add_checks, ["checks"]),
+    (add_claims, ["claims"]),
+    (add_acceptance, ["pool", "shared", "bits", "drafters", "replayed"]),
+])  # fmt: skip
+def test_each_part_stands_alone(tmp_path: Path, add: object, drawn: list[str]) -> None:
+    with opened(tmp_path / "part.duckdb", add) as connection:  # type: ignore[arg-type]
+        page = elmoe3d.page(connection, 16)
+        html = shell.render(page, [(elmoe3d.FILE, elmoe3d.TITLE)])
+    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
+    assert html.count('class="missing"') == N_FIGURES - len(drawn)
+    for figure in page.figures:
+        assert figure.chart is None or opening_answer(page, figure)
+
+
+def opening_answer(page: Page, figure: Figure) -> str:
+    return figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends), "")
+
+
+def test_every_figure_of_a_full_page_has_an_answer_for_what_it_opens_with(page: Page) -> None:
+    assert len(page.figures) == N_FIGURES
+    assert [figure.name for figure in page.figures if not opening_answer(page, figure)] == []
+
+
+def test_more_tapes_than_fit_are_left_out(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_reuse(rows)
+        rows["elastic_misses"] += [
+            row | {"source": "b", "dataset": "code", "origin": "captured"} for row in rows["elastic_misses"]
+        ]
+
+    with opened(tmp_path / "two.duckdb", add) as connection:
+        assert elmoe3d.page(connection, 1).data["misses"]["panel"].unique().to_list() == [f"{QWEN}, code"]
+
+
+def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_table(rows)
+        rows["elastic_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elastic_points"]]
+        rows["elastic_points"].append(point("table-3", ELASTIC, 1, law="lru"))
+
+    with opened(tmp_path / "fits.duckdb", add) as connection:
+        page = elmoe3d.page(connection, 16)
+    assert page.data["cells"]["value"].max() < 99  # type: ignore[operator]
+    assert {row["law"] for row in page.choices if "law" in row} == {"paper_law", "physical"}
+
+
+def page_file(page: Page, folder: Path) -> Path:
+    html = shell.render(page, [(elmoe3d.FILE, elmoe3d.TITLE)])
+    assert len(html.encode()) < PAGE_BYTES
+    (folder / elmoe3d.FILE).write_text(html, encoding="utf-8")
+    return folder / elmoe3d.FILE
+
+
+@needs_browser
+def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
+    opened_page = open_page(page_file(page, tmp_path).as_uri(), tmp_path)
+    assert (opened_page.console, opened_page.requests) == ([], set())
+    assert opened_page.n_drawn == opened_page.n_places == N_FIGURES
+
+
+# Drags both sliders to their least, and notes what the bars then say.
+SLIDERS = """
+const drawn = setInterval(async () => {
+  if (!document.body.dataset.drawn) return;
+  clearInterval(drawn);
+  const drag = (name, place) => {
+    const slider = document.querySelector(`[name="${name}"]`);
+    slider.value = place;
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  drag("size", 0);
+  drag("at", 0);
+  await new Promise((done) => setTimeout(done, 500));
+  const bars = [...document.querySelectorAll("#explorer .mark-rect.role-mark path")];
+  document.body.dataset.bars = bars.map((bar) => bar.getAttribute("aria-label")).join(" | ");
+  document.body.dataset.said = document.querySelector('[name="size"] + output').value;
+  document.body.dataset.link = location.hash;
+}, 50);
+"""
+
+
+@needs_browser
+def test_sliders_move_the_machine(page: Page, tmp_path: Path) -> None:
+    found = open_page(with_script(page_file(page, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
+    assert found.console == []
+    assert 'data-said="2 GiB"' in found.dom
+    assert "size=2&amp;at=1" in found.dom
+    assert found.text_of("explorer-answer").startswith("With 2 GiB and batch 1, EAGLE3 in SD is fastest, 3.5 × the xPU")
+    bars = found.dom.split('data-bars="', 1)[1].split('"', 1)[0]
+    assert "EAGLE3" in bars
+    assert "3.5" in bars
+
+
+@needs_browser
+def test_menus_change_the_law_of_answers_and_tables(page: Page, tmp_path: Path) -> None:
+    found = open_page(f"{page_file(page, tmp_path).as_uri()}#law=physical&level=L0", tmp_path)
+    assert found.console == []
+    assert found.text_of("cells-answer").startswith("AR: 47.5 % on average")
+    assert 'data-is="physical">' in found.dom
+    assert 'data-is="paper_law" hidden' in found.dom
