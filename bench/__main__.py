@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
 from bench import hardware as bench_hardware
+from bench import kv as bench_kv
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -52,6 +53,7 @@ def main() -> None:
     report |= bench_hardware.bench()
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
+    report |= bench_kv.bench()
     report |= {name: round(value, 4) for name, value in (bench_capture.measure() | bench_closed_loop.measure()).items()}
     sys.stdout.flush()
     print(json.dumps(report))
