@@ -48,8 +48,8 @@ def run_events(  # type: ignore[no-untyped-def]
     layers (m,) i32, now (m,) i64: layer index and query position of an event; its rows e * n_heads + h bounded by mass_bounds and
     key_bounds (no keys: all positions from 0), rest by row. windows (L,): of sliding layers, 0: none. State by layer: positions,
     total, rank (L, G, S), memory (L, G, S, m), salts (L, G), G 1 where heads share a set; held (L, n), is_x (L, n), tally (L, 5).
-    future (L, G, n): attention to come, in place of the row's, (0, 0, 0): none. row_sum: what a row must sum to, negative:
-    at most so much. Out: kept (m, n_heads, 3): mass on retained tokens, on none listed, and of the whole row; n_left (m, G) tokens
+    future (L, G, n): attention still to come, weighed instead, (0, 0, 0): none. row_sum: what a row must sum to, negative:
+    at most so much. Out: kept (m, n_heads, 3): mass on retained tokens, not listed, and of the whole row; n_left (m, G) tokens
     evicted; tallies (m, 5) after the event. dense (n,) zero on entry and exit, seen (S,): scratch.
     """
     n_heads, n_sets, n_slots = kept.shape[1], positions.shape[1], uint64(positions.shape[2])
