@@ -18,6 +18,7 @@ from flows import (
     commands_claims,
     commands_flows,
     commands_hardware,
+    commands_kv,
     commands_live,
     commands_models,
     commands_quantise,
@@ -88,6 +89,7 @@ app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
 app.command("rm")(commands_store.rm)
 app.command("replay")(commands_replay.replay)
+app.command("kv")(commands_kv.kv)
 app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)
