@@ -130,7 +130,8 @@ class KVLayer(CacheLayerMixin):
     def stored_bytes(self) -> np.ndarray:
         """(batch,) bytes of keys and values, or of layer inputs where AERP stores them, after the last step."""
         positions = self.positions()
-        pair = sum(planes[0].shape[-1] for planes in self.planes.values()) * self.storage.bits_per_value / 8
+        widths = [planes[0].shape[-1] for planes in self.planes.values()]
+        pair = sum(width * self.storage.bits_of(width) for width in widths) / 8
         if self.is_x is None:
             return np.asarray((positions >= 0).sum(axis=(1, 2)) * pair)
         held = self._held()

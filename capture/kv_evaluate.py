@@ -16,18 +16,18 @@ from capture.datasets import items
 from capture.evaluate import NOT_MEASURED, Report, exact_match
 from capture.evaluate_policy import in_loop, on_text, windows
 from capture.kv_loop import KVLoop
-from capture.kv_storage import Leaking, Plain, Rotated
+from capture.kv_storage import WORDS, Leaking, Plain, Rotated
 from policies.kv import KVPolicy
 from policies.kv.quarot import QuaRot
 from policies.kv.refresh import BitRates
 
-STORAGES = ("plain", "int16", "fp16", "quarot")
+STORAGES = ("plain", *WORDS, "quarot")
 
 
 @dataclass(frozen=True)
 class KVRun:
-    """A KV policy and how it is tried. name, parameters: as table `quality` holds them. storage: plain, int16 or fp16 (words that
-    lose bits at `rates`), quarot (4 bits after a rotation). n_items: windows of text, or items with an answer."""
+    """A KV policy and how it is tried. name, parameters: as table `quality` holds them. storage: plain, a word that loses bits at
+    `rates` (capture/kv_storage.py), quarot (4 bits after a rotation). n_items: windows of text, or items with an answer."""
 
     policy: KVPolicy
     name: str

@@ -1,16 +1,15 @@
 """Orderings that KV eviction and lossy storage must show on the embedded model: what costs more than what, and by how much.
 
 Each is a ratio of perplexities, or of accuracies, with a margin, measured on held-out text with several seeds; a seed has windows
-of its own. Margins are those of a smaller reference model, measured on library text, and are not moved: where the shipped model
-misses one, the table says so. Recall is reported by budget and policy without a margin (recall_rows): there recent tokens may win.
+of its own. Margins are those of a smaller reference model and are not moved: where the shipped model misses one, the
+table says so. Recall is reported by budget and policy without a margin (recall_rows): there recent tokens may win.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,7 @@ from capture import models
 from capture.decode import Sampling, decode
 from capture.evaluate_policy import requests_of, windows
 from capture.kv_evaluate import KVRun, evaluate_kv
-from policies.kv import KVPolicy
+from policies.kv import KV_POLICIES, KVPolicy
 from policies.kv.importance import AEP, H2O
 from policies.kv.random_eviction import RandomEviction
 from policies.kv.refresh import BitRates, Intervals, uniform_like
@@ -32,6 +31,7 @@ from policies.kv.tova import TOVA
 DATASET, RECALL = "code", "recall"
 SINK = 4
 BUDGETS, RECALL_BUDGETS = (32, 64), (32, 64, 128, 256)
+NONE = BitRates()
 EVERYTHING = AEP(None, importance="mean")  # evicts nothing, but scores tokens into HST and LST
 # The three sets of intervals of Kelle Table 4, by the harmonic mean in us that it states.
 REFRESH_SETS = {
@@ -60,7 +60,7 @@ class Lab:
         self.texts = np.array(windows(loaded, DATASET, self.run, seed))
         self.nll = cache(self._nll)
 
-    def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = BitRates()) -> np.ndarray:
+    def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
         """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
         loop = replace(self.run, policy=policy, storage=storage, rates=rates).loop(self.loaded, self.seed)
         requests = requests_of(self.texts.tolist(), self.run)
@@ -72,7 +72,7 @@ class Lab:
         found = [o.nll for o in outcomes]
         return torch.stack([nll for nll in found if nll is not None])[:, self.effort.prompt_tokens :].double().numpy()
 
-    def perplexity(self, policy: KVPolicy = EVERYTHING, storage: str = "plain", rates: BitRates = BitRates()) -> float:
+    def perplexity(self, policy: KVPolicy = EVERYTHING, storage: str = "plain", rates: BitRates = NONE) -> float:
         return math.exp(self.nll(policy, storage, rates).mean())
 
     def flipped(self, rates: BitRates, word: str = "int16") -> float:
@@ -226,9 +226,5 @@ def recall_rows(
 
 
 def _named(policy: KVPolicy, n_items: int) -> KVRun:
-    from dataclasses import asdict
-
-    from policies.kv import KV_POLICIES
-
     name = next(name for name, kind in KV_POLICIES.items() if type(policy) is kind)
-    return KVRun(policy, name, json.loads(json.dumps(asdict(policy))) | {"storage": "plain"}, n_items=n_items)
+    return KVRun(policy, name, asdict(policy) | {"storage": "plain"}, n_items=n_items)

@@ -17,7 +17,7 @@ from policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, 
 from policies.kv.quarot import QuaRot
 from policies.kv.refresh import BitRates
 
-HEADROOM = 1.25  # of the largest value in the prompt, for those of later tokens; beyond it words saturate (assumed)
+WORDS = ("int16", "int16-twos", "fp16")
 Planes = tuple[torch.Tensor, ...]
 
 
@@ -25,10 +25,13 @@ class Plain:
     """As the model computed them, counted as 16-bit values."""
 
     needs_groups = False
-    bits_per_value = float(BITS)
 
     def begin(self) -> None:
         """A new batch comes."""
+
+    def bits_of(self, width: int) -> float:
+        """Bits that a value of a head of that width takes."""
+        return float(BITS)
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         """Planes of x (batch, heads, n, width); place: layer and `keys` or `values`."""
@@ -45,8 +48,8 @@ class Rotated(Plain):
 
     method: QuaRot = field(default_factory=QuaRot)
 
-    def __post_init__(self) -> None:
-        self.bits_per_value = float(self.method.bits)
+    def bits_of(self, width: int) -> float:
+        return self.method.bits_per_value(width)
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         return (self.method.stored(x).to(x),)
@@ -54,10 +57,11 @@ class Rotated(Plain):
 
 @dataclass
 class Leaking(Plain):
-    """16-bit words that lose bits. word: int16 (fixed point, a scale per request, layer, head, and keys or values) or fp16.
+    """16-bit words that lose bits. word: int16 (fixed point, sign and magnitude), int16-twos (complement), fp16.
 
+    Fixed point spans the largest value of the prompt, by request, layer, head, and keys or values; larger ones of later tokens saturate.
     resample False: bits are lost once, when the token is stored; a token that changes group reads what that group has lost. True:
-    anew at every read. flipped: how many bits were lost so far, by bit, in the LST plane (frozen) or in all reads (resampled).
+    anew at every read.
     """
 
     rates: BitRates = field(default_factory=BitRates)
@@ -67,8 +71,9 @@ class Leaking(Plain):
     needs_groups = True
 
     def __post_init__(self) -> None:
-        if self.word not in ("int16", "fp16"):
-            raise ValueError(f"word {self.word!r} is unknown; choose int16 or fp16")
+        if self.word not in WORDS:
+            raise ValueError(f"word {self.word!r} is unknown; choose {', '.join(WORDS)}")
+        self.is_twos = self.word == "int16-twos"
         self.by_bit = rates_by_bit(self.rates)
         self.rng = np.random.default_rng(self.seed)
         self.scales: dict[tuple[int, str], Any] = {}
@@ -80,8 +85,9 @@ class Leaking(Plain):
         values = x.detach().float().cpu().numpy()
         if is_prompt:
             largest = np.abs(values).max(axis=(2, 3), keepdims=True)
-            self.scales[place] = np.maximum(HEADROOM * largest / LARGEST, 1e-30).astype(np.float32)
-        words = to_fixed(values, self.scales[place]) if self.word == "int16" else to_half(values)
+            self.scales[place] = np.maximum(largest / LARGEST, 1e-30).astype(np.float32)
+        is_half = self.word == "fp16"
+        words = to_half(values) if is_half else to_fixed(values, self.scales[place], self.is_twos)
         if self.resample:
             return (torch.from_numpy(words).to(x.device),)
         masks = flip_masks(words.shape, self.by_bit, self.rng)
@@ -96,6 +102,7 @@ class Leaking(Plain):
         return self._floats(words ^ np.where(is_hst.cpu().numpy()[..., None], hst, lst), place, planes[0])
 
     def _floats(self, words: np.ndarray, place: tuple[int, str], like: torch.Tensor) -> torch.Tensor:
-        values = from_fixed(words, self.scales[place]) if self.word == "int16" else from_half(words)
+        is_half = self.word == "fp16"
+        values = from_half(words) if is_half else from_fixed(words, self.scales[place], self.is_twos)
         made = torch.from_numpy(values).to(like.device)
         return made.to(like.dtype) if like.is_floating_point() else made

@@ -13,7 +13,7 @@ def kv(
     trace: TraceArgument,
     policy: Annotated[
         str,
-        typer.Option("--policy", help="full, streaming, h2o, tova, snapkv, random, aep, aerp, kelle, oracle (a bound); my.py:MyPolicy."),
+        typer.Option("--policy", help="full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy."),
     ],
     param: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def kv(
     if row["popular_stays_frac"] is not None:
         rows.insert(3, ("popular after the prompt and still at the end", percent(row["popular_stays_frac"])))
     bound = " (a bound: it sees the future)" if row["is_bound"] else ""
-    title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} decoded tokens"
+    title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} tokens"
     print_table(title, ("", "mean after a token"), rows, numbers=("mean after a token",))
     if not row["is_exact"]:
-        note("approximate: the tape holds a prompt as sums over all queries, or rows cut short; kept sets may differ from exact ones")
+        note("approximate: the tape holds a prompt as sums over all queries, or rows cut short")

@@ -13,8 +13,8 @@ ParamOption = Annotated[
     list[str] | None,
     typer.Option(
         "--param",
-        help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: budget=64, sink=4, "
-        "importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ...",
+        help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
+        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ...",
     ),
 ]
 CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
@@ -37,8 +37,8 @@ def evaluate(
         str | None,
         typer.Option(
             "--policy",
-            help="Run it inside the model: slicemoe, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, random, full; "
-            "my.py:MyPolicy. [default: the model as it is]",
+            help="Run it inside the model: slicemoe, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, random, "
+            "full; my.py:MyPolicy. [default: the model as it is]",
             show_default=False,
         ),
     ] = None,

@@ -1,4 +1,8 @@
-"""Bit flips in stored words: 16-bit fixed point, one scale per head, or IEEE half precision; bit 15 is the sign."""
+"""Bit flips in stored words: 16-bit fixed point, one scale per head, or IEEE half precision; bit 15 is the sign.
+
+Fixed point is sign and magnitude by default: a lost sign then costs twice the value, and not half of the range as in two's
+complement. The paper does not say which it is.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,20 @@ from numpy.typing import NDArray
 from policies.kv.refresh import BitRates
 
 BITS, LSB_BITS = 16, 8
-LARGEST = 32767
+LARGEST, SIGN = 32767, np.int16(-32768)
 FP16_LARGEST = 65504.0
 Words = NDArray[np.int16]
 
 
-def to_fixed(x: NDArray[np.floating[Any]], scale: NDArray[np.floating[Any]]) -> Words:
-    """Nearest words; scale broadcasts: the value of one step. Values beyond the range saturate."""
-    return np.clip(np.rint(x / scale), -LARGEST - 1, LARGEST).astype(np.int16)
+def to_fixed(x: NDArray[np.floating[Any]], scale: NDArray[np.floating[Any]], twos: bool = False) -> Words:
+    """Nearest words; scale broadcasts: the value of one step. Values beyond the range saturate. twos: two's complement."""
+    words = np.clip(np.rint(x / scale), -LARGEST, LARGEST).astype(np.int16)
+    return words if twos else np.where(words < 0, -words | SIGN, words)
 
 
-def from_fixed(words: Words, scale: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def from_fixed(words: Words, scale: NDArray[np.floating[Any]], twos: bool = False) -> NDArray[np.float32]:
+    if not twos:
+        words = np.where(words < 0, -(words & np.int16(LARGEST)), words)
     return (words.astype(np.float32) * scale).astype(np.float32)
 
 

@@ -93,8 +93,13 @@ def test_masks_twice_are_nothing_and_rate_zero_is_exact():
 
 def test_fixed_point_saturates_and_bit_15_is_the_sign():
     scale = np.float32(1.0)
-    assert to_fixed(np.array([1e9, -1e9]), scale).tolist() == [32767, -32768]
-    assert from_fixed(np.array([5], np.int16) ^ np.int16(-32768), scale).tolist() == [-32763.0]
+    for twos in (False, True):
+        words = to_fixed(np.array([1e9, -1e9, 5.0, -7.0, 0.0]), scale, twos)
+        assert from_fixed(words, scale, twos).tolist() == [32767.0, -32767.0, 5.0, -7.0, 0.0]
+        assert (words.view(np.uint16) >> 15).tolist() == [0, 1, 0, 1, 0]
+    five = np.array([5], np.int16)
+    assert from_fixed(five ^ np.int16(-32768), scale).tolist() == [-5.0]
+    assert from_fixed(five ^ np.int16(-32768), scale, twos=True).tolist() == [-32763.0]
 
 
 def test_halves_never_read_as_nan_or_infinity():
