@@ -20,6 +20,7 @@ from capture import models
 from capture.decode import Sampling, decode
 from capture.evaluate_policy import requests_of, windows
 from capture.kv_evaluate import KVRun, evaluate_kv
+from capture.orderings import Ordering, measured
 from policies.kv import KV_POLICIES, KVPolicy
 from policies.kv.importance import AEP, H2O
 from policies.kv.random_eviction import RandomEviction
@@ -47,7 +48,7 @@ class Effort:
 
     n_windows: int = 12
     prompt_tokens: int = 64
-    decode_tokens: int = 320
+    decode_tokens: int = 192
 
 
 class Lab:
@@ -95,23 +96,6 @@ def last_bigram(texts: np.ndarray) -> np.ndarray:
             row[at] = at - seen.get(pair, at)
             seen[pair] = at
     return since
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """A ratio of two measurements and the margin it must keep; `is_below`: stay at or under it, else exceed it."""
-
-    assertion: str
-    is_below: bool
-    bound: float
-    ratio: Callable[[Lab], float]
-
-    @property
-    def margin(self) -> str:
-        return f"{'<=' if self.is_below else '>'} {self.bound:g}"
-
-    def holds(self, ratio: float) -> bool:
-        return ratio <= self.bound if self.is_below else ratio > self.bound
 
 
 def _mean_score(budget: int) -> AEP:
@@ -177,29 +161,8 @@ def orderings(
     effort: Effort = Effort(),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
 ) -> list[dict[str, Any]]:
-    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one."""
-    chosen = list(seeds)
-    ratios: list[list[float]] = [[] for _ in ORDERINGS]
-    with models.suitable_threads(loaded.model):
-        for n, seed in enumerate(chosen):
-            lab = Lab(loaded, seed, effort)
-            for i, ordering in enumerate(ORDERINGS):
-                ratios[i].append(ordering.ratio(lab))
-                progress(n * len(ORDERINGS) + i + 1, len(chosen) * len(ORDERINGS), ordering.assertion)
-    return [
-        {
-            "model_id": loaded.source.model_id,
-            "dataset": DATASET,
-            "assertion": ordering.assertion,
-            "margin": ordering.margin,
-            "mean": sum(found) / len(found),
-            "low": min(found),
-            "high": max(found),
-            "n_seeds": len(found),
-            "holds": all(ordering.holds(ratio) for ratio in found),
-        }
-        for ordering, found in zip(ORDERINGS, ratios, strict=True)
-    ]
+    """Rows of table `orderings`: see capture.orderings.measured."""
+    return measured(loaded, ORDERINGS, lambda seed: Lab(loaded, seed, effort), seeds, progress)
 
 
 def recall_rows(

@@ -17,6 +17,7 @@ from policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, 
 from policies.kv.quarot import QuaRot
 from policies.kv.refresh import BitRates
 
+HEADROOM = 1.25  # of the largest value in the prompt, for those of later tokens (assumed)
 WORDS = ("int16", "int16-twos", "fp16")
 Planes = tuple[torch.Tensor, ...]
 
@@ -59,7 +60,8 @@ class Rotated(Plain):
 class Leaking(Plain):
     """16-bit words that lose bits. word: int16 (fixed point, sign and magnitude), int16-twos (complement), fp16.
 
-    Fixed point spans the largest value of the prompt, by request, layer, head, and keys or values; larger ones of later tokens saturate.
+    Fixed point spans HEADROOM times the prompt's largest value, by request, layer, head, keys or values, and channel (per_channel
+    False: one range for all channels of a head); what exceeds it later saturates.
     resample False: bits are lost once, when the token is stored; a token that changes group reads what that group has lost. True:
     anew at every read.
     """
@@ -68,6 +70,7 @@ class Leaking(Plain):
     word: str = "int16"
     resample: bool = False
     seed: int = 0
+    per_channel: bool = True
     needs_groups = True
 
     def __post_init__(self) -> None:
@@ -84,7 +87,7 @@ class Leaking(Plain):
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         values = x.detach().float().cpu().numpy()
         if is_prompt:
-            largest = np.abs(values).max(axis=(2, 3), keepdims=True)
+            largest = HEADROOM * np.abs(values).max(axis=2 if self.per_channel else (2, 3), keepdims=True)
             self.scales[place] = np.maximum(largest / LARGEST, 1e-30).astype(np.float32)
         is_half = self.word == "fp16"
         words = to_half(values) if is_half else to_fixed(values, self.scales[place], self.is_twos)

@@ -7,7 +7,7 @@ a smaller reference model and are not moved: where the shipped one misses a marg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -92,7 +92,7 @@ class Ordering:
     assertion: str
     is_below: bool
     margin: float
-    ratio: Callable[[Lab], float]
+    ratio: Callable[[Any], float]
 
     @property
     def bound(self) -> str:
@@ -167,15 +167,29 @@ def orderings(
     effort: Effort = Effort(),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
 ) -> list[dict[str, Any]]:
-    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one."""
+    """Rows of table `orderings`: see `measured`."""
+    return measured(loaded, ORDERINGS, lambda seed: Lab(loaded, seed, effort), seeds, progress)
+
+
+def measured(
+    loaded: models.Loaded,
+    which: Sequence[Ordering],
+    lab_of: Callable[[int], Any],
+    seeds: Iterable[int] = range(4),
+    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+) -> list[dict[str, Any]]:
+    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one.
+
+    lab_of: a seed's measurements, which the orderings' ratios are taken from.
+    """
     chosen = list(seeds)
-    ratios: list[list[float]] = [[] for _ in ORDERINGS]
+    ratios: list[list[float]] = [[] for _ in which]
     with models.suitable_threads(loaded.model):
         for n, seed in enumerate(chosen):
-            lab = Lab(loaded, seed, effort)
-            for i, ordering in enumerate(ORDERINGS):
+            lab = lab_of(seed)
+            for i, ordering in enumerate(which):
                 ratios[i].append(ordering.ratio(lab))
-                progress(n * len(ORDERINGS) + i + 1, len(chosen) * len(ORDERINGS), ordering.assertion)
+                progress(n * len(which) + i + 1, len(chosen) * len(which), ordering.assertion)
     return [
         {
             "model_id": loaded.source.model_id,
@@ -188,7 +202,7 @@ def orderings(
             "n_seeds": len(found),
             "holds": all(ordering.holds(ratio) for ratio in found),
         }
-        for ordering, found in zip(ORDERINGS, ratios, strict=True)
+        for ordering, found in zip(which, ratios, strict=True)
     ]
 
 

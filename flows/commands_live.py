@@ -94,26 +94,35 @@ def evaluate(
 
 def orderings(
     model: ModelOption = "embedded",
+    of: Annotated[
+        str, typer.Option("--of", help="experts (precision, router, warm-up) or kv (eviction, lost bits, refresh groups).")
+    ] = "experts",
     seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
     store: StoreOption = None,
 ) -> None:
-    """Measure which precision, router and warm-up beats which inside a model, against margins. Writes table `orderings`.
+    """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
 
-    Held-out text, teacher-forced; about three minutes for the embedded model. A row holds if every seed keeps the margin.
+    Held-out text, teacher-forced; about three minutes for the embedded model, ten with --of kv. A row holds if every seed keeps
+    the margin.
 
     \b
-    Example:
+    Examples:
       tokentape orderings --model embedded
+      tokentape orderings --model embedded --of kv
     """
-    from capture import models
-    from capture.orderings import orderings as measure
+    from capture import kv_orderings, models
+    from capture import orderings as expert_orderings
     from flows.console import print_table, progress_bar
+    from flows.names import unknown
     from warehouse.results import write_rows
     from warehouse.tape import Store
 
+    measures = {"experts": expert_orderings.orderings, "kv": kv_orderings.orderings}
+    if of not in measures:
+        raise unknown("kind of orderings", of, measures)
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
-        rows = measure(loaded, range(seeds), progress=show)
+        rows = measures[of](loaded, range(seeds), progress=show)
     write_rows(Store(store), "orderings", rows)
     shown = [
         (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")

@@ -30,11 +30,11 @@ def logits(model, storage, policy=POLICY):
 @pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3"])
 def test_rate_zero_is_exact_to_the_stored_words(tiny, name, word):
     """Nothing is lost, drawn once or at every read; both differ from the plain run by rounding alone."""
-    frozen, resampled = (logits(tiny[name], Leaking(word=word, resample=r)) for r in (False, True))
+    frozen, resampled = (logits(tiny[name], Leaking(word=word, resample=r, per_channel=False)) for r in (False, True))
     assert torch.equal(frozen, resampled)
     plain = logits(tiny[name], None)
     assert not torch.equal(frozen, plain)
-    assert (frozen - plain).abs().median() < 2e-2 * plain.abs().median()  # few values of a random model leave the prompt's range
+    assert (frozen - plain).abs().median() < 5e-2 * plain.abs().median()  # some values leave the range of so short a prompt
 
 
 @pytest.mark.parametrize("resample", [False, True])
@@ -63,10 +63,11 @@ def test_groups_read_their_own_plane():
 
 
 def test_later_values_saturate_at_the_prompts_range():
-    leaking = Leaking()
-    leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
-    (high, _) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
-    assert high.flatten().tolist() == pytest.approx([2.0, -1.0], rel=1e-3)
+    for per_channel, expected in ((True, [1.25, -1.0]), (False, [2.5, -1.0])):
+        leaking = Leaking(per_channel=per_channel)
+        leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
+        (high, _) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
+        assert high.flatten().tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_four_bits_after_a_rotation_are_near_and_counted(tiny):
