@@ -88,7 +88,7 @@ def test_recall_shows_what_eviction_loses(loaded):
     assert len({(row["policy"], row["parameters"]) for row in rows}) == len(rows) == 9
 
 
-# One seed of four misses each; their means hold (docs/kv.md).
+# One seed of four misses each (docs/kv.md).
 MISSED = {
     "perplexity int16 losses 2e-3 / none",
     "perplexity 2DRP / uniform, 540 us, int16",
