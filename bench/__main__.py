@@ -16,6 +16,7 @@ from bench import closed_loop as bench_closed_loop
 from bench import elastic as bench_elastic
 from bench import hardware as bench_hardware
 from bench import kelle as bench_kelle
+from bench import kv as bench_kv
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -56,6 +57,7 @@ def main() -> None:
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
     report |= bench_elastic.bench()
+    report |= bench_kv.bench()
     report |= {name: round(value, 4) for name, value in (bench_capture.measure() | bench_closed_loop.measure()).items()}
     sys.stdout.flush()
     print(json.dumps(report))

@@ -49,7 +49,7 @@ class AttentionCapture:
     def __enter__(self) -> AttentionCapture:
         self._former = self.model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, eager_mask)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
         self.model.set_attn_implementation(self._name)
         if self.model.config._attn_implementation != self._name:
             self._unregister()
@@ -65,11 +65,11 @@ class AttentionCapture:
         ALL_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
         ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
 
+    def _mask(self, *args: Any, **kwargs: Any) -> Any:
+        return eager_mask(*args, **kwargs)
+
     def _attend(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-        if eager is None:
-            raise ValueError(f"{type(module).__name__}: its file has no eager attention; leave attention out of --tables")
-        output, weights = eager(module, query, *args, **kwargs)
+        output, weights = eager_of(module)(module, query, *args, **kwargs)
         self._seen[module.layer_idx] = self._reduce(weights)
         return output, None
 
@@ -89,3 +89,11 @@ class AttentionCapture:
         """Absolute layer -> (batch, kv heads, keys) of the pass since the last call; a sliding layer's are its latest keys."""
         seen, self._seen = self._seen, {}
         return dict(sorted(seen.items()))
+
+
+def eager_of(module: nn.Module) -> Any:
+    """The eager attention function of an attention module's own file."""
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise ValueError(f"{type(module).__name__}: its file has no eager attention; leave attention out of --tables")
+    return eager

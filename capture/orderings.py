@@ -105,7 +105,7 @@ class Ordering:
     assertion: str
     is_below: bool
     margin: float
-    ratio: Callable[[Lab], float]
+    ratio: Callable[[Any], float]
 
     @property
     def bound(self) -> str:
@@ -201,19 +201,29 @@ def orderings(
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
     of: Sequence[Ordering] | None = None,
 ) -> list[dict[str, Any]]:
+    """Rows of table `orderings`: see `measured`. of: which orderings; None for ORDERINGS."""
+    return measured(loaded, ORDERINGS if of is None else of, lambda seed: Lab(loaded, seed, effort), seeds, progress)
+
+
+def measured(
+    loaded: models.Loaded,
+    which: Sequence[Ordering],
+    lab_of: Callable[[int], Any],
+    seeds: Iterable[int] = range(4),
+    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+) -> list[dict[str, Any]]:
     """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one.
 
-    of: the orderings to measure; None: ORDERINGS.
+    lab_of: a seed's measurements, which the orderings' ratios are taken from.
     """
-    wanted = ORDERINGS if of is None else of
     chosen = list(seeds)
-    ratios: list[list[float]] = [[] for _ in wanted]
+    ratios: list[list[float]] = [[] for _ in which]
     with models.suitable_threads(loaded.model):
         for n, seed in enumerate(chosen):
-            lab = Lab(loaded, seed, effort)
-            for i, ordering in enumerate(wanted):
+            lab = lab_of(seed)
+            for i, ordering in enumerate(which):
                 ratios[i].append(ordering.ratio(lab))
-                progress(n * len(wanted) + i + 1, len(chosen) * len(wanted), ordering.assertion)
+                progress(n * len(which) + i + 1, len(chosen) * len(which), ordering.assertion)
     return [
         {
             "model_id": loaded.source.model_id,
@@ -226,5 +236,5 @@ def orderings(
             "n_seeds": len(found),
             "holds": all(ordering.holds(ratio) for ratio in found),
         }
-        for ordering, found in zip(wanted, ratios, strict=True)
+        for ordering, found in zip(which, ratios, strict=True)
     ]

@@ -20,6 +20,7 @@ from flows import (
     commands_flows,
     commands_hardware,
     commands_kelle,
+    commands_kv,
     commands_live,
     commands_models,
     commands_quantise,
@@ -92,6 +93,7 @@ app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)
 app.command("rm")(commands_store.rm)
 app.command("replay")(commands_replay.replay)
+app.command("kv")(commands_kv.kv)
 app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)

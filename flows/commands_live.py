@@ -11,12 +11,18 @@ from flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
 
 ParamOption = Annotated[
     list[str] | None,
-    typer.Option("--param", help="Of the policy: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ..."),
+    typer.Option(
+        "--param",
+        help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
+        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ...",
+    ),
 ]
 CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
 SchemeOption = Annotated[
     str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
 ]
+
+SLICED, CACHE_FRAC, SCHEME = "slicemoe", "37.5%", "amat"
 
 
 def evaluate(
@@ -29,11 +35,16 @@ def evaluate(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="slicemoe: run it inside the model. [default: the model as it is]", show_default=False),
+        typer.Option(
+            "--policy",
+            help="Run it inside the model: slicemoe, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, random, "
+            "full; my.py:MyPolicy. [default: the model as it is]",
+            show_default=False,
+        ),
     ] = None,
     param: ParamOption = None,
-    cache: CacheOption = "37.5%",
-    scheme: SchemeOption = "amat",
+    cache: CacheOption = CACHE_FRAC,
+    scheme: SchemeOption = SCHEME,
     seeds: Annotated[
         int, typer.Option("--seeds", help="Of a policy: how many seeds, each on text or items of its own.", min=1)
     ] = 1,
@@ -48,12 +59,14 @@ def evaluate(
     """Measure a model, or a policy inside it. Writes table `quality`.
 
     Without a policy: bits per byte on text, exact match where the data set has answers. With one: perplexity, KL and acceptance
-    against the unmodified model and the miss rate that was really had, or exact match.
+    against the unmodified model and the miss rate or KV bytes that were really had, or exact match.
 
     \b
     Examples:
       tokentape evaluate --model embedded
       tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
+      tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
+      tokentape evaluate --datasets code --policy full --param storage=quarot
     """
     from flows.console import note, print_table, progress_bar
     from warehouse.results import write_rows
@@ -69,6 +82,8 @@ def evaluate(
             rows, tapes = measure(model, names, max_items, device, dtype, show), []
         else:
             chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
+            if tape and policy != SLICED:
+                raise ValueError("--tape records applied routing, which a KV policy does not change; leave it out")
             rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
     write_rows(place, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
@@ -79,27 +94,38 @@ def evaluate(
 
 def orderings(
     model: ModelOption = "embedded",
+    of: Annotated[
+        str, typer.Option("--of", help="experts (precision, router, warm-up) or kv (eviction, lost bits, refresh groups).")
+    ] = "experts",
     seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
     store: StoreOption = None,
 ) -> None:
-    """Measure which precision, router and warm-up beats which inside a model, against margins. Writes table `orderings`.
+    """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
 
-    Held-out text, teacher-forced; about three minutes for the embedded model. A row holds if every seed keeps the margin.
+    Held-out text, teacher-forced; about three minutes for the embedded model, ten with --of kv. A row holds if every seed keeps
+    the margin.
 
     \b
-    Example:
+    Examples:
       tokentape orderings --model embedded
+      tokentape orderings --model embedded --of kv
     """
-    from capture import models
-    from capture.orderings import ACCEPTANCE_ORDERINGS, ORDERINGS
-    from capture.orderings import orderings as measure
+    from functools import partial
+
+    from capture import kv_orderings, models
+    from capture import orderings as of_experts
     from flows.console import print_table, progress_bar
+    from flows.names import unknown
     from warehouse.results import write_rows
     from warehouse.tape import Store
 
+    about_experts = (*of_experts.ORDERINGS, *of_experts.ACCEPTANCE_ORDERINGS)
+    measures = {"experts": partial(of_experts.orderings, of=about_experts), "kv": kv_orderings.orderings}
+    if of not in measures:
+        raise unknown("kind of orderings", of, measures)
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
-        rows = measure(loaded, range(seeds), progress=show, of=(*ORDERINGS, *ACCEPTANCE_ORDERINGS))
+        rows = measures[of](loaded, range(seeds), progress=show)
     write_rows(Store(store), "orderings", rows)
     shown = [
         (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
@@ -164,12 +190,16 @@ def fidelity(
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
     from capture.evaluate_policy import DEFAULT_WINDOWS
-    from flows import sliced_policy
+    from flows import kv_policy, sliced_policy
     from flows.names import unknown
-    from flows.own_policy import parse_params
+    from flows.own_policy import is_path, parse_params
 
-    if policy != sliced_policy.NAME:
-        raise unknown("policy inside a model", policy, (sliced_policy.NAME,))
+    if kv_policy.is_kv(policy) or is_path(policy):
+        if (cache, scheme) != (CACHE_FRAC, SCHEME):
+            raise ValueError(f"--cache and --scheme are of {SLICED}; the budget of {policy} is in tokens: --param budget=64")
+        return kv_policy.inside_model(policy, parse_params(param), max_items or DEFAULT_WINDOWS)
+    if policy != SLICED:
+        raise unknown("policy inside a model", policy, (SLICED, *kv_policy.NAMES))
     share = cache.removesuffix("%")
     if share == cache or not share.replace(".", "", 1).isdigit():
         raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
@@ -184,10 +214,13 @@ def _measure_policy(
     """Rows of `quality`, and the tapes recorded where there is a store for them."""
     from capture import models
     from capture.applied import AppliedTape
-    from capture.evaluate_policy import evaluate_policy
+    from capture.evaluate_policy import PolicyRun, evaluate_policy
+    from capture.kv_evaluate import evaluate_kv
 
     loaded = models.load(models.find(model), device, dtype)
     rows, tapes = [], []
+    if not isinstance(run, PolicyRun):
+        return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []
     for name, seed in product(names, range(seeds)):
         tape = AppliedTape(store, loaded, name, run, seed) if store else None
         rows.append(evaluate_policy(loaded, name, run, seed, show, tape)[0])
@@ -195,7 +228,7 @@ def _measure_policy(
     return rows, tapes
 
 
-MEASURED = ("bits_per_byte", "perplexity", "kl", "acceptance", "accuracy", "miss_frac", "flash_bytes_per_token")
+MEASURED = ("bits_per_byte", "perplexity", "kl", "acceptance", "accuracy", "miss_frac", "flash_bytes_per_token", "kv_bytes")
 
 
 def _short(value: object) -> object:

@@ -305,6 +305,14 @@ class Tape:
                     f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); record or import the tape again"
                 ) from error
 
+    def batches(self, table: str, n_rows: int) -> Iterator[pa.RecordBatch]:
+        """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold."""
+        for path in self.files(table):
+            with self.store.fs.open(path, "rb") as handle:
+                file = pq.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
+                check_schema(table, file.schema_arrow, path)
+                yield from file.iter_batches(batch_size=n_rows)
+
     def read(self, table: str) -> pl.DataFrame:
         """The whole table as a Polars frame."""
         frame = pl.from_arrow(pa.concat_tables(self.shards(table)))

@@ -1,0 +1,45 @@
+"""A tape's attention as the KV engine reads it, and a replay of it with its rows in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.kv import KVPolicy
+from replay.kv_replay import KVReplay, replay_kv
+from replay.kv_tape import PIECE_BYTES, AttentionTape
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+
+def attention_tape(store: Store, trace: str) -> AttentionTape:
+    """The tape by id. Raises BadTape where it holds no attention or no requests."""
+    tape = store.open(trace)
+    tape.files("attention")
+    requests: dict[int, tuple[int, int]] = {}
+    for request_id, n_prompt, n_output in (
+        tape.read("requests").select("request_id", "n_prompt_tokens", "n_output_tokens").iter_rows()
+    ):
+        requests[request_id] = (n_prompt, n_prompt + max(0, n_output - 1))
+    longest = max((n for _, n in requests.values()), default=1)
+    n_rows = max(tape.manifest.attention.get("n_kv_heads", 1), PIECE_BYTES // (4 * longest))
+    return AttentionTape(
+        tape.trace_id,
+        tape.manifest.origin,
+        tape.geometry,
+        tape.manifest.attention,
+        requests,
+        lambda: tape.batches("attention", n_rows),
+    )
+
+
+def run(store: Store, trace: str, policy: KVPolicy, renorm: bool, exact: bool) -> KVReplay:
+    """Replays the tape and writes tables kv_replays, kv_heads and kv_timeline."""
+    found = replay_kv(attention_tape(store, trace), policy, renorm, exact)
+    tables: dict[str, list[dict[str, Any]]] = {
+        "kv_replays": [found.replay],
+        "kv_heads": found.heads,
+        "kv_timeline": found.timeline,
+    }
+    for name, rows in tables.items():
+        write_rows(store, name, rows)
+    return found

@@ -1,0 +1,28 @@
+"""The full cache: nothing leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba import njit
+
+from policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
+
+
+@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+def weigh_nothing(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+    pass
+
+
+@dataclass(frozen=True)
+class Full(KVPolicy):
+    """Keeps every token; the baseline of all others."""
+
+    budget: int | None = None
+    sink: int = 0
+    weigh = staticmethod(weigh_nothing)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            raise ValueError(f"budget {self.budget}: full keeps every token; leave budget out, or use another policy")
+        super().__post_init__()

@@ -1,0 +1,133 @@
+"""Attention-based eviction: AEP, AERP (Kelle section 4) and H2O, which rank tokens by the attention they have received.
+
+    s[h, n] = sum over queries i >= n of A[i, h, n]
+
+a column sum: the printed Eq. 3 of Kelle sums a row, which is always 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import float64, njit, uint64
+from numpy.typing import NDArray
+
+from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
+
+IMPORTANCE = ("sum", "mean", "decay")
+SCORE_KINDS = ("softmax", "raw")
+_SUM, _MEAN, _DECAY = range(3)
+# The register file's range: twice the mean size of the head's scores; larger ones saturate (assumed, the paper gives none).
+REGISTER_SPAN = 2.0
+
+
+@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+def weigh_by_importance(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+    kind, gamma, lowest, highest = params[0], params[1], params[2], params[3]
+    n = uint64(mass.shape[0])
+    if kind == _SUM:
+        for s in range(n):
+            total[s] += mass[s]
+            rank[s] = total[s]
+    elif kind == _MEAN:
+        for s in range(n):
+            total[s] += mass[s]
+            rank[s] = total[s] / float64(now - positions[s] + 1)
+    else:
+        for s in range(n):
+            total[s] = gamma * total[s] + mass[s]
+            rank[s] = total[s]
+    if highest > 0.0:
+        size, count = 0.0, 0
+        for s in range(n):
+            if positions[s] >= 0:
+                size += abs(rank[s])
+                count += 1
+        step = REGISTER_SPAN * size / (count * highest)
+        for s in range(n):
+            if step > 0.0:
+                rank[s] = min(max(np.floor(rank[s] / step), lowest), highest)
+
+
+@dataclass(frozen=True)
+class AEP(KVPolicy):
+    """Attention-based eviction, one set of tokens per head (with GQA: per KV head, its query heads' scores summed).
+
+    importance: sum of the attention received, its mean over the queries that could see the token, or a sum that decays by `gamma`
+    a query (of a prompt's queries only the mean is kept, decayed as if each had it). score_kind: softmax, or raw logits (the
+    hardware's). score_bits: width of the register that scores are compared in; None: not rounded. is_per_head False:
+    the heads of a layer share one set.
+    """
+
+    importance: str = "sum"
+    gamma: float = 0.98
+    score_kind: str = "softmax"
+    score_bits: int | None = None
+    is_per_head: bool = True
+    weigh = staticmethod(weigh_by_importance)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.importance not in IMPORTANCE:
+            raise ValueError(f"importance {self.importance!r} is unknown; choose {', '.join(IMPORTANCE)}")
+        if self.score_kind not in SCORE_KINDS:
+            raise ValueError(f"score_kind {self.score_kind!r} is unknown; choose {', '.join(SCORE_KINDS)}")
+        if self.score_bits is not None and not 2 <= self.score_bits <= 16:
+            raise ValueError(f"score_bits {self.score_bits} must lie in 2..16, or be left out")
+        if not 0.0 < self.gamma < 1.0:
+            raise ValueError(f"gamma {self.gamma} must lie between 0 and 1")
+
+    @property
+    def needs_raw(self) -> bool:  # type: ignore[override]
+        return self.score_kind == "raw"
+
+    @property
+    def per_head(self) -> bool:
+        return self.is_per_head
+
+    def params(self) -> Floats:
+        lowest, highest = 0, 0
+        if self.score_bits is not None:
+            signed = self.score_bits - self.needs_raw
+            lowest, highest = -(2**signed) * self.needs_raw, 2**signed - 1
+        return np.array([IMPORTANCE.index(self.importance), self.gamma, lowest, highest], np.float64)
+
+    def prompt_scores(self, mass: Floats, salts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        n_seen = np.arange(mass.shape[1], 0, -1, dtype=np.float64)  # queries that could see each key
+        if self.importance == "sum":
+            return mass, mass
+        if self.importance == "mean":
+            return mass, mass / n_seen
+        decayed = mass / n_seen * (1.0 - self.gamma**n_seen) / (1.0 - self.gamma)
+        return decayed, decayed
+
+
+@dataclass(frozen=True)
+class AERP(AEP):
+    """AEP that also stores a popular token's layer input in place of its keys and values (recompute.py).
+
+    theta: a token is popular if more than this share of the heads retain it. accounting: paper, or physical, where the layer
+    input must be the smaller of the two to be stored.
+    """
+
+    theta: float = 0.5
+    accounting: str = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.theta <= 1.0:
+            raise ValueError(f"theta {self.theta} must be a share of the heads, 0 to 1")
+        if self.accounting not in ("paper", "physical"):
+            raise ValueError(f"accounting {self.accounting!r} is unknown; choose paper or physical")
+
+
+@dataclass(frozen=True)
+class H2O(KVPolicy):
+    """Heavy hitters: half of the budget for the tokens with the most attention, half for recent ones (Zhang et al. 2023)."""
+
+    sink: int = 0
+    weigh = staticmethod(weigh_by_importance)
+
+    def params(self) -> Floats:
+        return AEP().params()

@@ -1,0 +1,124 @@
+"""Refresh of embedded DRAM by groups (2DRP): how often each group is refreshed, how often a bit is lost (Kelle sections 4, 5).
+
+Four groups: tokens with a score of at least the median of their layer and head (HST) or less (LST), times bits 15..8 (MSB) or
+7..0 (LSB) of a stored word. The retention curve is data with an assumption: the paper draws it without numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+
+FIRST_US = 45.0  # retention time that the paper's eDRAM is rated for
+FAILURE_AT_45_US = 3e-6
+MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
+WORST = 0.5  # a bit that is lost is as likely right as wrong
+# sigma of the curve for other failure rates at 45 us, so that the mean over the four intervals stays: sensitivity.
+VARIANTS = (1e-7, 1e-6, FAILURE_AT_45_US, 1e-5)
+MATCHES = ("interval", "rate")
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Refresh intervals of the four groups in us, as the paper sets them. Raises ValueError for one that is not above 0."""
+
+    hst_msb_us: float = 360.0
+    hst_lsb_us: float = 5400.0
+    lst_msb_us: float = 1440.0
+    lst_lsb_us: float = 7200.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0.0:
+                raise ValueError(f"{field.name} {getattr(self, field.name)} must be above 0")
+
+    @classmethod
+    def uniform(cls, interval_us: float) -> Intervals:
+        return cls(interval_us, interval_us, interval_us, interval_us)
+
+    @property
+    def all_us(self) -> tuple[float, float, float, float]:
+        return self.hst_msb_us, self.hst_lsb_us, self.lst_msb_us, self.lst_lsb_us
+
+    @property
+    def harmonic_mean_us(self) -> float:
+        """The paper's "average": the one interval at which four equal groups take as many refreshes."""
+        return 4.0 / sum(1.0 / t for t in self.all_us)
+
+
+@dataclass(frozen=True)
+class RetentionCurve:
+    """Share of bits lost between two refreshes: lognormal, F(t) = Phi(Phi^-1(failure_at_45us) + ln(t / 45 us) / sigma).
+
+    Assumed, anchored at 45 us and by `sigma` at the paper's mean rate over its four intervals.
+    """
+
+    failure_at_45us: float = FAILURE_AT_45_US
+    sigma: float = 2.681
+
+    def failure_frac(self, interval_us: float) -> float:
+        """At most one half. Raises ValueError for an interval that is not above 0."""
+        if not interval_us > 0.0:
+            raise ValueError(f"a refresh interval of {interval_us} us: give one above 0")
+        z = NormalDist().inv_cdf(self.failure_at_45us) + math.log(interval_us / FIRST_US) / self.sigma
+        return min(WORST, NormalDist().cdf(z))
+
+    def mean_failure(self, intervals: Intervals) -> float:
+        return sum(self.failure_frac(t) for t in intervals.all_us) / 4.0
+
+    @classmethod
+    def anchored(
+        cls, failure_at_45us: float = FAILURE_AT_45_US, mean_failure: float = MEAN_FAILURE, intervals: Intervals = Intervals()
+    ) -> RetentionCurve:
+        """The curve through both anchors. Raises ValueError where none goes through them."""
+        low, high = 0.1, 50.0  # the mean failure falls as sigma grows
+        if (
+            not cls(failure_at_45us, high).mean_failure(intervals)
+            < mean_failure
+            < cls(failure_at_45us, low).mean_failure(intervals)
+        ):
+            raise ValueError(f"no curve has a failure rate of {failure_at_45us} at 45 us and {mean_failure} over the intervals")
+        for _ in range(80):
+            middle = (low + high) / 2.0
+            above = cls(failure_at_45us, middle).mean_failure(intervals) > mean_failure
+            low, high = (middle, high) if above else (low, middle)
+        return cls(failure_at_45us, high)
+
+    def interval_at(self, failure: float) -> float:
+        """The interval in us at which `failure` of the bits are lost."""
+        normal = NormalDist()
+        return FIRST_US * math.exp(self.sigma * (normal.inv_cdf(failure) - normal.inv_cdf(self.failure_at_45us)))
+
+
+@dataclass(frozen=True)
+class BitRates:
+    """Share of bits lost in each group."""
+
+    hst_msb: float = 0.0
+    hst_lsb: float = 0.0
+    lst_msb: float = 0.0
+    lst_lsb: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0.0 <= getattr(self, field.name) <= WORST:
+                raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
+
+    @classmethod
+    def of(cls, intervals: Intervals, curve: RetentionCurve = RetentionCurve()) -> BitRates:
+        return cls(*(curve.failure_frac(t) for t in intervals.all_us))
+
+    @classmethod
+    def uniform(cls, rate: float) -> BitRates:
+        return cls(rate, rate, rate, rate)
+
+
+def uniform_like(intervals: Intervals, curve: RetentionCurve = RetentionCurve(), match: str = "interval") -> Intervals:
+    """The uniform intervals to compare with: match interval (equal harmonic mean, as Table 4 lists) or rate (equal mean failure
+    rate, as its text says). The two differ for any curve that is not a straight line."""
+    if match not in MATCHES:
+        raise ValueError(f"match {match!r} is unknown; choose {', '.join(MATCHES)}")
+    if match == "interval":
+        return Intervals.uniform(intervals.harmonic_mean_us)
+    return Intervals.uniform(curve.interval_at(curve.mean_failure(intervals)))

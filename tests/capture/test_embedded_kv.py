@@ -1,0 +1,112 @@
+"""What the shipped model shows of eviction and lost bits: one seed on little text here, all seeds in full where slow."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capture import models
+from capture.kv_divergence import divergence
+from capture.kv_evaluate import KVRun, evaluate_kv
+from capture.kv_orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings, recall_rows
+from policies.kv import KV_POLICIES
+from policies.kv.importance import AEP
+from policies.kv.refresh import BitRates
+from policies.kv.streaming import Streaming
+from warehouse.tables import TABLES
+
+pytestmark = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+DOC = Path(__file__).resolve().parents[2] / "docs" / "kv.md"
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    torch.set_num_threads(1)
+    return models.load(models.find(models.EMBEDDED), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def lab(loaded):
+    return Lab(loaded, 0, Effort(6, 64, 96))
+
+
+def test_int16_bears_losses_that_destroy_halves(lab):
+    int16, fp16 = lab.flipped(BitRates.uniform(1e-3)), lab.flipped(BitRates.uniform(1e-4), "fp16")
+    assert int16 < 1.06
+    assert fp16 > 2
+    assert not fp16 <= 1.03  # half precision never passes the gate of fixed point
+
+
+def test_high_bits_and_high_scores_matter_more(lab):
+    msb, lsb = lab.flipped(BitRates(hst_msb=1e-2, lst_msb=1e-2)), lab.flipped(BitRates(hst_lsb=1e-2, lst_lsb=1e-2))
+    assert msb > lsb + 0.05
+    hst, lst = (lab.flipped(BitRates(**{f"{g}_msb": 5e-3, f"{g}_lsb": 5e-3})) for g in ("hst", "lst"))
+    assert hst > lst
+
+
+def test_no_eviction_is_the_plain_model(loaded, lab):
+    run = KVRun(KV_POLICIES["full"](), "full", {}, prompt_tokens=32, decode_tokens=24, n_items=2)
+    row = evaluate_kv(loaded, "code", run)
+    assert row["kl"] == pytest.approx(0, abs=1e-6)
+    assert row["acceptance"] == pytest.approx(1, abs=1e-4)
+    assert row["kv_bytes"] == 4 * 4 * 44.0 * 2 * 32 * 2  # layers, heads, mean tokens, K and V of 32, 16 bits
+    assert set(TABLES["quality"].columns) == set(row)
+
+
+def test_last_bigram_by_hand():
+    assert last_bigram(np.array([[1, 2, 3, 1, 2, 2, 1, 2]])).tolist() == [[0, 0, 0, 0, 3, 0, 0, 3]]
+
+
+def test_divergence_rows(loaded):
+    run = KVRun(AEP(16, sink=SINK), "aep", {"budget": 16}, prompt_tokens=24, decode_tokens=40, n_items=2)
+    rows = divergence(loaded, "code", run)
+    assert [row["layer"] for row in rows] == [0, 1, 2, 3]
+    assert rows[0]["identical_frac"] == 1
+    assert all(0.3 < row["same_frac"] <= 1 for row in rows)
+    assert rows[-1]["same_frac"] < 1
+    assert set(TABLES["kv_divergence"].columns) == set(rows[0])
+    blind = KVRun(Streaming(16, sink=SINK), "streaming", {}, prompt_tokens=24, decode_tokens=40, n_items=2)
+    assert all(row["identical_frac"] == 1 for row in divergence(loaded, "code", blind))
+
+
+def test_recall_shows_what_eviction_loses(loaded):
+    rows = recall_rows(loaded, (0,), (32,), n_items=12)
+    full, *evicting = rows
+    assert full["accuracy"] > 0.9
+    assert all(row["kv_bytes"] < full["kv_bytes"] for row in evicting)
+    snapkv = [row["accuracy"] for row in evicting if row["policy"] == "snapkv"]
+    others = [row["accuracy"] for row in evicting if row["policy"] != "snapkv"]
+    assert max(others) < 0.6 < full["accuracy"]
+    assert snapkv[0] > max(others)  # its window holds the question
+    assert len({(row["policy"], row["parameters"]) for row in rows}) == len(rows) == 9
+
+
+# One seed of four misses each (docs/kv.md).
+MISSED = {
+    "perplexity int16 losses 2e-3 / none",
+    "perplexity 2DRP / uniform, 540 us, int16",
+    "perplexity mean score / StreamingLLM, long range, 32",
+}
+
+
+@pytest.mark.slow
+def test_all_seeds_keep_the_margins_and_the_page_shows_the_table(loaded):
+    rows = orderings(loaded, range(4))
+    assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
+    assert len(rows) == len(ORDERINGS)
+    if sys.version_info[:2] != (3, 11):
+        return  # `code` follows the interpreter; the page shows CPython 3.11
+    shown = dict(re.findall(r"^\| ([^|]+?) \| [<>]= [^|]+ \| ([\d.]+) \|", DOC.read_text(), flags=re.MULTILINE))
+    for row in rows:
+        assert float(shown[row["assertion"]]) == pytest.approx(row["mean"], rel=0.02), row["assertion"]
+
+
+def test_unlimited_policies_score_without_evicting(lab):
+    assert lab.perplexity(EVERYTHING) == pytest.approx(lab.perplexity(KV_POLICIES["full"]()), rel=1e-4)

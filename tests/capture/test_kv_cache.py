@@ -1,0 +1,203 @@
+"""A KV policy inside live models of every family: no budget changes nothing, positions survive, masks equal deletion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_families import CONFIGS, VOCAB, build
+
+from capture.decode import Request, Sampling, decode
+from capture.evaluate_policy import in_loop
+from capture.kv_loop import KVLoop
+from policies.kv import KV_POLICIES
+from policies.kv.importance import AEP, AERP, H2O
+from policies.kv.random_eviction import RandomEviction
+from policies.kv.snapkv import SnapKV
+from policies.kv.streaming import Streaming
+from policies.kv.tova import TOVA
+
+GREEDY = Sampling()
+FULL = KV_POLICIES["full"]()
+LIVE = [
+    Streaming(8, sink=2), H2O(8), TOVA(8), SnapKV(8, window=3), RandomEviction(8, sink=1), AEP(8, sink=1), AERP(8, sink=1),
+    AEP(8, sink=1, importance="mean", score_kind="raw", score_bits=4), AEP(8, sink=1, is_per_head=False),
+]  # fmt: skip
+NAMES = [f"{type(p).__name__}-{i}" for i, p in enumerate(LIVE)]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    torch.set_num_threads(1)
+    made = {name: build(name) for name in CONFIGS}
+    for model in made.values():
+        model.set_attn_implementation("eager")  # what is compared with sums in the same order
+    return made
+
+
+def requests(lengths=(12,), n=20, vocabulary=VOCAB, forced=False):
+    rng = np.random.default_rng(7)
+    draw = lambda k: tuple(rng.integers(3, vocabulary, k).tolist())  # noqa: E731
+    return [Request(i, draw(k), n, forced=draw(n) if forced else None) for i, k in enumerate(lengths)]
+
+
+def generate(model, batch, loop=None):
+    """Outcomes, and the last column's logits of every pass."""
+    seen = []
+    handle = model.register_forward_hook(lambda module, args, output: seen.append(output.logits[:, -1]))
+    try:
+        if loop is None:
+            outcomes = decode(model, batch, GREEDY, frozenset(), 0)
+        else:
+            with loop:
+                outcomes = in_loop(loop)(model, batch, GREEDY, frozenset(), 0)
+    finally:
+        handle.remove()
+    return [o.output_ids for o in outcomes], torch.stack(seen)
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_no_budget_equals_the_plain_model(tiny, name):
+    """Same greedy tokens, logits within 1e-6 of their size; in a padded batch, whose sums run in another order, within 5e-6."""
+    alone = 2e-6 if name == "GptOss" else 1e-6  # its sliding layers use slots again: sums in another order
+    for batch, within in ((requests(), alone), (requests((5, 12, 9), 14), 5e-6)):
+        ids, logits = generate(tiny[name], batch)
+        for policy in (FULL, AEP(None), AEP(64, sink=1), TOVA(64)):
+            ours, theirs = generate(tiny[name], batch, KVLoop(tiny[name], policy))
+            assert ours == ids
+            assert (theirs - logits).abs().max() <= within * max(1.0, float(logits.abs().max()))
+
+
+@pytest.mark.parametrize("policy", LIVE, ids=NAMES)
+@pytest.mark.parametrize("name", ["Qwen3Moe", "Mistral", "GptOss", "DeepseekV3", "Gemma2", "OPT"])
+def test_budget_and_positions_hold_in_a_batch(tiny, name, policy):
+    batch = requests((5, 12, 9), 14)
+    loop = KVLoop(tiny[name], policy, keeps_trail=True)
+    generate(tiny[name], batch, loop)
+    budget, sink, _ = policy.limits
+    for step, layers in enumerate(loop.trail):
+        for positions, window in zip(layers, loop.windows, strict=True):
+            for row, request in zip(positions, batch, strict=True):
+                seen = len(request.prompt_ids) + step
+                for held in row:
+                    kept = held[held >= 0]
+                    assert np.unique(kept).size == kept.size <= budget
+                    assert kept.max() < seen
+                    if not window:
+                        assert kept.size == min(budget, seen)
+                        assert set(range(min(sink, seen))) <= set(kept.tolist())
+                    else:
+                        assert kept.min() > seen - window
+    assert loop.totals["tokens"] == 3 * 13
+
+
+def test_heads_keep_different_tokens_and_shared_ones_the_same(tiny):
+    for name, n_heads in (("Qwen3Moe", 2), ("OPT", 4), ("DeepseekV2", 1)):
+        for policy, is_shared in ((AEP(6, sink=1), n_heads == 1), (AEP(6, sink=1, is_per_head=False), True)):
+            loop = KVLoop(tiny[name], policy, keeps_trail=True)
+            generate(tiny[name], requests(), loop)
+            sets = [[frozenset(h[h >= 0].tolist()) for h in layer[0]] for layer in loop.trail[-1]]
+            assert all(len(layer) == n_heads for layer in sets)
+            assert all(len(set(layer)) == 1 for layer in sets) == is_shared
+
+
+@pytest.mark.parametrize("name", ["Qwen3Moe", "Llama", "DeepseekV3"])
+def test_slots_hold_the_keys_of_their_original_positions(tiny, name):
+    """In the first layer, which no eviction can reach, keys equal those of the full cache at the positions that are kept."""
+    model, batch = tiny[name], requests(forced=True)
+    full, loop = KVLoop(model, FULL), KVLoop(model, AEP(7, sink=1))
+    found = []
+    for each in (full, loop):
+        with each:
+            in_loop(each)(model, batch, GREEDY, frozenset(), 0)
+            layer = each.cache.layers[0]
+            found.append((layer.positions()[0], [layer.planes[n][0][0] for n in ("keys", "values")]))
+    (all_at, everything), (at, kept) = found
+    for name_of, plane in zip(everything, kept, strict=True):
+        for head in range(at.shape[0]):
+            where = {int(p): s for s, p in enumerate(all_at[head]) if p >= 0}
+            for slot, position in enumerate(at[head]):
+                if position >= 0:
+                    assert torch.allclose(plane[head, slot], name_of[head, where[int(position)]], atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", [Streaming(6, sink=2), AEP(6, sink=1)], ids=["streaming", "aep"])
+@pytest.mark.parametrize("name", ["Qwen3Moe", "Llama", "GptOss", "Gemma2", "OPT", "DeepseekV3"])
+def test_masked_attention_equals_deletion(tiny, name, policy):
+    """A full cache whose attention is masked, head by head, to what the policy kept gives the logits of the deleting cache."""
+    model, batch = tiny[name], requests(forced=True)
+    deleting, masked = KVLoop(model, policy, keeps_trail=True), KVLoop(model, FULL, keeps_trail=True)
+    _, deleted = generate(model, batch, deleting)
+
+    def mask(layer, query):
+        kept, now = deleting.trail[len(masked.trail) - 1][layer.index][0], layer.seen - 1
+        positions = layer.positions()[0, :, : layer.width]
+        hidden = np.stack([~np.isin(p, [now, *k[k >= 0]]) for p, k in zip(positions, kept, strict=True)])
+        hidden = torch.from_numpy(np.repeat(hidden, query.shape[1] // len(hidden), axis=0))
+        return torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)[None, :, None]
+
+    masked._slot_mask = mask
+    _, logits = generate(model, batch, masked)
+    assert (logits - deleted).abs().max() < 1e-5 * max(1.0, float(deleted.abs().max()))
+    _, plain = generate(model, batch)
+    assert (plain - deleted).abs().max() > 1e-2  # eviction is seen at all
+
+
+def test_later_tokens_do_not_move_earlier_logits(tiny):
+    for model in tiny.values():
+        first, second = requests(forced=True), requests(forced=True)
+        second = [Request(0, r.prompt_ids, r.max_new_tokens, forced=(*r.forced[:-3], 5, 6, 7)) for r in second]
+        a, b = (generate(model, batch, KVLoop(model, AEP(8, sink=1)))[1] for batch in (first, second))
+        assert torch.equal(a[:-2], b[:-2])
+        assert not torch.equal(a[-1], b[-1])
+
+
+def test_a_batch_equals_one_by_one(tiny):
+    for name in ("Qwen3Moe", "Mistral", "GptOss", "DeepseekV3"):
+        batch = requests((5, 12, 9), 14)
+        together, _ = generate(tiny[name], batch, KVLoop(tiny[name], AEP(8, sink=1)))
+        apart = [generate(tiny[name], [r], KVLoop(tiny[name], AEP(8, sink=1)))[0][0] for r in batch]
+        assert together == apart
+
+
+def test_bytes_are_those_of_the_tokens_kept(tiny):
+    model, batch = tiny["Qwen3Moe"], requests((12,), 9)  # 3 layers, 2 KV heads of 8, 16 bits
+    loop = KVLoop(model, AEP(6, sink=1))
+    generate(model, batch, loop)
+    assert loop.mean_bytes == 3 * 2 * 6 * 2 * 8 * 2
+    full = KVLoop(model, FULL)
+    generate(model, batch, full)
+    assert full.mean_bytes == pytest.approx(3 * 2 * np.mean(range(13, 21)) * 2 * 8 * 2)
+
+
+def test_recomputed_tokens_count_as_layer_inputs(tiny):
+    """OPT: four heads of 8, hidden 32. All heads keep the prompt: 64 B a token in place of 4 x 32 B."""
+    model, batch = tiny["OPT"], requests((6,), 3)
+    loop = KVLoop(model, AERP(16, sink=1))
+    generate(model, batch, loop)
+    assert loop.mean_bytes == 3 * (6 * 64 + 1.5 * 4 * 32)
+    with pytest.warns(UserWarning, match="recompute is off"):
+        physical = KVLoop(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
+    generate(tiny["Qwen3Moe"], batch, physical)
+    assert physical.mean_bytes == 3 * 7.5 * 64
+
+
+def test_what_cannot_run_is_refused(tiny):
+    model = tiny["Llama"]
+    with pytest.raises(ValueError, match="over a tape only"):
+        KVLoop(model, KV_POLICIES["oracle"](8))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad(), KVLoop(model, AEP(8, sink=1)) as loop:
+        loop.begin(None, 1)
+        out = model(input_ids=ids, use_cache=True)
+        with pytest.raises(ValueError, match="one token at a time"):
+            model(input_ids=ids[:, :2], past_key_values=out.past_key_values, use_cache=True)
+        with pytest.raises(ValueError, match="one batch at a time"):
+            model(input_ids=ids, use_cache=True)
+        for what in (lambda c: c.layers[0].crop(-1), lambda c: c.reset(), lambda c: c.reorder_cache(torch.tensor([0]))):
+            with pytest.raises(ValueError, match="an evicting cache"):
+                what(out.past_key_values)
+        assert not out.past_key_values.is_croppable
+    kept = model.config._attn_implementation
+    assert not kept.startswith("tokentape")
+    assert torch.isfinite(model(input_ids=ids).logits).all()

@@ -1,0 +1,85 @@
+"""Lossy storage inside a live model: rate 0 is the quantised value, seeds repeat, groups read what their own rate has lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_kv_cache import generate, requests
+from tiny_families import build
+
+from capture.kv_loop import KVLoop
+from capture.kv_storage import Leaking, Rotated
+from policies.kv.importance import AEP
+from policies.kv.quarot import QuaRot
+from policies.kv.refresh import BitRates
+
+POLICY = AEP(8, sink=1)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return {name: build(name) for name in ("Qwen3Moe", "DeepseekV3")}
+
+
+def logits(model, storage, policy=POLICY):
+    return generate(model, requests((9, 12), 10, forced=True), KVLoop(model, policy, storage))[1]
+
+
+@pytest.mark.parametrize("word", ["int16", "int16-twos", "fp16"])
+@pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3"])
+def test_rate_zero_is_exact_to_the_stored_words(tiny, name, word):
+    """Nothing is lost, drawn once or at every read; both differ from the plain run by rounding alone."""
+    frozen, resampled = (logits(tiny[name], Leaking(word=word, resample=r, per_channel=False)) for r in (False, True))
+    assert torch.equal(frozen, resampled)
+    plain = logits(tiny[name], None)
+    assert not torch.equal(frozen, plain)
+    assert (frozen - plain).abs().median() < 5e-2 * plain.abs().median()  # some values leave the range of so short a prompt
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_losses_repeat_by_seed_and_grow(tiny, resample):
+    model = tiny["Qwen3Moe"]
+    clean = logits(model, Leaking())
+    at = lambda rate, seed: logits(model, Leaking(BitRates.uniform(rate), resample=resample, seed=seed))  # noqa: E731
+    assert torch.equal(at(1e-2, 5), at(1e-2, 5))
+    assert not torch.equal(at(1e-2, 5), at(1e-2, 6))
+    gaps = [np.mean([float((at(rate, seed) - clean).abs().mean()) for seed in range(3)]) for rate in (1e-3, 1e-2, 1e-1)]
+    assert gaps[0] < gaps[1] < gaps[2]
+
+
+def test_groups_read_their_own_plane():
+    """All bits of one group flip half the time, of the other never: only that group's tokens change."""
+    x = torch.randn(1, 2, 5, 4, generator=torch.Generator().manual_seed(3))
+    is_hst = torch.tensor([[[True, False, True, False, True], [False, False, True, True, True]]])
+    clean = Leaking()
+    stored = clean.read(clean.write(x, (0, "keys"), True), is_hst, (0, "keys"))
+    for rates, lost in ((BitRates(hst_msb=0.5, hst_lsb=0.5), is_hst), (BitRates(lst_msb=0.5, lst_lsb=0.5), ~is_hst)):
+        for resample in (False, True):
+            leaking = Leaking(rates, resample=resample)
+            read = leaking.read(leaking.write(x, (0, "keys"), True), is_hst, (0, "keys"))
+            assert torch.equal(read[~lost], stored[~lost])
+            assert (read[lost] != stored[lost]).float().mean() > 0.9
+
+
+def test_later_values_saturate_at_the_prompts_range():
+    for per_channel, expected in ((True, [1.25, -1.0]), (False, [2.5, -1.0])):
+        leaking = Leaking(per_channel=per_channel)
+        leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
+        (high, _) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
+        assert high.flatten().tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_four_bits_after_a_rotation_are_near_and_counted(tiny):
+    plain = logits(tiny["Qwen3Moe"], None)
+    gaps = [float((logits(tiny["Qwen3Moe"], Rotated(QuaRot(bits))) - plain).abs().mean()) for bits in (8, 4, 2)]
+    assert gaps[0] < gaps[1] < gaps[2]
+    loops = [KVLoop(tiny["Qwen3Moe"], POLICY, storage) for storage in (None, Rotated())]
+    for loop in loops:
+        generate(tiny["Qwen3Moe"], requests(), loop)
+    assert loops[1].mean_bytes == loops[0].mean_bytes * (4 + 20 / 8) / 16
+
+
+def test_an_unknown_word_is_refused():
+    with pytest.raises(ValueError, match="int16, int16-twos, fp16"):
+        Leaking(word="int8")

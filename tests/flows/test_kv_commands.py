@@ -1,0 +1,106 @@
+"""tokentape kv on a recorded tape, KV policies in `evaluate`, and bad input in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from capture import models
+from flows import kv_policy
+from policies.kv import KV_POLICIES
+from policies.kv.refresh import BitRates, Intervals
+from warehouse.results import read_rows
+from warehouse.tape import Store
+
+HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
+needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+CAPTURE = (
+    "capture", "--model", "embedded", "--dataset", "code", "--max-requests", "2", "--max-prompt-tokens", "40",
+    "--max-new-tokens", "24", "--tables", "requests,tokens,passes,attention",
+)  # fmt: skip
+OWN = """
+from dataclasses import dataclass
+from policies.kv.streaming import Streaming
+
+@dataclass(frozen=True)
+class Mine(Streaming):
+    sink: int = 2
+"""
+
+
+@needs_embedded
+def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path: Path) -> None:
+    assert tokentape(*CAPTURE).code == 0
+    store = Store(str(tmp_path / "tape"))
+    (trace_id,) = store.trace_ids()
+    for policy in ("aerp", "kelle", "oracle", "streaming"):
+        done = tokentape("kv", trace_id, "--policy", policy, "--param", "budget=16", "--param", "sink=2")
+        assert done.code == 0, done.err
+        assert "attention on retained tokens" in done.out
+    assert ("bound" in done.out) is False
+    (tmp_path / "mine.py").write_text(OWN)
+    own = tokentape("kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
+    assert own.code == 0, own.err
+    rows = {row["policy"]: row for row in read_rows(store, "kv_replays")}
+    assert set(rows) == {"aerp", "oracle", "streaming", "Mine"}  # on a tape kelle is aerp
+    assert rows["Mine"]["kept_mass_frac"] == rows["streaming"]["kept_mass_frac"]
+    assert rows["oracle"]["is_bound"]
+    assert rows["aerp"]["x_bytes"] > 0
+    assert tokentape("load").code == 0
+    told = json.loads(tokentape("sql", "select count(*) as n from kv_timeline where policy = 'aerp'", "--format", "json").out)
+    assert told[0]["n"] == len([r for r in read_rows(store, "kv_timeline") if r["policy"] == "aerp"]) > 0
+
+
+@needs_embedded
+def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
+    sizes = ("--param", "prompt_tokens=24", "--param", "decode_tokens=16", "--max-items", "2", "--datasets", "code")
+    done = tokentape("evaluate", "--policy", "kelle", "--param", "budget=16", "--param", "sink=2", *sizes, "--seeds", "2")
+    assert done.code == 0, done.err
+    done = tokentape("evaluate", "--policy", "full", "--param", "storage=quarot", *sizes)
+    assert done.code == 0, done.err
+    rows = read_rows(Store(str(tmp_path / "tape")), "quality")
+    kelle = [json.loads(r["parameters"]) for r in rows if r["policy"] == "kelle"]
+    assert len(kelle) == 2
+    assert kelle[0]["storage"] == "int16"
+    assert kelle[0]["intervals"] == "2drp"
+    assert all(r["kv_bytes"] > 0 and r["perplexity"] > 1 and r["miss_frac"] is None for r in rows)
+    (rotated,) = (r for r in rows if r["policy"] == "full")
+    bits = 4 + 20 / 32  # with a scale and a zero point per head
+    assert rotated["kv_bytes"] == 4 * 4 * 32.0 * 32 * 2 * bits / 8  # layers, heads, mean tokens, width, K and V
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("kv", "x", "--policy", "arp"), "aerp"),
+        (("kv", "x", "--policy", "aerp", "--param", "bugdet=5"), "budget"),
+        (("kv", "x", "--policy", "aerp", "--param", "budget=many"), "budget=many"),
+        (("kv", "x", "--policy", "aerp", "--param", "budget=16", "--param", "sink=8", "--param", "recent=8"), "evicted"),
+        (("evaluate", "--policy", "aerp", "--cache", "50%"), "budget"),
+        (("evaluate", "--policy", "aerp", "--tape"), "--tape"),
+        (("evaluate", "--policy", "aerp", "--param", "rate=0.1"), "loses no bits"),
+        (("evaluate", "--policy", "aerp", "--param", "storage=int8"), "quarot"),
+        (("evaluate", "--policy", "kelle", "--param", "intervals=1,2"), "four"),
+        (("evaluate", "--policy", "oracle", "--param", "budget=32"), "over a tape only"),
+        (("evaluate", "--policy", "lru"), "slicemoe"),
+    ],
+)
+def test_bad_input_ends_in_one_line(tokentape: Cli, arguments: tuple[str, ...], words: str) -> None:
+    done = tokentape(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_parameters_as_typed() -> None:
+    policy = kv_policy.make("aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
+    assert (policy.budget, policy.recent, policy.score_bits, policy.per_head, policy.theta) == (None, "auto", 4, False, 0.25)
+    assert kv_policy.make("streaming", {"budget": "32"}).limits == (32, 4, 28)
+    assert kv_policy.make("aep", {"recent": "5"}).limits[2] == 5
+    assert type(kv_policy.make("kelle", {})) is KV_POLICIES["aerp"]
+    assert kv_policy._rates({"intervals": "2drp"}) == BitRates.of(Intervals())
+    assert kv_policy._rates({"intervals": "1050"}) == BitRates.of(Intervals.uniform(1050))
+    assert kv_policy._rates({"intervals": "180,3600,720,5400"}) == BitRates.of(Intervals(180, 3600, 720, 5400))

@@ -1,0 +1,274 @@
+"""KV eviction kernels against a dictionary, and what every policy must keep to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kv_oracle import aep
+
+from policies.kv import KV_POLICIES
+from policies.kv.evictor import SystolicEvictor
+from policies.kv.importance import AEP, AERP, H2O
+from policies.kv.random_eviction import RandomEviction, drawn
+from policies.kv.recompute import X_TOKENS, Widths, after_prompt, enter, judge, leave, pays
+from policies.kv.slots import Slots, salts_of
+from policies.kv.snapkv import SnapKV
+from policies.kv.streaming import Streaming
+from policies.kv.tova import TOVA
+
+SCORED = [
+    Streaming(8, sink=2), H2O(8), TOVA(8), SnapKV(8, window=3), RandomEviction(8, sink=1), AEP(8, sink=1),
+    AEP(8, sink=0, recent=0, importance="mean"), AEP(8, sink=2, importance="decay"), AEP(8, sink=1, score_bits=4),
+]  # fmt: skip
+
+
+def attention(rng, n_heads, c, n_steps, n_levels=0):
+    """(prompt (H, c) column sums, rows (T, H, c + T)) of causal attention; n_levels: few distinct masses, so that scores tie."""
+    n = c + n_steps
+    logits = rng.normal(size=(n_heads, n, n)) * 2
+    mass = np.exp(logits) if not n_levels else rng.integers(1, n_levels + 1, logits.shape).astype(float)
+    mass *= np.tril(np.ones((n, n)))
+    if not n_levels:
+        mass /= mass.sum(axis=-1, keepdims=True)
+    return mass[:, :c].sum(axis=1)[:, :c], mass[:, c:].transpose(1, 0, 2)
+
+
+def run(policy, prompt, rows, window=0, n_slots=None):
+    """Kept positions by step and head, sorted, and the slots at the end."""
+    n_heads, c = prompt.shape
+    slots = Slots(policy, salts_of(0, n_heads), n_slots)
+    slots.start(prompt, window=window)
+    states = [[sorted(p[p >= 0].tolist()) for p in slots.positions]]
+    for i, row in enumerate(rows):
+        now = np.full(n_heads, c + i)
+        slots.place(now)
+        mass = np.where(slots.positions >= 0, np.take_along_axis(row, np.maximum(slots.positions, 0), axis=1), 0.0)
+        slots.settle(mass, now, window)
+        states.append([sorted(p[p >= 0].tolist()) for p in slots.positions])
+    return states, slots
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_eviction_equals_a_dictionary_ties_included(seed):
+    rng = np.random.default_rng(seed)
+    c, n_steps, n_heads = int(rng.integers(1, 20)), int(rng.integers(0, 25)), int(rng.integers(1, 4))
+    budget = int(rng.integers(1, 14))
+    sink = int(rng.integers(0, max(1, budget - 1)))
+    recent = int(rng.integers(0, budget - sink))
+    window = int(rng.choice([0, 0, 3, 9]))
+    importance = ("sum", "mean", "decay")[seed % 3]
+    prompt, rows = attention(rng, n_heads, c, n_steps, n_levels=2 * (seed % 2))
+    states, _ = run(AEP(budget, sink, recent, importance=importance), prompt, rows, window)
+    for h in range(n_heads):
+        expected = aep(prompt[h], rows[:, h], budget, sink, recent, importance, window=window)
+        assert [state[h] for state in states] == expected
+
+
+@pytest.mark.parametrize("policy", SCORED, ids=lambda p: f"{type(p).__name__}-{getattr(p, 'importance', '')}")
+@pytest.mark.parametrize("c", [1, 3, 8, 9, 30])
+def test_budget_sink_and_recent_hold_and_nothing_returns(policy, c):
+    prompt, rows = attention(np.random.default_rng(c), 3, c, 30)
+    states, _ = run(policy, prompt, rows)
+    budget, sink, recent = policy.limits
+    for i, state in enumerate(states):
+        seen = c + i
+        for kept in state:
+            assert len(kept) == min(budget, seen)
+            assert set(range(min(sink, seen))) <= set(kept)
+            assert set(range(max(0, seen - recent), seen)) <= set(kept)
+    for before, after in pairwise(states):
+        for kept, then in zip(before, after, strict=True):
+            assert set(then) <= set(kept) | {max(max(kept), max(then))}
+
+
+def test_full_keeps_all_and_grows():
+    prompt, rows = attention(np.random.default_rng(0), 2, 5, 40)
+    states, slots = run(KV_POLICIES["full"](), prompt, rows)
+    assert states[-1] == [list(range(45))] * 2
+    assert slots.positions.shape[1] < 2 * 64
+
+
+def test_streaming_is_sinks_and_the_latest():
+    prompt, rows = attention(np.random.default_rng(1), 2, 12, 9)
+    states, _ = run(Streaming(6, sink=2), prompt, rows)
+    assert [s[0] for s in states] == [[0, 1, *range(12 + i - 4, 12 + i)] for i in range(10)]
+
+
+def test_tova_drops_what_the_last_query_sees_least():
+    prompt = np.array([[1.0, 0.1, 0.5]])
+    rows = np.array([[[0.5, 0.3, 0.05, 0.15]], [[0.1, 0.4, 0.2, 0.3]]])
+    rows = [np.pad(r, ((0, 0), (0, 2))) for r in rows]
+    states, _ = run(TOVA(2), prompt, [])
+    assert states == [[[0, 2]]]  # the newest stays, then the most attended
+    states, _ = run(TOVA(3), prompt, rows[:1])
+    assert states[-1] == [[0, 1, 3]]
+
+
+def test_snapkv_forgets_what_its_window_no_longer_sees():
+    """Token 0 has all attention until the window has moved on."""
+    prompt = np.array([[9.0, 1.0, 1.0, 1.0]])
+    rows = np.zeros((8, 1, 12))
+    rows[:2, 0, :2] = 1.0, 0.5
+    rows[2:, 0, 1] = 1.0
+    states, _ = run(SnapKV(4, window=2, pool=1), prompt, rows)
+    assert 0 in states[2][0]
+    assert 0 not in states[-1][0]
+    assert 1 in states[-1][0]
+
+
+def test_snapkv_pools_over_neighbours_after_the_prompt():
+    prompt = np.zeros((1, 12))
+    prompt[0, 5] = 1.0
+    states, _ = run(SnapKV(5, window=2, pool=3), prompt, [])
+    assert states == [[[4, 5, 6, 10, 11]]]
+
+
+def test_random_draws_are_uniform_and_repeatable():
+    draws = np.array([drawn(3, 7, p, t) for p in range(100) for t in range(100)])
+    assert 0 <= draws.min() < draws.max() < 1
+    assert abs(draws.mean() - 0.5) < 4 / np.sqrt(12 * draws.size)
+    assert np.unique(draws).size == draws.size
+    prompt, rows = attention(np.random.default_rng(2), 2, 20, 20)
+    first, again = (run(RandomEviction(6, sink=1, seed=5), prompt, rows)[0] for _ in range(2))
+    other, _ = run(RandomEviction(6, sink=1, seed=6), prompt, rows)
+    assert first == again != other
+    assert any(state[0] != state[1] for state in first)  # heads draw for themselves
+
+
+@given(st.integers(0, 10_000), st.integers(2, 16))
+@settings(max_examples=60, deadline=None)
+def test_a_narrow_register_ranks_as_the_wide_one_up_to_its_steps(seed, bits):
+    """The victim of `bits` bits is never more than one register step above the true minimum."""
+    rng = np.random.default_rng(seed)
+    prompt, rows = attention(rng, 1, 10, 1)
+    policy = AEP(10, sink=0, recent=0, score_bits=bits)
+    states, _ = run(policy, prompt, rows)
+    scores = np.append(prompt[0], 0.0) + rows[0, 0]
+    (evicted,) = set(range(11)) - set(states[-1][0])
+    step = 2.0 * scores.mean() / (2**bits - 1)
+    saturated = np.minimum(np.floor(scores / step), 2**bits - 1)
+    assert saturated[evicted] == saturated.min()
+    assert evicted == int(np.argmin(saturated))
+
+
+def test_a_shared_register_saturates_large_scores():
+    lowest, highest = AEP(score_bits=4).params()[2:]
+    assert (lowest, highest) == (0, 15)
+    assert AEP(score_bits=4, score_kind="raw").params()[2:].tolist() == [-8, 7]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AEP(16, sink=8, recent=8), "nothing could be evicted"),
+        (lambda: AEP(8, sink=7), "leaves no room"),
+        (lambda: AEP(0), "1 token or more"),
+        (lambda: AEP(recent="half"), "auto"),
+        (lambda: AEP(importance="max"), "sum, mean, decay"),
+        (lambda: AEP(score_kind="log"), "softmax, raw"),
+        (lambda: AEP(score_bits=1), "2..16"),
+        (lambda: AERP(theta=1.5), "share of the heads"),
+        (lambda: AERP(accounting="real"), "paper or physical"),
+        (lambda: Streaming(8, recent=2), "streaming"),
+        (lambda: SnapKV(8, window=8), "smaller window"),
+        (lambda: KV_POLICIES["full"](5), "keeps every token"),
+    ],
+)
+def test_what_cannot_work_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_auto_recent_and_the_smallest_budget():
+    assert AEP(32, sink=10).limits == (32, 10, 16)
+    assert AEP(16, sink=10).limits == (16, 10, 5)
+    prompt, rows = attention(np.random.default_rng(3), 1, 4, 6)
+    states, _ = run(AEP(1, sink=0), prompt, rows)
+    assert all(len(s[0]) == 1 for s in states)
+
+
+# ------------------------------------------------------------------------------------------------------------ recomputation
+
+
+def counted(held, is_x, theta, n_heads):
+    return [
+        np.count_nonzero(held), (held > theta * n_heads).sum(), held.sum(), held[is_x == 0].sum(), (is_x & (held > 0)).sum(),
+    ]  # fmt: skip
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_tallies_equal_a_count_from_scratch(seed):
+    rng = np.random.default_rng(seed)
+    n_heads, n = int(rng.integers(1, 7)), 30
+    held, c = np.zeros(n, np.int32), int(rng.integers(0, 10))
+    held[:c] = rng.integers(0, n_heads + 1, c)
+    is_x = np.zeros(n, np.uint8)
+    is_x[:], tally = after_prompt(held, n_heads, 0.5, True)
+    for now in range(c, n):
+        enter(held, is_x, tally, now, n_heads, 0.5)
+        for _ in range(int(rng.integers(0, 5))):
+            alive = np.flatnonzero(held)
+            if alive.size:
+                leave(held, is_x, tally, int(rng.choice(alive)), n_heads, 0.5)
+        if now - c >= 3:
+            judge(held, is_x, tally, now - 3, n_heads, 0.5)
+        assert tally.tolist() == counted(held, is_x, 0.5, n_heads)
+
+
+def test_exactly_half_is_not_popular_and_the_form_is_sticky():
+    is_x, tally = after_prompt(np.array([2, 3, 1], np.int32), 4, 0.5, True)
+    assert is_x.tolist() == [0, 1, 0]
+    held = np.array([2, 3, 1], np.int32)
+    for _ in range(2):
+        leave(held, is_x, tally, 1, 4, 0.5)
+    assert is_x[1] == 1  # one head of four is left
+    leave(held, is_x, tally, 1, 4, 0.5)
+    assert (is_x[1], tally[X_TOKENS]) == (0, 0)
+
+
+def test_bytes_of_both_forms():
+    """C = 4096, 32 heads: x 8192 B, keys and values of one head 512 B."""
+    widths = Widths(2 * 4096, 2 * 2 * 128, 32)
+    x_bytes, kv_bytes = widths.bytes_of(np.array([3, 2, 60, 20, 2]))
+    assert (x_bytes, kv_bytes) == (16384, 20 * 512)
+    assert widths.can_save
+    assert pays(widths, "physical")
+
+
+def test_grouped_queries_switch_recomputation_off_with_a_warning():
+    llama = Widths(2 * 3072, 2 * 2 * 128, 8)  # LLaMA3.2-3B: 6144 B against 4096 B
+    with pytest.warns(UserWarning, match="recompute is off"):
+        assert not pays(llama, "physical")
+    assert pays(llama, "paper")
+
+
+# ---------------------------------------------------------------------------------------------------------- systolic evictor
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=100, deadline=None)
+def test_the_systolic_evictor_is_argmin_with_the_first_of_equals(seed):
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(1, 40))
+    evictor, sums = SystolicEvictor(np.zeros(rows)), np.zeros(rows)
+    for _ in range(5):
+        scores, eligible = rng.integers(0, 3, rows).astype(float), rng.random(rows) < 0.8
+        sums += scores
+        victim, cycles = evictor.run(scores, eligible)
+        assert cycles == rows + 1
+        assert victim == (int(np.argmin(np.where(eligible, sums, np.inf))) if eligible.any() else -1)
+
+
+def test_a_row_sum_tells_tokens_not_apart():
+    """The printed Eq. 3 sums a softmax row: every token scores 1, and eviction falls back to the oldest."""
+    rng = np.random.default_rng(4)
+    prompt, rows = attention(rng, 2, 12, 0)
+    by_row, _ = run(AEP(6, sink=1, recent=2), np.ones_like(prompt), rows)
+    assert by_row == [[[0, 1, 2, 3, 10, 11]] * 2]
+    by_column, _ = run(AEP(6, sink=1, recent=2), prompt, rows)
+    assert by_column != by_row
