@@ -50,8 +50,9 @@ def worded(claims: pl.DataFrame) -> pl.DataFrame:
         quantity_said = quantity_said.str.replace(pattern, said)
     told = claims.with_columns(quantity_said, place=place, holds=holds.fill_null(False)).sort("place", "claim_id")
     is_value, paper = pl.col("bound") == "", pl.col("paper")
+    has_ratio = is_value & (paper != 0) & (pl.col("replay") / paper > 0)
     told = told.with_columns(
-        [pl.when(is_value & (pl.col("replay") / paper > 0)).then(pl.col(name) / paper).alias(n) for name, n in RATIOS.items()],
+        [pl.when(has_ratio).then(pl.col(name) / paper).alias(n) for name, n in RATIOS.items()],
         order=pl.int_range(pl.len()),
         role_words=pl.col("role").replace({role: look[0] for role, look in ROLES.items()}),
     )

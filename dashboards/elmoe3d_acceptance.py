@@ -10,12 +10,12 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.elmoe3d_words import HEADER, LEGEND, MODES, known, scheme_colour, source, stacked
+from dashboards.elmoe3d_words import HEADER, LEGEND, MODES, known, law_words, scheme_colour, source, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 
 NO_ACCEPTANCE = (
-    "Nothing to draw: no live model's acceptance is recorded. Run: tokentape study elmoe3d with the embedded model captured, "
+    "Nothing to draw: no live model's acceptance is recorded. Run: tokentape study elmoe3d, "
     "then tokentape load and tokentape site."
 )
 NO_MEASURED = (
@@ -36,7 +36,8 @@ SCHEME_WORDS = {
     "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",
 }  # fmt: skip
 SCHEME_LOOKS = (theme.VERMILLION, theme.QUIET, theme.BLUE, theme.GREEN, theme.PURPLE, theme.INK)
-FIDELITIES = {"exact": "live run", "approximate": "replayed from a tape"}
+PAPER_LAW = "paper_law"
+RUNS = {"pool": "live run", "replay": "replayed from a tape"}  # of a series
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ FIGURES = (
         "tree several.",
     ),
     Curve(
-        "replayed", "Does a replayed tape tell the same as a live run?", "replay", "tau_accepted", "pool_frac",
-        "pool (% of a layer's experts)", "run", TAU,
-        "Replayed: the tape's recorded scores restricted to another pool; hidden states would drift after the first "
-        "restricted layer, which the replay ignores.",
+        "replayed", "Does a replayed tape tell the same as a live run?", "replay", "pool_overlap_frac", "pool_frac",
+        "pool (% of a layer's experts)", "run", "experts wanted and in the pool (share of top-k)",
+        "A hot pool of every size. Replayed: the recorded scores of one tape's drafts restricted to another pool, as if hidden "
+        "states did not drift after the first restricted layer. Live: the model run with that pool, weights as loaded.",
     ),
 )  # fmt: skip
 
@@ -112,7 +113,7 @@ def _named(found: pl.DataFrame, size: int) -> pl.DataFrame:
     told = found.with_columns(
         live=pl.format("{}, {}", "model", "dataset"),
         scheme_words=pl.col("scheme").replace(SCHEME_WORDS),
-        run=pl.col("fidelity").replace(FIDELITIES),
+        run=pl.col("series").replace(RUNS),
         bits=pl.format("{} to {} bits", "bits_high", "bits_low"),
         panel=pl.format("{}, {}", tree, sampled),
         how=pl.format("{}, {}", tree, sampled),
@@ -125,8 +126,11 @@ def _of(found: pl.DataFrame, curve: Curve) -> pl.DataFrame:
     """Rows of one figure; a panel per draft where the figure has several and x does not tell them apart."""
     if found.is_empty():
         return found
-    rows = found.filter((pl.col("series") == curve.series) & (pl.col("metric") == curve.metric))
-    is_single = curve.series in ("bits", "drafters")
+    is_of = pl.col("series") == curve.series
+    if curve.colour == "run":  # a replay stands beside the live run of the same pools
+        is_of = pl.col("series").is_in(list(RUNS)) & (pl.col("pool_policy") == HOTNESS)
+    rows = found.filter(is_of & pl.col("metric").is_in([curve.metric, f"tree_{curve.metric}"]))
+    is_single = curve.series in ("bits", "drafters", "replay")
     panel = pl.lit("") if is_single else pl.col("panel")
     order = pl.col("bits_low").cast(pl.Int64) if curve.x == "bits" else pl.lit(0)
     kept = ["live", "n_seeds", "n_rounds", "fidelity", "value", "low", "high", curve.colour]
@@ -184,7 +188,10 @@ def _at(curve: Curve, value: float) -> str:
 
 def _chart(curve: Curve, found: pl.DataFrame, start: str) -> alt.VConcatChart:
     base = alt.Chart(alt.NamedData(f"accepted_{curve.name}")).transform_filter("datum.live === live")
-    names = known(LOOKS if curve.colour == "pool_policy" else dict.fromkeys(SCHEME_WORDS.values(), ""), found[curve.colour])
+    names = known(
+        LOOKS if curve.colour == "pool_policy" else dict.fromkeys((*SCHEME_WORDS.values(), *RUNS.values()), ""),
+        found[curve.colour],
+    )
     spare = iter(SCHEME_LOOKS * 3)
     colours = [LOOKS[n] if n in LOOKS else next(spare) for n in names]
     colour = alt.Color(f"{curve.colour}:N", scale=alt.Scale(domain=names, range=colours), legend=LEGEND)
@@ -234,11 +241,11 @@ def measured_part(points: pl.DataFrame) -> Part:
     told = pl.concat(
         found.select(
             "model", "machine", "scheme", "batch", "law", "fidelity", "accepted_len", mode=pl.lit(words), speedup=f"phi_{mode}",
-            label=pl.format("{}, {}, batch {}", "model", "machine", "batch"),
+            label=pl.format("{}, {}, batch {}: {}", "model", "machine", "batch", law_words()),
         )
         for mode, words in MODES.items()
     )  # fmt: skip
-    rows = found.sort("model", "gib", "batch").to_dicts()
+    rows = found.filter(pl.col("law") == PAPER_LAW).sort("model", "gib", "batch").to_dicts()
     said = [
         f"{row['model']} ({row['scheme']}, {row['machine']}, batch {row['batch']}) accepts {row['accepted_len']:.2f} tokens a "
         f"round: {row['phi_sd']:.2f} × in SD, {row['phi_ar']:.2f} × in AR"

@@ -59,8 +59,12 @@ def misses_part(misses: pl.DataFrame, size: int, start: dict[str, str]) -> Part:
 
 
 def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    """With `panel`: model and data set; the first `size` of them, captured ones first."""
-    told = found.with_columns(panel=pl.format("{}, {}", "model", "dataset"), is_made=pl.col("origin") == "synthetic")
+    """With `panel`: model and data set, and the tape's end where several have both; the first `size`, captured ones first."""
+    name, end = pl.format("{}, {}", "model", "dataset"), pl.col("source").str.tail(4)
+    is_one = pl.col("source").n_unique().over("model", "dataset") == 1
+    told = found.with_columns(
+        panel=pl.when(is_one).then(name).otherwise(pl.format("{}, {}", name, end)), is_made=pl.col("origin") == "synthetic"
+    )
     order = told.select("is_made", "model", "panel").unique().sort("is_made", "model", "panel", descending=[False, True, False])
     kept = order["panel"].head(size)
     place = {name: n for n, name in enumerate(kept)}

@@ -144,13 +144,15 @@ def _key(page: Page, figure: Figure) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}  # a page with a NaN in its data draws nothing
+    return made
 
 
 @cache

@@ -192,6 +192,7 @@ def add_claims(rows: Rows) -> None:
         ("mean", "Sec 7.1", "best_mode_elastic_speedup", "x", "predict", 5.0, 4.9),
         ("cell", "Table 3", "phi_ar", "x", "predict", 2.0, 9.0),
         ("alpha", "Sec 7.1", "eagle_alpha", "", "report", 0.5, 0.5),
+        ("none", "Sec 4.3", "truncation_error_low4", "LSB", "predict", 0.0, 0.0),
         ("pool", "Sec 7.3B / Fig 17a", "hotness_vs_random_pool_acceptance_gain", "percent", "report", 25.0, None),
     ):
         rows["claims"].append({
@@ -224,9 +225,10 @@ def add_acceptance(rows: Rows) -> None:
     for (scheme, value), bits in product((("lsb_aug", 0.9), ("trunc_sym", 0.6)), (4, 2)):
         add("bits", value * bits / 4, "acceptance", scheme=scheme, bits_low=bits, n_rounds=0)
     for (drafter, value), width in product((("elastic", 3.0), ("ngram", 1.0)), (1, 4)):
-        add("drafters", value + (width > 1), drafter=drafter, width=width)
-    for fidelity, value in (("exact", 3.0), ("approximate", 3.3)):
-        add("replay", value, fidelity=fidelity)
+        metric = "tree_tau_accepted" if width > 1 else "tau_accepted"
+        add("drafters", value + (width > 1), metric, drafter=drafter, width=width)
+    for series, value in (("pool", 0.5), ("replay", 0.55)):
+        add(series, value, "pool_overlap_frac", fidelity="exact" if series == "pool" else "approximate")
 
 
 EVERYTHING = (

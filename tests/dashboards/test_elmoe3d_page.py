@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from made_up_elmoe3d import (
 from test_browser import with_script
 
 from dashboards import elmoe3d, elmoe3d_rows, elmoe3d_words, shell
+from dashboards.elmoe3d_misses import _panels
 from dashboards.elmoe3d_sweeps import needed
 from dashboards.elmoe3d_winners import pays_from
 from dashboards.shell import Figure, Page
@@ -162,9 +164,9 @@ def test_checks_count_the_bars_of_each_hit_model(said: dict[str, dict[str, str]]
 
 def test_claims_leave_table_3_and_inputs_out(said: dict[str, dict[str, str]], page: Page) -> None:
     assert said["claims"][""].startswith(
-        "Within 10 % of the paper: 1 of 1 predicted (worst: -2.0 %, best mode elastic speed-up, 4GB). 1 of 2"
+        "Within 10 % of the paper: 1 of 1 predicted (worst: -2.0 %, best mode elastic speed-up, 4GB). 1 of 3"
     )
-    assert page.data["claims"].height == 1
+    assert page.data["claims"].height == 2
 
 
 def test_a_batch_touches_more_and_computes_more_per_byte(said: dict[str, dict[str, str]]) -> None:
@@ -230,10 +232,26 @@ def test_what_a_live_model_accepts(said: dict[str, dict[str, str]]) -> None:
     assert said["drafters"][live] == (
         "chain, greedy: elastic 3.00 and ngram 1.00; tree of width 4, greedy: elastic 4.00 and ngram 2.00."
     )
-    assert said["replayed"][live] == "50 %: replayed from a tape 3.30 and live run 3.00."
+    assert said["replayed"][live] == "50 %: replayed from a tape 0.55 and live run 0.50."
     assert (
         said["measured"][""] == "embedded (Elastic-SD, 8 GiB, batch 4) accepts 1.25 tokens a round: 5.00 × in SD, 24.00 × in AR."
     )
+
+
+def test_a_number_of_0_has_no_ratio_and_a_page_with_nan_is_not_written(page: Page) -> None:
+    stated = page.data["claims"].filter(pl.col("paper") == 0.0)
+    assert stated.height == 1
+    assert stated["ratio"].to_list() == [None]
+    broken = dataclasses.replace(page, data={**page.data, "claims": pl.DataFrame({"ratio": [float("nan")]})})
+    with pytest.raises(ValueError, match="Out of range float"):
+        shell.render(broken, [])
+
+
+def test_tapes_of_one_model_and_data_set_are_told_apart() -> None:
+    found = pl.DataFrame(
+        {"model": ["m", "m", "n"], "dataset": "code", "origin": "captured", "source": ["x-1111", "x-2222", "y-3333"]}
+    )
+    assert _panels(found, 9)["panel"].to_list() == ["n, code", "m, code, 1111", "m, code, 2222"]
 
 
 def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> None:
