@@ -91,9 +91,18 @@ def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
 def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
     rounds = [
         {
-            **dict.fromkeys(("pool", "hotness", "next_pool", "entered"), []),
-            **{"request_id": 0, "round": i, "layer": layer, "n_drafted": 3, "n_verified": 3, "n_accepted": n},
-            **{"bonus_token_id": 0, "is_clipped": False},
+            "request_id": 0,
+            "round": i,
+            "layer": layer,
+            "pool": [],
+            "hotness": [],
+            "next_pool": [],
+            "entered": [],
+            "n_drafted": 3,
+            "n_verified": 3,
+            "n_accepted": n,
+            "bonus_token_id": 0,
+            "is_clipped": False,
         }
         for i, n in enumerate((0, 1, 1, 2))
         for layer in range(2)
