@@ -7,6 +7,7 @@ Four groups: tokens with a score of at least the median of their layer and head 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 
@@ -51,11 +52,18 @@ class Intervals:
 class RetentionCurve:
     """Share of bits lost between two refreshes: lognormal, F(t) = Phi(Phi^-1(failure_at_45us) + ln(t / 45 us) / sigma).
 
-    Assumed, anchored at 45 us and by `sigma` at the paper's mean rate over its four intervals.
+    Assumed: anchored at 45 us, and by `sigma` at the paper's mean rate over its four intervals (`anchored`). Raises ValueError
+    for a sigma that is not above 0 and a rate outside (0, 0.5).
     """
 
+    sigma: float
     failure_at_45us: float = FAILURE_AT_45_US
-    sigma: float = 2.681
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0.0 or not 0.0 < self.failure_at_45us < WORST:
+            raise ValueError(
+                f"sigma {self.sigma} must be above 0 and failure_at_45us {self.failure_at_45us} between 0 and {WORST}"
+            )
 
     def failure_frac(self, interval_us: float) -> float:
         """At most one half. Raises ValueError for an interval that is not above 0."""
@@ -64,31 +72,39 @@ class RetentionCurve:
         z = NormalDist().inv_cdf(self.failure_at_45us) + math.log(interval_us / FIRST_US) / self.sigma
         return min(WORST, NormalDist().cdf(z))
 
-    def mean_failure(self, intervals: Intervals) -> float:
-        return sum(self.failure_frac(t) for t in intervals.all_us) / 4.0
+    def mean_failure(self, intervals_us: Sequence[float]) -> float:
+        """Over equal groups."""
+        return sum(map(self.failure_frac, intervals_us)) / len(intervals_us)
 
     @classmethod
     def anchored(
-        cls, failure_at_45us: float = FAILURE_AT_45_US, mean_failure: float = MEAN_FAILURE, intervals: Intervals = Intervals()
+        cls,
+        failure_at_45us: float = FAILURE_AT_45_US,
+        mean_failure: float = MEAN_FAILURE,
+        intervals_us: Sequence[float] = Intervals().all_us,
     ) -> RetentionCurve:
         """The curve through both anchors. Raises ValueError where none goes through them."""
+
+        def lost(sigma: float) -> float:
+            return cls(sigma, failure_at_45us).mean_failure(intervals_us)
+
         low, high = 0.1, 50.0  # the mean failure falls as sigma grows
-        if (
-            not cls(failure_at_45us, high).mean_failure(intervals)
-            < mean_failure
-            < cls(failure_at_45us, low).mean_failure(intervals)
-        ):
+        if not lost(high) < mean_failure < lost(low):
             raise ValueError(f"no curve has a failure rate of {failure_at_45us} at 45 us and {mean_failure} over the intervals")
         for _ in range(80):
             middle = (low + high) / 2.0
-            above = cls(failure_at_45us, middle).mean_failure(intervals) > mean_failure
-            low, high = (middle, high) if above else (low, middle)
-        return cls(failure_at_45us, high)
+            low, high = (middle, high) if lost(middle) > mean_failure else (low, middle)
+        return cls(high, failure_at_45us)
 
     def interval_at(self, failure: float) -> float:
-        """The interval in us at which `failure` of the bits are lost."""
+        """The interval in us at which `failure` of the bits are lost. Raises ValueError for a share outside (0, 0.5)."""
+        if not 0.0 < failure < WORST:
+            raise ValueError(f"a share of lost bits of {failure}: give one between 0 and {WORST}")
         normal = NormalDist()
         return FIRST_US * math.exp(self.sigma * (normal.inv_cdf(failure) - normal.inv_cdf(self.failure_at_45us)))
+
+
+CURVE = RetentionCurve.anchored()  # the default
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class BitRates:
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
 
     @classmethod
-    def of(cls, intervals: Intervals, curve: RetentionCurve = RetentionCurve()) -> BitRates:
+    def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> BitRates:
         return cls(*(curve.failure_frac(t) for t in intervals.all_us))
 
     @classmethod
@@ -114,11 +130,11 @@ class BitRates:
         return cls(rate, rate, rate, rate)
 
 
-def uniform_like(intervals: Intervals, curve: RetentionCurve = RetentionCurve(), match: str = "interval") -> Intervals:
+def uniform_like(intervals: Intervals, curve: RetentionCurve = CURVE, match: str = "interval") -> Intervals:
     """The uniform intervals to compare with: match interval (equal harmonic mean, as Table 4 lists) or rate (equal mean failure
     rate, as its text says). The two differ for any curve that is not a straight line."""
     if match not in MATCHES:
         raise ValueError(f"match {match!r} is unknown; choose {', '.join(MATCHES)}")
     if match == "interval":
         return Intervals.uniform(intervals.harmonic_mean_us)
-    return Intervals.uniform(curve.interval_at(curve.mean_failure(intervals)))
+    return Intervals.uniform(curve.interval_at(curve.mean_failure(intervals.all_us)))

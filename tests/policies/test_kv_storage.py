@@ -8,7 +8,7 @@ import torch
 
 from policies.kv.flips import flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
 from policies.kv.quarot import QuaRot, hadamard
-from policies.kv.refresh import VARIANTS, BitRates, Intervals, RetentionCurve, uniform_like
+from policies.kv.refresh import CURVE, VARIANTS, BitRates, Intervals, RetentionCurve, uniform_like
 from policies.quantise import dequantise, quantise
 
 # The sets of Kelle Table 4: the stated averages are harmonic means.
@@ -28,20 +28,20 @@ def test_the_average_interval_is_the_harmonic_mean():
      (7200, 4.2e-3)],
 )  # fmt: skip
 def test_the_retention_table(interval_us, failure):
-    assert float(f"{RetentionCurve().failure_frac(interval_us):.1e}") == pytest.approx(failure, rel=1e-9)
+    assert float(f"{CURVE.failure_frac(interval_us):.1e}") == pytest.approx(failure, rel=1e-9)
 
 
 def test_sigma_follows_from_the_two_anchors():
     assert RetentionCurve.anchored().sigma == pytest.approx(2.681, abs=2e-3)
     sigmas = [RetentionCurve.anchored(failure).sigma for failure in VARIANTS]
     assert sigmas == pytest.approx([1.952, 2.379, 2.681, 3.144], abs=2e-3)
-    assert RetentionCurve().mean_failure(Intervals()) == pytest.approx(2.0e-3, rel=0.01)
+    assert CURVE.mean_failure(Intervals().all_us) == pytest.approx(2.0e-3)
     with pytest.raises(ValueError, match="no curve"):
         RetentionCurve.anchored(1e-3, 1e-4)
 
 
 def test_the_curve_is_monotone_clipped_and_inverted():
-    curve = RetentionCurve()
+    curve = CURVE
     failures = [curve.failure_frac(10.0**e) for e in range(-1, 12)]
     assert failures == sorted(failures)
     assert failures[-1] == 0.5
@@ -49,6 +49,10 @@ def test_the_curve_is_monotone_clipped_and_inverted():
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="above 0"):
             curve.failure_frac(wrong)
+    with pytest.raises(ValueError, match="sigma"):
+        RetentionCurve(-1.0)
+    with pytest.raises(ValueError, match="between 0"):
+        curve.interval_at(0.6)
     with pytest.raises(ValueError, match="lst_msb_us"):
         Intervals(lst_msb_us=0)
     with pytest.raises(ValueError, match="hst_lsb"):
@@ -56,11 +60,11 @@ def test_the_curve_is_monotone_clipped_and_inverted():
 
 
 def test_equal_interval_and_equal_rate_differ():
-    curve = RetentionCurve()
+    curve = CURVE
     by_interval, by_rate = (uniform_like(Intervals(), curve, match) for match in ("interval", "rate"))
     assert by_interval.hst_msb_us == pytest.approx(1053.66, abs=5e-3)
-    assert curve.mean_failure(by_interval) == pytest.approx(4.0e-4, rel=0.02)
-    assert curve.mean_failure(by_rate) == pytest.approx(curve.mean_failure(Intervals()))
+    assert curve.mean_failure(by_interval.all_us) == pytest.approx(4.0e-4, rel=0.02)
+    assert curve.mean_failure(by_rate.all_us) == pytest.approx(curve.mean_failure(Intervals().all_us))
     assert by_rate.hst_msb_us > 3 * by_interval.hst_msb_us
     with pytest.raises(ValueError, match="interval, rate"):
         uniform_like(Intervals(), curve, "power")

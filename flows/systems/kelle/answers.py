@@ -64,15 +64,15 @@ def _derived(made: Setup) -> Iterator[Row]:
     yield _answer("kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16", 8192 * per_token / GIB, "GiB, as the paper's GB")
     tokens = (chip.dram_bytes - total_params(geometry)) / per_token
     yield _answer("kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV")
-    intervals = made.study.refresh.intervals_s
-    equal = 1e6 * harmonic_mean_s(intervals)
+    refresh = made.study.refresh
+    equal = 1e6 * harmonic_mean_s(refresh.intervals_s)
     yield _answer("kelle/7.1/average_interval/four-default-intervals", equal, "harmonic mean of four equal groups")
     curve = next(iter(made.curves.values()))
-    lost = curve.mean_failure_frac(intervals)
+    lost = curve.mean_failure(list(refresh.intervals_us.values()))
     yield _answer(MEAN_FAILURE, lost, "an input: the retention curve is made to lose this")
     same = "kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"
     yield _answer(
-        same, 1e6 * curve.interval_s(lost), "uniform interval that loses as many cells; the paper's is that of equal accuracy"
+        same, curve.interval_at(lost), "uniform interval that loses as many cells; the paper's is that of equal accuracy"
     )
     peak = made.machines[SYSTEMS[KELLE][0]].compute.bound_ops_per_s("int8")
     if peak:

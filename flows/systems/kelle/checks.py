@@ -121,19 +121,17 @@ def _capacity(made: Setup) -> Iterator[Row]:
 
 
 def _retention(made: Setup) -> Iterator[Row]:
-    intervals = made.study.refresh.intervals_s
+    refresh = made.study.refresh
     curve = next(iter(made.curves.values()))
-    lost = curve.mean_failure_frac(intervals)
+    lost = curve.mean_failure(list(refresh.intervals_us.values()))
     stated = made.stated["kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"]["value"]
-    equal_s = harmonic_mean_s(intervals)
+    equal_s = harmonic_mean_s(refresh.intervals_s)
     yield _check(
-        "width of the retention curve", curve.sigma, "1", f"through {curve.anchor_frac:g} at 45 us, mean failures as stated"
+        "width of the retention curve", curve.sigma, "1", f"through {curve.failure_at_45us:g} at 45 us, mean failures as stated"
     )
     yield _check("failures of 2DRP", lost, "1", "mean of four equal groups; published: uniform refresh of equal power",
-                 curve.failure_frac(equal_s))  # fmt: skip
-    yield _check(
-        "uniform interval of equal failures", 1e6 * curve.interval_s(lost), "us", "published: with equal accuracy", stated
-    )
+                 curve.failure_frac(1e6 * equal_s))  # fmt: skip
+    yield _check("uniform interval of equal failures", curve.interval_at(lost), "us", "published: with equal accuracy", stated)
     yield _check("uniform interval of equal power", 1e6 * equal_s, "us", "published: with equal accuracy", stated)
 
 

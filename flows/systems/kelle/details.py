@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flows.systems.kelle.setup import Setup
-from hw.refresh import Retention
+from policies.kv.refresh import RetentionCurve
 from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM
 from replay.kelle.lifetimes import lifetimes
 from replay.kelle.recompute import roofline
@@ -93,12 +93,11 @@ def retention(made: Setup) -> Iterator[Row]:
         yield from (_failure(curve, group, interval) for group, interval in refresh.intervals_us.items())
 
 
-def _failure(curve: Retention, group: str, interval_us: float) -> Row:
-    interval_s = 1e-6 * interval_us
+def _failure(curve: RetentionCurve, group: str, interval_us: float) -> Row:
     return {
         "sigma": curve.sigma,
-        "anchor_frac": curve.anchor_frac,
-        "interval_s": interval_s,
-        "failure_frac": curve.failure_frac(interval_s),
+        "anchor_frac": curve.failure_at_45us,
+        "interval_s": 1e-6 * interval_us,
+        "failure_frac": curve.failure_frac(interval_us),
         "refresh_group": group,
     }

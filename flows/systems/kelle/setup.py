@@ -9,8 +9,8 @@ from flows.grid import load_hardware
 from flows.systems.kelle.settings import Settings, Variant
 from hw import kelle_knobs
 from hw.kelle_knobs import Knobs
-from hw.refresh import Retention, fitted
 from hw.spec import HardwareSpec
+from policies.kv.refresh import RetentionCurve
 from replay.kelle.fit import derived
 from replay.kelle.ratios import Steps
 from replay.kelle.systems import SYSTEMS, System, systems
@@ -33,7 +33,7 @@ class Setup:
     systems: dict[str, System]
     geometries: dict[str, Geometry]
     knobs: dict[str, Knobs]
-    curves: dict[float, Retention]
+    curves: dict[float, RetentionCurve]
     stated: dict[str, dict[str, Any]]
 
     def steps(self, knobs: str = CALIBRATED, mode: str = "paper", variant: Variant | None = None) -> Steps:
@@ -47,13 +47,13 @@ def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
     """Everything but the points. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
     stated = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
     machines = {name: load_hardware(name) for name in sorted({machine for machine, *_ in SYSTEMS.values()})}
-    mean_frac, intervals = stated[MEAN_FAILURE]["value"], study.refresh.intervals_s
+    mean_frac, intervals_us = stated[MEAN_FAILURE]["value"], list(study.refresh.intervals_us.values())
     return Setup(
         study=study,
         machines=machines,
         systems=systems(machines.__getitem__),
         geometries={name: models.load(name).geometry for name in study.models},
         knobs={ZERO: derived(stated.values()), CALIBRATED: calibrated or kelle_knobs.load().knobs},
-        curves={anchor: fitted(mean_frac, intervals, anchor) for anchor in study.refresh.anchors},
+        curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in study.refresh.anchors},
         stated=stated,
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 from flows.systems.kelle.settings import Group, Variant
 from flows.systems.kelle.setup import Setup
-from hw.refresh import Retention, harmonic_mean_s
+from hw.refresh import harmonic_mean_s
+from policies.kv.refresh import RetentionCurve
 from replay.kelle.evictor import with_evictor, with_software_eviction
 from replay.kelle.prefill import request
 from replay.kelle.ratios import Steps
@@ -45,18 +46,20 @@ def curves(made: Setup) -> Group:
     held = made.study.refresh.held_frac
     variants = []
     for anchor, curve in made.curves.items():
-        interval_s = harmonic_mean_s(made.study.refresh.intervals_s) * scale_to(curve, made.study.refresh.intervals_s, held)
+        interval_s = harmonic_mean_s(made.study.refresh.intervals_s) * scale_to(
+            curve, list(made.study.refresh.intervals_us.values()), held
+        )
         setting = f"failures held to {held:g}, {anchor:g} at 45 us"
         variants.append(Variant(setting=setting, value=anchor, kelle={"refresh_interval_s": interval_s}))
     return Group(series="sensitivity", systems=(BASELINE, KELLE), variants=tuple(variants))
 
 
-def scale_to(curve: Retention, intervals_s: list[float], failure_frac: float) -> float:
+def scale_to(curve: RetentionCurve, intervals_us: list[float], failure_frac: float) -> float:
     """The factor on all intervals at which equal groups fail at this rate on average."""
     low, high = 1e-6, 1e6
     for _ in range(100):
         middle = (low * high) ** 0.5
-        lost = curve.mean_failure_frac([middle * interval for interval in intervals_s])
+        lost = curve.mean_failure([middle * interval for interval in intervals_us])
         low, high = (middle, high) if lost < failure_frac else (low, middle)
     return low
 
