@@ -63,7 +63,7 @@ from stated where s.scheme <> '' and s.bits = right(s.pair, 1) group by all havi
 _ORDERINGS = """
 select model_id as model, dataset, assertion, split_part(margin, ' ', 1) as sign, split_part(margin, ' ', 2)::double as margin,
     mean, low, high, n_seeds as seeds, holds
-from orderings order by holds, model, dataset, assertion
+from orderings where study = 'slicemoe' order by holds, model, dataset, assertion
 """
 
 
