@@ -11,15 +11,21 @@ import polars.selectors as cs
 from dashboards import (
     kelle_checks,
     kelle_explorer,
+    kelle_flips,
     kelle_gains,
+    kelle_kept,
+    kelle_live_rows,
     kelle_memory,
+    kelle_quality,
     kelle_recompute,
     kelle_refresh,
     kelle_rows,
     kelle_tables,
+    orderings,
 )
+from dashboards.kelle_live_words import SEEDS, first_of, named
 from dashboards.kelle_words import DIGITS, READING, READINGS
-from dashboards.shell import Page, with_parts
+from dashboards.shell import Page, Part, with_parts
 
 FILE, TITLE = "kelle.html", "Kelle"
 LEAD = (
@@ -33,12 +39,34 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many tapes and live models it carries."""
     headline = kelle_rows.headline(connection)
     held = set(headline["reading"])
-    choices = tuple({"reading": name} for name in READINGS if name in held)
-    own = Page(FILE, TITLE, LEAD, "page.html", controls=(READING,) if choices else (), choices=choices)
+    quality = first_of(kelle_live_rows.quality(connection), "model", size)
+    live = kelle_quality.live_models(quality)
+    own = Page(
+        FILE,
+        TITLE,
+        LEAD,
+        "page.html",
+        controls=(*((READING,) if held else ()), *((kelle_quality.LIVE,) if live else ())),
+        choices=(*({"reading": name} for name in READINGS if name in held), *live),
+    )
     start = own.opening
+    pareto = named(kelle_live_rows.pareto(connection))
+    ordered = orderings.rows(connection, "kelle")
     whole = with_parts(
         own,
         kelle_gains.part(headline, kelle_rows.published(connection), kelle_rows.chip(connection), start),
+        kelle_quality.part(quality, kelle_live_rows.table_3(connection), pareto, start),
+        kelle_flips.part(quality, kelle_live_rows.table_4(connection), start),
+        Part(
+            (orderings.figure(ordered, kelle_quality.NO_ORDERINGS, SEEDS),),
+            data={} if ordered.is_empty() else {"orderings": ordered},
+        ),
+        kelle_kept.part(
+            kelle_live_rows.kept(connection),
+            kelle_live_rows.timeline(connection),
+            kelle_live_rows.divergence(connection),
+            size,
+        ),
         kelle_explorer.part(kelle_rows.explorer(connection), start),
         kelle_tables.part(kelle_rows.tables(connection), kelle_rows.sweeps(connection), start),
         kelle_memory.part(kelle_rows.sram(connection), kelle_rows.memory(connection), kelle_rows.settings(connection), start),

@@ -1,4 +1,4 @@
-"""What pages of many panels share: their order, captions, parameters, and the paper's hollow marks."""
+"""What pages of many panels share: their order, captions, parameters, columns of words, and the paper's hollow marks."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ def stacked(
 ) -> alt.VConcatChart:
     """Panels below one another under one caption. Parameters stand at the top: Altair 6.3 cannot gather them from facets."""
     return alt.vconcat(*rows, spacing=spacing, title=title, params=list(parameters))
+
+
+def columns(base: alt.Chart, y: alt.Y, columns: Mapping[str, tuple[str, int]], end: int) -> list[alt.Chart]:
+    """Words beside a plot that ends at `end`: column -> its head and how far behind the end it stands."""
+    made = []
+    for name, (title, at) in columns.items():
+        mark = {"align": "left", "fontSize": 12.5, "color": theme.INK}
+        made.append(base.mark_text(**mark).encode(y, x=alt.value(end + at), text=f"{name}:N"))
+        head = base.transform_aggregate(n="count()").transform_calculate(title=theme.quote(title))
+        made.append(head.mark_text(fontWeight=600, **mark).encode(x=alt.value(end + at), y=alt.value(-12), text="title:N"))
+    return made
