@@ -103,11 +103,12 @@ def _errors_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChar
         x = alt.X(
             "at:Q", title="bit error rate (log scale)", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e", tickCount=5)
         )
+        is_large = float(of["high"].max()) > 10  # type: ignore[arg-type]
         y = alt.Y(
             "value:Q",
             title="perplexity (over that without flips, ×, log)",
             scale=alt.Scale(type="log", nice=False, padding=8),
-            axis=alt.Axis(format=",~g", values=[10.0**n for n in range(7)]) if large else alt.Axis(format="~g", tickCount=6),
+            axis=alt.Axis(format=",~g", values=[10.0**n for n in range(7)]) if is_large else alt.Axis(format="~g", tickCount=6),
         )
         tips = [
             alt.Tooltip("group:N", title="bits"),

@@ -81,7 +81,7 @@ def _kept_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     x = budget_axis(found["budget"].unique().sort().to_list())
     y = alt.Y("kept:Q", title="attention mass kept (%)", scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%"))
     tips = [alt.Tooltip("who:N", title="policy"), alt.Tooltip("budget:Q"), alt.Tooltip("kept:Q", format=".2%")]
-    popular = alt.Y("popular:Q", title="popular tokens (% of those that any head retains)", axis=alt.Axis(format=".0%"))
+    popular = alt.Y("popular:Q", title="popular (% of retained tokens)", axis=alt.Axis(format=".0%"))
     panels = [
         alt.layer(base.mark_line().encode(x, of, hue, dash), base.mark_point().encode(x, of, hue, shape, tooltip=tips))
         for of in (y, popular)
@@ -130,7 +130,7 @@ def _along_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart
     hue, _, dash = looks(found["who"])
     x = alt.X("position:Q", title="position of the query (tokens)", scale=alt.Scale(zero=False, nice=False))
     panels = []
-    for field, title in (("kept", "attention mass kept (%)"), ("popular", "popular tokens (% of those that any head retains)")):
+    for field, title in (("kept", "attention mass kept (%)"), ("popular", "popular (% of retained tokens)")):
         y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%"))
         tips = [alt.Tooltip("who:N"), alt.Tooltip("position:Q"), alt.Tooltip(f"{field}:Q", format=".2%")]
         panels.append(base.mark_line().encode(x, y, hue, dash, tooltip=tips).properties(width=480, height=250))
