@@ -75,7 +75,7 @@ def looks(names: Iterable[str], legend: alt.Legend | None = LEGEND) -> tuple[alt
     return (
         alt.Color("who:N", scale=alt.Scale(domain=there, range=colours), legend=legend),
         alt.Shape("who:N", scale=alt.Scale(domain=there, range=shapes), legend=legend),
-        alt.StrokeDash("who:N", scale=alt.Scale(domain=there, range=dashes), legend=None),
+        alt.StrokeDash("who:N", scale=alt.Scale(domain=there, range=dashes), legend=legend),
     )
 
 

@@ -612,12 +612,12 @@ TABLES: dict[str, Table] = {
     "kelle_pareto": Table(
         (
             *("model_id", "dataset", "policy", "parameters", "setting", "setting_value", "budget_tokens", "storage", "n_seeds"),
-            *("perplexity", "low", "high", "kv_bytes", "system", "knobs", "n_context_tokens", "n_decode_tokens", "batch"),
+            *("perplexity", "low", "high", "kv_bytes", "hardware", "knobs", "n_context_tokens", "n_decode_tokens", "batch"),
             *("interval_s", "recomputed_frac", "decode_energy_j_per_token", "step_s", "dram_j", "weight_sram_j", "kv_j"),
             *("refresh_j", "array_j", "leakage_j", "is_front"),
         ),
-        ("model_id", "dataset", "policy", "parameters", "system"),
-        "perplexity inside a live model beside the energy of a decode step of that model on one of Kelle's systems",
+        ("model_id", "dataset", "policy", "parameters", "hardware"),
+        "perplexity inside a live model beside the energy of a decode step of that model on a machine of Kelle's",
         nullable=("setting_value", "budget_tokens", "interval_s"),
     ),
     "answers": Table(

@@ -66,7 +66,7 @@ def test_later_values_saturate_at_the_prompts_range():
     for per_channel, expected in ((True, [1.25, -1.0]), (False, [2.5, -1.0])):
         leaking = Leaking(per_channel=per_channel)
         leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
-        (high, _) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
+        (high,) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
         assert high.flatten().tolist() == pytest.approx(expected, rel=1e-3)
 
 
