@@ -143,16 +143,18 @@ def _refresh_figure(found: pl.DataFrame, table_4: pl.DataFrame, start: dict[str,
 
 
 def refresh_answer(found: pl.DataFrame) -> str:
-    """2DRP beside uniform refresh at each interval; rows of one model."""
-    said, won = [], 0
-    for (at,), of in found.sort("at").group_by(["at"], maintain_order=True):
-        value = dict(of.select("variant", "value").rows())
-        if set(WAYS) <= value.keys():
-            won += value["2DRP"] <= value["uniform"]
-            said.append(f"{_cost(value['2DRP'])} against {_cost(value['uniform'])} every {at:,.0f} us")
-    if not said:
-        return "Both ways were not measured at one interval."
-    return f"2DRP loses no more than uniform refresh at {won} of {len(said)} mean intervals: {joined(said)}."
+    """2DRP beside uniform refresh at each interval, for each way to store a word; rows of one model."""
+    said = []
+    for (storage,), held in found.sort("storage", descending=True).group_by(["storage"], maintain_order=True):
+        pairs, won = [], 0
+        for (at,), of in held.sort("at").group_by(["at"], maintain_order=True):
+            value = dict(of.select("variant", "value").rows())
+            if set(WAYS) <= value.keys():
+                won += value["2DRP"] <= value["uniform"]
+                pairs.append(f"{_cost(value['2DRP'])} against {_cost(value['uniform'])} every {at:,.0f} us")
+        if pairs:
+            said.append(f"with {storage} words at {won} of {len(pairs)} mean intervals ({joined(pairs)})")
+    return f"2DRP loses no more than uniform refresh {joined(said)}." if said else "Both ways were not measured at one interval."
 
 
 def _table_4_answer(table_4: pl.DataFrame) -> str:
@@ -164,11 +166,9 @@ def _table_4_answer(table_4: pl.DataFrame) -> str:
 
 
 def _refresh_chart(found: pl.DataFrame, table_4: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("refresh")).transform_filter("datum.model === live")
     ways = [way for way in WAYS if way in set(found["variant"])]
     hue = colour(WAYS, "variant", ways, LEGEND)
     x = alt.X("at:O", title="mean refresh interval (us)", axis=alt.Axis(labelAngle=0, format=",.0f"))
-    y = alt.Y("value:Q", title="perplexity (over that without losses, ×)", scale=alt.Scale(zero=False))
     beside = alt.XOffset("variant:N", scale=alt.Scale(domain=ways))
     tips = [
         alt.Tooltip("variant:N", title="refresh"),
@@ -177,17 +177,24 @@ def _refresh_chart(found: pl.DataFrame, table_4: pl.DataFrame, start: dict[str, 
         alt.Tooltip("high:Q", format=".4f"),
         alt.Tooltip("seeds:Q"),
     ]
-    band = base.mark_rule(strokeWidth=6, opacity=0.35).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), beside, hue)
-    marks = base.mark_point(size=80).encode(x, y, beside, hue, tooltip=tips)
-    panels = [alt.layer(band, marks).properties(width=400, height=250), *_table_4_charts(table_4, hue)]
-    return stacked(
-        [alt.hconcat(*panels, spacing=30)], source("left: measured inside the model", reading=None), params(start, "live")
-    )
+    panels = []
+    for storage in found["storage"].unique().sort(descending=True):
+        base = alt.Chart(alt.NamedData("refresh"))
+        base = base.transform_filter(f"datum.model === live && datum.storage === {theme.quote(storage)}")
+        is_large = float(found.filter(pl.col("storage") == storage)["high"].max()) > 10  # type: ignore[arg-type]
+        scale = alt.Scale(type="log", nice=False, padding=10) if is_large else alt.Scale(zero=False)
+        title = f"perplexity (over that without losses, ×{', log' if is_large else ''})"
+        y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5, format=",~g"))
+        band = base.mark_rule(strokeWidth=6, opacity=0.35).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), beside, hue)
+        marks = base.mark_point(size=80).encode(x, y, beside, hue, tooltip=tips)
+        panels.append(alt.layer(band, marks).properties(width=235, height=250, title=f"{storage}, live"))
+    drawn = alt.hconcat(*panels, *_table_4_charts(table_4, hue), spacing=22)
+    return stacked([drawn], source("measured inside the model, and the paper's", reading=None), params(start, "live"))
 
 
 def _table_4_charts(table_4: pl.DataFrame, hue: alt.Color) -> list[alt.Chart]:
     """A panel per task of the paper."""
-    x = alt.X("at:O", title="mean interval (us)", axis=alt.Axis(labelAngle=0, format=",.0f"))
+    x = alt.X("at:O", title="interval (us)", axis=alt.Axis(labelAngle=0, format=",.0f"))
     y = alt.Y("accuracy:Q", title="accuracy (%; the paper's)", scale=alt.Scale(zero=False))
     tips = [alt.Tooltip("task:N"), alt.Tooltip("variant:N"), alt.Tooltip("accuracy:Q", format=".2f")]
     return [
@@ -195,6 +202,6 @@ def _table_4_charts(table_4: pl.DataFrame, hue: alt.Color) -> list[alt.Chart]:
         .transform_filter(f"datum.task === {theme.quote(task)}")
         .mark_line(point={"filled": False, "fill": "white", "size": 70})
         .encode(x, y, hue, tooltip=tips)
-        .properties(width=170, height=250, title=f"{task}, Llama-2-7B")
+        .properties(width=125, height=250, title=f"{task}, the paper")
         for task in table_4["task"].unique().sort()
     ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from dashboards import theme
 from dashboards.answers import percent
-from dashboards.kelle_live_words import SEEDS, budget_axis, first_of, looks, named
-from dashboards.kelle_words import STUDY, source
+from dashboards.kelle_live_words import SEEDS, first_of, looks, named
+from dashboards.kelle_words import STUDY, colour, source
 from dashboards.panels import params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
@@ -16,6 +17,7 @@ REPLAY = (
     "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape kv TRACE "
     "--policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
 )
+FORMS = {"as keys and values": theme.QUIET, "as layer inputs": theme.GREEN}
 NO_KEPT = f"Nothing to draw: no recorded attention went through a policy. {REPLAY}"
 NO_DRIFT = f"Nothing to draw: no replayed policy was held against its live run. {STUDY}"
 
@@ -47,50 +49,71 @@ def _choices(kept: pl.DataFrame) -> list[dict[str, str]]:
 
 
 def _kept_figure(kept: pl.DataFrame, start: dict[str, str]) -> Figure:
-    question = "How much of the attention does each policy keep?"
+    question = "How much of the attention does each policy keep, and in how many bytes?"
     found = kept.drop_nulls("budget") if not kept.is_empty() else kept
     if found.is_empty():
         return Figure("kept", question, None, {}, (), "", NO_KEPT)
-    said = {str(tape): kept_answer(of) for (tape,), of in found.group_by(["tape"], maintain_order=True)}
+    said = {f"{tape}|{budget}": kept_answer(of) for (tape, budget), of in found.group_by(["tape", "budget"], maintain_order=True)}
     reading = (
         "Open loop: recorded attention rows go through each policy, and what lies on tokens that it still has is added up over "
         "all heads and layers. The oracle keeps what the rest of the tape attends to most, which no policy can know. Kept mass "
-        "is no measure of quality: what it misses may be what matters."
+        "is no measure of quality: what it misses may be what matters. Right: bytes of a request's cache, mean over decoded "
+        "tokens, over those of the whole cache; popular tokens of AERP are stored as layer inputs. Policies marked * start from "
+        "what a tape keeps of the prompt, one sum over its queries, which is not all that they look at."
     )
-    return Figure("kept", question, _kept_chart(found, start), said, ("tape",), reading, NO_KEPT)
+    return Figure("kept", question, _kept_chart(found, start), said, ("tape", "keeping"), reading, NO_KEPT)
 
 
 def kept_answer(found: pl.DataFrame) -> str:
-    """Best policy, the bound and AERP at each budget; rows of one tape."""
-    said = []
-    for (budget,), of in found.sort("budget").group_by(["budget"], maintain_order=True):
-        best = of.filter(~pl.col("is_bound")).sort("kept", "who", descending=[True, False]).head(1).to_dicts()
-        for row in best:
-            aerp = of.filter(pl.col("who") == "AERP").to_dicts()
-            beside = [f"AERP {percent(other['kept'])}" for other in aerp if row["who"] != "AERP"]
-            beside += [f"the bound {percent(other['kept'])}" for other in of.filter("is_bound").head(1).to_dicts()]
-            more = f" ({joined(beside)})" if beside else ""
-            said.append(f"with {budget} tokens per head {row['who']} keeps {percent(row['kept'])}{more}")
-    text = "; ".join(said)
-    return f"{text[:1].upper()}{text[1:]}."
+    """Best policy, AERP, the worst and the bound, and what AERP stores; rows of one tape and budget."""
+    ranked = found.filter(~pl.col("is_bound")).sort("kept", "who", descending=[True, False])
+    if ranked.is_empty():
+        return "Only bounds went over this tape."
+    best, worst = ranked.row(0, named=True), ranked.row(-1, named=True)
+    aerp = ranked.filter(pl.col("who") == "AERP").to_dicts()
+    beside = {row["who"]: percent(row["kept"]) for row in (*aerp, worst) if row["who"] != best["who"]}
+    said = [f"{who} {kept}" for who, kept in beside.items()]
+    said += [f"the bound {percent(row['kept'])}" for row in found.filter("is_bound").head(1).to_dicts()]
+    stored = [
+        f" AERP stores {percent((row['x_bytes'] + row['kv_bytes']) / row['full_bytes'], 0)} of the whole cache's bytes, "
+        f"{percent(row['x_bytes'] / (row['x_bytes'] + row['kv_bytes']), 0)} of that as layer inputs."
+        for row in aerp
+    ]
+    more = f" ({joined(said)})" if said else ""
+    return f"With {best['budget']} tokens per head {best['who']} keeps most, {percent(best['kept'])}{more}.{''.join(stored)}"
 
 
 def _kept_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("kept")).transform_filter("datum.tape === tape && isValid(datum.budget)")
-    hue, shape, dash = looks(found["who"])
-    x = budget_axis(found["budget"].unique().sort().to_list())
-    y = alt.Y("kept:Q", title="attention mass kept (%)", scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%"))
-    tips = [alt.Tooltip("who:N", title="policy"), alt.Tooltip("budget:Q"), alt.Tooltip("kept:Q", format=".2%")]
-    popular = alt.Y("popular:Q", title="popular (% of retained tokens)", axis=alt.Axis(format=".0%"))
-    panels = [
-        alt.layer(base.mark_line().encode(x, of, hue, dash), base.mark_point().encode(x, of, hue, shape, tooltip=tips))
-        for of in (y, popular)
+    here = "datum.tape === tape && datum.budget === toNumber(keeping)"
+    base = alt.Chart(alt.NamedData("kept")).transform_filter(here)
+    base = base.transform_calculate(said="datum.who + (datum.is_exact ? '' : ' *')")
+    hue, _, _ = looks(found["who"], None)
+    order = alt.EncodingSortField("kept", op="max", order="descending")
+    tips = [
+        alt.Tooltip("who:N", title="policy"),
+        alt.Tooltip("kept:Q", format=".2%"),
+        alt.Tooltip("popular:Q", format=".1%"),
+        alt.Tooltip("is_exact:N", title="exact"),
     ]
-    return stacked(
-        [alt.hconcat(*(panel.properties(width=480, height=270) for panel in panels), spacing=45)],
-        source("open loop", reading=None),
-        params(start, "tape"),
+    axis = alt.Axis(ticks=False, domain=False, labelLimit=180, labelFontSize=13)
+    y = alt.Y("said:N", title=None, sort=order, axis=axis)
+    x = alt.X("kept:Q", title="attention mass kept (%)", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
+    bars = base.mark_bar().encode(x, y, hue, tooltip=tips)
+    words = base.mark_text(align="left", dx=4, fontSize=12).encode(x, y, text=alt.Text("kept:Q", format=".1%"))
+    left = alt.layer(bars, words).properties(width=430, height=alt.Step(20))
+    folded = base.transform_fold(["kv_bytes", "x_bytes"], as_=["form", "bytes"]).transform_calculate(
+        share="datum.bytes / datum.full_bytes", as_form="datum.form === 'x_bytes' ? 'as layer inputs' : 'as keys and values'"
     )
+    forms = colour(FORMS, "as_form", list(FORMS))
+    bare = alt.Y("said:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False, labels=False))
+    stack = folded.mark_bar().encode(
+        alt.X("share:Q", title="bytes (% of the whole cache's)", axis=alt.Axis(format=".0%")),
+        bare,
+        forms,
+        tooltip=[alt.Tooltip("who:N"), alt.Tooltip("as_form:N", title="form"), alt.Tooltip("share:Q", format=".1%")],
+    )
+    drawn = alt.hconcat(left, stack.properties(width=380, height=alt.Step(20)), spacing=50).resolve_scale(color="independent")
+    return stacked([drawn], source("open loop", reading=None), params(start, "tape", "keeping"))
 
 
 def _along_figure(along: pl.DataFrame, start: dict[str, str]) -> Figure:

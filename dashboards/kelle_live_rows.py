@@ -15,7 +15,7 @@ select series, model_id as model, dataset, policy, setting as variant, setting_v
 from kelle_quality where metric in ('perplexity_ratio', 'accuracy') order by all
 """
 _PARETO = """
-select model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage, system,
+select model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage, hardware,
     perplexity, low, high, decode_energy_j_per_token * 1e3 as mj, kv_bytes / 1e3 as kb, is_front
 from kelle_pareto order by all
 """
@@ -65,7 +65,7 @@ def quality(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def pareto(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Perplexity of live models beside their energy, in mJ per decoded token, on a system."""
+    """Perplexity of live models beside their energy, in mJ per decoded token, on a machine."""
     return connection.sql(_PARETO).pl()
 
 

@@ -24,10 +24,12 @@ NAMES = {
     "oracle": "oracle (bound)",
 }
 WHOLE, FOUR_BITS = "whole cache", "whole cache, 4-bit"
+ALONE = {"recent only": "recent only", "2DRP alone": "whole cache, 2DRP"}  # variants that say more than their policy
 # Name -> colour, shape, dash.
 LOOKS: dict[str, tuple[str, str, list[int]]] = {
     WHOLE: (theme.INK, "circle", [1, 0]),
     FOUR_BITS: (theme.QUIET, "square", [2, 3]),
+    "whole cache, 2DRP": (theme.VERMILLION, "square", [2, 3]),
     "StreamingLLM": (theme.GREEN, "triangle-up", [1, 0]),
     "recent only": ("#117733", "triangle-down", [4, 3]),
     "H2O": (theme.ORANGE, "diamond", [1, 0]),
@@ -52,11 +54,9 @@ def named(found: pl.DataFrame) -> pl.DataFrame:
     if found.is_empty():
         return found
     words = pl.col("policy").replace(NAMES)
-    alone = pl.col("variant") == "recent only"
-    who = (
-        pl.when(alone).then("variant").when(pl.col("variant") == "").then(words).otherwise(pl.format("{}, {}", words, "variant"))
-    )
-    return found.with_columns(who=who)
+    both = pl.when(pl.col("variant") == "").then(words).otherwise(pl.format("{}, {}", words, "variant"))
+    alone = pl.col("variant").replace_strict(ALONE, default=None, return_dtype=pl.String)
+    return found.with_columns(who=pl.coalesce(alone, both))
 
 
 def first_of(found: pl.DataFrame, column: str, size: int) -> pl.DataFrame:

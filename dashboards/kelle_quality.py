@@ -17,7 +17,7 @@ from dashboards.kelle_live_words import (
     looks,
     named,
 )
-from dashboards.kelle_words import KELLE, LEGEND, STUDY, SYSTEMS, colour, source
+from dashboards.kelle_words import LEGEND, STUDY, colour, source
 from dashboards.panels import known, params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
@@ -25,6 +25,7 @@ from dashboards.units import joined
 NO_QUALITY = f"Nothing to draw: no policy has run inside a live model. {STUDY}"
 NO_ORDERINGS = f"Nothing to draw: no ordering of KV policies is checked in a model. {STUDY}"
 NO_PARETO = f"Nothing to draw: no energy stands beside a live model's perplexity. {STUDY}"
+MACHINES = {"kelle-sram": "SRAM", "kelle-edram": "eDRAM"}
 TASKS = {"A-c": theme.BLUE, "A-e": theme.ORANGE, "PQ": theme.PURPLE}
 ALIKE = 1e-9
 
@@ -226,23 +227,23 @@ def pareto_answer(found: pl.DataFrame) -> str:
         return "No row is on a front."
     ends = [front.row(0, named=True), front.row(-1, named=True)]
     said = [f"{_row_words(row)} has perplexity {row['perplexity']:.2f} for {row['mj']:.3g} mJ per token" for row in ends]
-    on = front.group_by("system").len().sort("len", "system", descending=[True, False])
-    counts = joined([f"{n} on {name}" for name, n in on.rows()])
+    on = front.group_by("hardware").len().sort("len", "hardware", descending=[True, False])
+    counts = joined([f"{n} on {MACHINES.get(name, name)}" for name, n in on.rows()])
     return f"On the front ({counts} of {found.height} rows): {'; '.join(dict.fromkeys(said))}."
 
 
 def _row_words(row: dict[str, object]) -> str:
     kept = f" of {row['budget']}" if row["budget"] is not None else ""
     every = f", {row['at']:,.0f} us" if row["at"] is not None else ""
-    return f"{row['who']}{kept}{every} on {row['system']}"
+    return f"{row['who']}{kept}{every} on {MACHINES.get(str(row['hardware']), row['hardware'])}"
 
 
 def _pareto_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     base = alt.Chart(alt.NamedData("pareto")).transform_filter("datum.model === live")
+    base = base.transform_calculate(machine=f"({theme.literal(MACHINES)})[datum.hardware]")
     hue, _, _ = looks(found["who"])
-    systems = known(SYSTEMS, found["system"])
-    shapes = ["square" if name != KELLE else "circle" for name in systems]
-    shape = alt.Shape("system:N", scale=alt.Scale(domain=systems, range=shapes), legend=LEGEND)
+    words = list(MACHINES.values())
+    shape = alt.Shape("machine:N", scale=alt.Scale(domain=words, range=["square", "circle"]), legend=LEGEND)
     x = alt.X("mj:Q", title="energy (mJ per decoded token)", scale=alt.Scale(zero=False, nice=False, padding=14))
     log = alt.Scale(type="log", nice=False, padding=12)
     y = alt.Y("perplexity:Q", title="perplexity (log scale)", scale=log, axis=alt.Axis(format=".3~g", tickCount=6))
@@ -252,7 +253,7 @@ def _pareto_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChar
         alt.Tooltip("budget:Q"),
         alt.Tooltip("at:Q", title="mean interval (us)"),
         alt.Tooltip("storage:N"),
-        alt.Tooltip("system:N"),
+        alt.Tooltip("machine:N"),
         alt.Tooltip("perplexity:Q", format=".3f"),
         alt.Tooltip("mj:Q", title="mJ per token", format=".4f"),
         alt.Tooltip("kb:Q", title="KV of a request (kB)", format=",.1f"),

@@ -272,14 +272,14 @@ def add_refresh(rows: Rows) -> None:
 
 
 def add_pareto(rows: Rows) -> None:
-    for policy, budget, system, mj, perplexity, front in (
-        ("full", None, BASELINE, 4.0, 12.0, True), ("aerp", 64, BASELINE, 2.0, 13.0, True),
-        ("h2o", 64, BASELINE, 2.0, 14.0, False), ("kelle", 64, KELLE, 1.0, 15.0, True),
+    for policy, budget, memory, mj, perplexity, front in (
+        ("full", None, "sram", 4.0, 12.0, True), ("aerp", 64, "sram", 2.0, 13.0, True),
+        ("h2o", 64, "sram", 2.0, 14.0, False), ("kelle", 64, "edram", 1.0, 15.0, True),
     ):  # fmt: skip
         rows["kelle_pareto"].append({
             "model_id": LIVE, "dataset": "code", "policy": policy, "parameters": json.dumps({"budget": budget}), "setting": "",
             "setting_value": 1050.0 if policy == "kelle" else None, "budget_tokens": budget, "storage": "plain", "n_seeds": 4,
-            "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5, "system": system,
+            "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5, "hardware": f"kelle-{memory}",
             "knobs": "calibrated", "n_context_tokens": 64, "n_decode_tokens": 192, "batch": 16, "interval_s": None,
             "recomputed_frac": 0.0, "decode_energy_j_per_token": mj / 1e3, "step_s": 1e-3, **dict.fromkeys(PARTS, 0.001),
             "is_front": front,
