@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import duckdb
+import polars as pl
 import polars.selectors as cs
 
 from dashboards import (
@@ -23,7 +24,7 @@ from dashboards import (
     kelle_tables,
     orderings,
 )
-from dashboards.kelle_live_words import SEEDS, first_of, named
+from dashboards.kelle_live_words import LIVE, SEEDS, named
 from dashboards.kelle_words import DIGITS, READING, READINGS
 from dashboards.shell import Page, Part, with_parts
 
@@ -37,24 +38,23 @@ LEAD = (
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many tapes and live models it carries."""
-    headline = kelle_rows.headline(connection)
-    held = set(headline["reading"])
-    quality = first_of(kelle_live_rows.quality(connection), "model", size)
-    live = kelle_quality.live_models(quality)
+    held = kelle_rows.readings(connection)
+    quality, pareto = kelle_live_rows.quality(connection), named(kelle_live_rows.pareto(connection))
+    models = sorted({*quality["model"], *pareto["model"]})[:size]
+    quality, pareto = (found.filter(pl.col("model").is_in(models)) for found in (quality, pareto))
     own = Page(
         FILE,
         TITLE,
         LEAD,
         "page.html",
-        controls=(*((READING,) if held else ()), *((kelle_quality.LIVE,) if live else ())),
-        choices=(*({"reading": name} for name in READINGS if name in held), *live),
+        controls=(*((READING,) if held else ()), *((LIVE,) if models else ())),
+        choices=(*({"reading": name} for name in READINGS if name in held), *({"live": name} for name in models)),
     )
     start = own.opening
-    pareto = named(kelle_live_rows.pareto(connection))
     ordered = orderings.rows(connection, "kelle")
     whole = with_parts(
         own,
-        kelle_gains.part(headline, kelle_rows.published(connection), kelle_rows.chip(connection), start),
+        kelle_gains.part(kelle_rows.headline(connection), kelle_rows.published(connection), kelle_rows.chip(connection), start),
         kelle_quality.part(quality, kelle_live_rows.table_3(connection), pareto, start),
         kelle_flips.part(quality, kelle_live_rows.table_4(connection), start),
         Part(

@@ -156,7 +156,7 @@ def _along_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart
     for field, title in (("kept", "attention mass kept (%)"), ("popular", "popular (% of retained tokens)")):
         y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%"))
         tips = [alt.Tooltip("who:N"), alt.Tooltip("position:Q"), alt.Tooltip(f"{field}:Q", format=".2%")]
-        panels.append(base.mark_line().encode(x, y, hue, dash, tooltip=tips).properties(width=480, height=250))
+        panels.append(base.mark_line().encode(x, y, hue, strokeDash=dash, tooltip=tips).properties(width=480, height=250))
     return stacked([alt.hconcat(*panels, spacing=45)], source("open loop", reading=None), params(start, "tape", "keeping"))
 
 
@@ -200,6 +200,6 @@ def _drift_chart(drift: pl.DataFrame) -> alt.VConcatChart:
         alt.Tooltip("seeds:Q"),
     ]
     band = base.mark_rule(strokeWidth=5, opacity=0.25).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), hue)
-    line, marks = base.mark_line().encode(x, y, hue, dash), base.mark_point().encode(x, y, hue, shape, tooltip=tips)
+    line, marks = base.mark_line().encode(x, y, hue, strokeDash=dash), base.mark_point().encode(x, y, hue, shape, tooltip=tips)
     drawn = alt.layer(band, line, marks).properties(width=720, height=250)
     return stacked([drawn], source("open against closed loop", reading=None))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import altair as alt
 import polars as pl
 
 from dashboards import theme
 from dashboards.panels import known
+from dashboards.shell import Control
 
+LIVE = Control("live", "Live model")
 SEEDS = "Bands: least to most of the seeds, which read different texts."
 NAMES = {
     "full": "whole cache",
@@ -25,24 +28,24 @@ NAMES = {
 }
 WHOLE, FOUR_BITS = "whole cache", "whole cache, 4-bit"
 ALONE = {"recent only": "recent only", "2DRP alone": "whole cache, 2DRP"}  # variants that say more than their policy
-# Name -> colour, shape, dash.
-LOOKS: dict[str, tuple[str, str, list[int]]] = {
-    WHOLE: (theme.INK, "circle", [1, 0]),
-    FOUR_BITS: (theme.QUIET, "square", [2, 3]),
-    "whole cache, 2DRP": (theme.VERMILLION, "square", [2, 3]),
-    "StreamingLLM": (theme.GREEN, "triangle-up", [1, 0]),
-    "recent only": ("#117733", "triangle-down", [4, 3]),
-    "H2O": (theme.ORANGE, "diamond", [1, 0]),
-    "TOVA": (theme.PURPLE, "square", [1, 0]),
-    "SnapKV": ("#8C510A", "triangle-right", [1, 0]),
-    "AEP": (theme.SKY, "circle", [1, 0]),
-    "AEP, mean score": (theme.SKY, "circle", [4, 3]),
-    "AERP": (theme.BLUE, "cross", [6, 4]),
-    "AERP, mean score": (theme.BLUE, "cross", [2, 3]),
-    "Kelle": (theme.VERMILLION, "triangle-up", [1, 0]),
-    "random": (theme.QUIET, "triangle-left", [1, 0]),
-    "random, unprotected": ("#999999", "diamond", [2, 3]),
-    "oracle (bound)": (theme.INK, "square", [7, 4]),
+# Name -> colour, shape, whether its line is dashed.
+LOOKS: dict[str, tuple[str, str, bool]] = {
+    WHOLE: (theme.INK, "circle", False),
+    FOUR_BITS: (theme.QUIET, "square", True),
+    "whole cache, 2DRP": (theme.VERMILLION, "square", True),
+    "StreamingLLM": (theme.GREEN, "triangle-up", False),
+    "recent only": ("#117733", "triangle-down", True),
+    "H2O": (theme.ORANGE, "diamond", False),
+    "TOVA": (theme.PURPLE, "square", False),
+    "SnapKV": ("#8C510A", "triangle-right", False),
+    "AEP": (theme.SKY, "circle", False),
+    "AEP, mean score": ("#882255", "circle", True),
+    "AERP": (theme.BLUE, "cross", True),
+    "AERP, mean score": ("#332288", "cross", True),
+    "Kelle": (theme.VERMILLION, "triangle-up", False),
+    "random": (theme.QUIET, "triangle-left", False),
+    "random, unprotected": ("#999999", "diamond", True),
+    "oracle (bound)": (theme.INK, "square", True),
 }
 RECENT = ("StreamingLLM", "recent only")
 SCORED = ("H2O", "AEP", "AEP, mean score", "AERP", "AERP, mean score")  # what evicts by accumulated attention
@@ -66,16 +69,18 @@ def first_of(found: pl.DataFrame, column: str, size: int) -> pl.DataFrame:
     return found.filter(pl.col(column).is_in(found[column].unique().sort().head(size).implode()))
 
 
-def looks(names: Iterable[str], legend: alt.Legend | None = LEGEND) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
+def looks(names: Iterable[str], legend: alt.Legend | None = LEGEND) -> tuple[alt.Color, alt.Shape, Any]:
     """Colour, shape and dash of `who`, in the house order."""
     there = known(LOOKS, names)
     spare = zip(theme.SPARE_COLOURS * 4, theme.SPARE_SHAPES * 4, strict=True)
-    taken = [LOOKS[name] if name in LOOKS else (*next(spare), [1, 0]) for name in there]
-    colours, shapes, dashes = ([look[n] for look in taken] for n in range(3))
+    taken = {name: LOOKS[name] if name in LOOKS else (*next(spare), False) for name in there}
+    colours, shapes = [look[0] for look in taken.values()], [look[1] for look in taken.values()]
+    dashed = ", ".join(theme.quote(name) for name, (_, _, is_dashed) in taken.items() if is_dashed)
+    dash = alt.when(f"indexof([{dashed}], datum.who) >= 0").then(alt.value([5, 3])).otherwise(alt.value([1, 0]))
     return (
         alt.Color("who:N", scale=alt.Scale(domain=there, range=colours), legend=legend),
         alt.Shape("who:N", scale=alt.Scale(domain=there, range=shapes), legend=legend),
-        alt.StrokeDash("who:N", scale=alt.Scale(domain=there, range=dashes), legend=legend),
+        dash,
     )
 
 

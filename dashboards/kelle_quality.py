@@ -19,7 +19,7 @@ from dashboards.kelle_live_words import (
 )
 from dashboards.kelle_words import LEGEND, STUDY, colour, source
 from dashboards.panels import known, params, stacked
-from dashboards.shell import Control, Figure, Part
+from dashboards.shell import Figure, Part
 from dashboards.units import joined
 
 NO_QUALITY = f"Nothing to draw: no policy has run inside a live model. {STUDY}"
@@ -39,14 +39,6 @@ def part(quality: pl.DataFrame, table_3: pl.DataFrame, pareto: pl.DataFrame, sta
     if not budgets.is_empty():
         data["table_3"] = table_3
     return Part(figures, data={name: frame for name, frame in data.items() if not frame.is_empty()})
-
-
-def live_models(quality: pl.DataFrame) -> tuple[dict[str, str], ...]:
-    """The menu of live models."""
-    return tuple({"live": name} for name in quality["model"].unique().sort()) if not quality.is_empty() else ()
-
-
-LIVE = Control("live", "Live model")
 
 
 def _of(quality: pl.DataFrame, series: str, metric: str) -> pl.DataFrame:
@@ -158,9 +150,11 @@ def _lines(data: str, found: pl.DataFrame, y: alt.Y, form: str) -> alt.LayerChar
         alt.Tooltip("seeds:Q"),
     ]
     held = base.transform_filter("isValid(datum.budget)")
-    whole = base.transform_filter("!isValid(datum.budget)").mark_rule(strokeWidth=1.5).encode(y, hue, dash, tooltip=tips)
+    whole = (
+        base.transform_filter("!isValid(datum.budget)").mark_rule(strokeWidth=1.5).encode(y, hue, strokeDash=dash, tooltip=tips)
+    )
     band = held.mark_rule(strokeWidth=5, opacity=0.3).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), hue)
-    line = held.mark_line(strokeWidth=1.8).encode(x, y, hue, dash)
+    line = held.mark_line(strokeWidth=1.8).encode(x, y, hue, strokeDash=dash)
     marks = held.mark_point(size=50).encode(x, y, hue, shape, tooltip=tips)
     return alt.layer(whole, band, line, marks)
 

@@ -30,6 +30,12 @@ split as (
     from points where energy_j is not null
 )"""
 
+_READINGS = f"""
+select distinct reading from (
+    select {_READING} from kelle_points union select {_READING} from kelle_requests
+    union select mode from answers where study = $paper union select {_READING.replace("mode", "'paper'")} from kelle_parts
+) where reading is not null order by all
+"""
 _HEADLINE = f"""{_POINTS}
 select reading, model, workload, system, speed_gain as speed, energy_gain as energy, is_beyond
 from points where series = 'headline' order by all
@@ -123,6 +129,11 @@ from kelle_parts order by all
 _CHECKS = """
 select "check" as name, value, published, unit, how from kelle_checks order by all
 """
+
+
+def readings(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Readings that anything was computed in."""
+    return set(_ask(connection, _READINGS)["reading"])
 
 
 def headline(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:

@@ -279,8 +279,9 @@ def add_pareto(rows: Rows) -> None:
         rows["kelle_pareto"].append({
             "model_id": LIVE, "dataset": "code", "policy": policy, "parameters": json.dumps({"budget": budget}), "setting": "",
             "setting_value": 1050.0 if policy == "kelle" else None, "budget_tokens": budget, "storage": "plain", "n_seeds": 4,
-            "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5, "hardware": f"kelle-{memory}",
-            "knobs": "calibrated", "n_context_tokens": 64, "n_decode_tokens": 192, "batch": 16, "interval_s": None,
+            "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5,
+            "hardware": f"kelle-{memory}", "knobs": "calibrated", "n_context_tokens": 64,
+            "n_decode_tokens": 192, "batch": 16, "interval_s": None,
             "recomputed_frac": 0.0, "decode_energy_j_per_token": mj / 1e3, "step_s": 1e-3, **dict.fromkeys(PARTS, 0.001),
             "is_front": front,
         })  # fmt: skip
