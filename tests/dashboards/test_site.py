@@ -153,6 +153,13 @@ def test_tapes_without_replays_show_what_the_tape_tells(unreplayed_database: Pat
     assert "embedded-math-4e5f6a7b" in out.read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site of the front page and experts: the others take seconds each."""
+    monkeypatch.setattr(site, "TOPICS", {experts.FILE: site.TOPICS[experts.FILE]})
+
+
+@pytest.mark.usefixtures("one_topic")
 def test_one_page_holds_fewer_tapes_rather_than_grow(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "PAGE_BYTES", 1_200_000)
     html = build(database, tmp_path / "site").with_name("experts.html").read_text(encoding="utf-8")
@@ -160,6 +167,7 @@ def test_one_page_holds_fewer_tapes_rather_than_grow(database: Path, tmp_path: P
     assert "of 4 tapes, those with most replays first" in html
 
 
+@pytest.mark.usefixtures("one_topic")
 def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
