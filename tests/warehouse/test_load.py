@@ -20,7 +20,7 @@ import pytest
 
 from warehouse.columns import COLUMNS
 from warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
-from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
+from warehouse.results import has_result, read_rows, replay_id, result_ids, result_path, rows_of, write_result, write_rows
 from warehouse.sql import query
 from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
@@ -281,6 +281,12 @@ def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., 
     before = Path(result_path(store, "timeline", "r0")).read_bytes()
     write_result(store, "r0", tables)
     assert Path(result_path(store, "timeline", "r0")).read_bytes() == before
+
+
+def test_rows_of_something_are_read_back_and_none_where_it_is_missing(store):
+    write_rows(store, "quality", [QUALITY], of="this")
+    assert rows_of(store, "quality", "this") == read_rows(store, "quality")
+    assert rows_of(store, "quality", "that") is None
 
 
 def test_quality(store: Store) -> None:

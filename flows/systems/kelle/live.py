@@ -74,7 +74,7 @@ def jobs(study: Settings) -> list[Job]:
     other = replace(text, dataset=live.orderings.other, items=live.orderings.other_items)
     budgeted = list(_series_of_budgets(live))
     tape = Job("kv_replays", live.dataset, live.tape.items, live.tape.prompt, live.tape.output)
-    return [text, other, *_refreshed(live), *_errors(live), *budgeted, *_diverging(live), tape]
+    return [text, other, *budgeted, *_refreshed(live), *_errors(live), *_diverging(live), tape]
 
 
 def _series_of_budgets(live: Live) -> Iterator[Job]:
