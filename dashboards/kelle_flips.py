@@ -62,9 +62,8 @@ def _errors_figure(found: pl.DataFrame, start: dict[str, str]) -> Figure:
         return Figure("flips", question, None, {}, (), "", NO_ERRORS)
     reading = (
         "The paper's Figure 8, measured: every bit of a stored word flips at the rate shown, once for its life; perplexity over "
-        "that with the same words and no flips, whole cache. HST: tokens with at least their head's median score. int16: fixed "
-        "point; fp16: IEEE half precision, whose exponents do not survive. The paper tolerates rates up to 1e-3 without saying "
-        f"how its words look. {SEEDS}"
+        "that with the same words and no flips, whole cache. HST: tokens with at least their head's median score. int16 is fixed "
+        f"point, fp16 IEEE half precision. The paper tolerates rates up to 1e-3 without saying how its words look. {SEEDS}"
     )
     said = {str(model): errors_answer(of) for (model,), of in found.group_by(["model"], maintain_order=True)}
     return Figure("flips", question, _errors_chart(found, start), said, ("live",), reading, NO_ERRORS)

@@ -25,7 +25,7 @@ NO_DRIFT = f"Nothing to draw: no replayed policy was held against its live run. 
 def part(kept: pl.DataFrame, timeline: pl.DataFrame, divergence: pl.DataFrame, size: int) -> Part:
     """The first `size` tapes. kept, timeline, divergence: kelle_live_rows' of these names."""
     held, along = (named(first_of(found, "tape", size)) for found in (kept, timeline))
-    drift = named(divergence.with_columns(variant=pl.lit("")))
+    drift = named(divergence)
     choices = tuple(_choices(held))
     start = {name: value for row in reversed(choices) for name, value in row.items()}
     figures = (_kept_figure(held, start), _along_figure(along, start), _drift_figure(drift))
@@ -168,7 +168,8 @@ def _drift_figure(drift: pl.DataFrame) -> Figure:
     where = f"{row['model']}, {row['dataset']}"
     reading = (
         "Of the tokens that the live run keeps, those that a replay of the recorded attention keeps too, over all steps and "
-        f"heads ({where}). In the first layer nothing has changed yet. {SEEDS}"
+        f"heads ({where}). In the first layer nothing has changed yet, but for policies that start from more than a tape keeps "
+        f"of a prompt. {SEEDS}"
     )
     return Figure("drift", question, _drift_chart(drift), {"": drift_answer(drift)}, (), reading, NO_DRIFT)
 

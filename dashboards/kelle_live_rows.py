@@ -19,15 +19,16 @@ select model_id as model, dataset, policy, setting as variant, setting_value as 
     perplexity, low, high, decode_energy_j_per_token * 1e3 as mj, kv_bytes / 1e3 as kb, is_front
 from kelle_pareto order by all
 """
-_DIVERGENCE = """
-select model_id as model, dataset, policy, (parameters ->> '$.budget')::bigint as budget, layer, avg(same_frac) as same,
-    min(same_frac) as low, max(same_frac) as high, count(*) as seeds
-from kv_divergence group by all order by all
-"""
 _VARIANT = """
 case when policy in ('aep', 'aerp') and parameters ->> '$.importance' = 'mean' then 'mean score'
     when policy = 'random' and (parameters ->> '$.sink')::bigint = 0 and parameters ->> '$.recent' = '0' then 'unprotected'
     when policy = 'streaming' and (parameters ->> '$.sink')::bigint = 0 then 'recent only' else '' end as variant
+"""
+_DIVERGENCE = f"""
+select model_id as model, dataset, policy, {_VARIANT.strip()}, (parameters ->> '$.budget')::bigint as budget,
+    layer, avg(same_frac) as same,
+    min(same_frac) as low, max(same_frac) as high, count(*) as seeds
+from kv_divergence group by all order by all
 """
 # One replay for each policy, variant and budget: rows scaled anew where both forms are there, then the first.
 _TAPES = f"""

@@ -14,6 +14,7 @@ from dashboards.shell import Control
 
 LIVE = Control("live", "Live model")
 SEEDS = "Bands: least to most of the seeds, which read different texts."
+RANGE = "Means over seeds, which read different texts; the tooltip of a mark has the least and the most of them."
 NAMES = {
     "full": "whole cache",
     "streaming": "StreamingLLM",
@@ -26,38 +27,39 @@ NAMES = {
     "kelle": "Kelle",
     "oracle": "oracle (bound)",
 }
-WHOLE, FOUR_BITS = "whole cache", "whole cache, 4-bit"
-ALONE = {"recent only": "recent only", "2DRP alone": "whole cache, 2DRP"}  # variants that say more than their policy
+WHOLE, FOUR_BITS = "whole cache", "whole cache (4-bit)"
+ALONE = {"recent only": "recent only", "2DRP alone": "whole cache (2DRP)"}  # variants that say more than their policy
 # Name -> colour, shape, whether its line is dashed.
 LOOKS: dict[str, tuple[str, str, bool]] = {
     WHOLE: (theme.INK, "circle", False),
     FOUR_BITS: (theme.QUIET, "square", True),
-    "whole cache, 2DRP": (theme.VERMILLION, "square", True),
+    "whole cache (2DRP)": (theme.VERMILLION, "square", True),
     "StreamingLLM": (theme.GREEN, "triangle-up", False),
     "recent only": ("#117733", "triangle-down", True),
     "H2O": (theme.ORANGE, "diamond", False),
     "TOVA": (theme.PURPLE, "square", False),
     "SnapKV": ("#8C510A", "triangle-right", False),
     "AEP": (theme.SKY, "circle", False),
-    "AEP, mean score": ("#882255", "circle", True),
+    "AEP (mean score)": ("#882255", "circle", True),
     "AERP": (theme.BLUE, "cross", True),
-    "AERP, mean score": ("#332288", "cross", True),
+    "AERP (mean score)": ("#332288", "cross", True),
     "Kelle": (theme.VERMILLION, "triangle-up", False),
     "random": (theme.QUIET, "triangle-left", False),
-    "random, unprotected": ("#999999", "diamond", True),
+    "random (unprotected)": ("#999999", "diamond", True),
     "oracle (bound)": (theme.INK, "square", True),
 }
 RECENT = ("StreamingLLM", "recent only")
-SCORED = ("H2O", "AEP", "AEP, mean score", "AERP", "AERP, mean score")  # what evicts by accumulated attention
-LEGEND = alt.Legend(title=None, orient="top", columns=7, symbolOpacity=1, symbolStrokeWidth=0)
+SCORED = ("H2O", "AEP", "AEP (mean score)", "AERP", "AERP (mean score)")  # what evicts by accumulated attention
+LEGEND = alt.Legend(title=None, orient="top", columns=5, symbolOpacity=1, symbolStrokeWidth=0)
 
 
 def named(found: pl.DataFrame) -> pl.DataFrame:
-    """With `who`: the policy as it is said, with its variant."""
+    """With `who`: the policy as it is said, with its variant; ways to refresh are not told apart."""
     if found.is_empty():
         return found
     words = pl.col("policy").replace(NAMES)
-    both = pl.when(pl.col("variant") == "").then(words).otherwise(pl.format("{}, {}", words, "variant"))
+    is_plain = (pl.col("variant") == "") | (pl.col("policy") == "kelle")
+    both = pl.when(is_plain).then(words).otherwise(pl.format("{} ({})", words, "variant"))
     alone = pl.col("variant").replace_strict(ALONE, default=None, return_dtype=pl.String)
     return found.with_columns(who=pl.coalesce(alone, both))
 

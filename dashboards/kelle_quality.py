@@ -9,9 +9,9 @@ from dashboards import theme
 from dashboards.answers import percent
 from dashboards.kelle_live_words import (
     FOUR_BITS,
+    RANGE,
     RECENT,
     SCORED,
-    SEEDS,
     WHOLE,
     budget_axis,
     looks,
@@ -59,7 +59,7 @@ def _budget_figure(found: pl.DataFrame, table_3: pl.DataFrame, start: dict[str, 
     reading = (
         f"Left: perplexity on {row['dataset']} with the policy inside the model, over that with the whole cache; every token "
         "decoded after the prompt counts. AEP and AERP answer alike: what is recomputed is the same. Right, its form: Table 3 of "
-        f"the paper, accuracy of Llama-2-7B with Kelle; short dashes: with the whole cache. Nothing is held against it. {SEEDS}"
+        f"the paper, accuracy of Llama-2-7B with Kelle; short dashes: with the whole cache. Nothing is held against it. {RANGE}"
     )
     said = {model: f"{budget_answer(of)}{_table_3_answer(table_3)}" for model, of in _by_model(found)}
     return Figure("budgets", question, _budget_chart(found, table_3, start), said, ("live",), reading, NO_QUALITY)
@@ -73,12 +73,12 @@ def budget_answer(found: pl.DataFrame) -> str:
     for budget in ends:
         of = held.filter(pl.col("budget") == budget).sort("value", "who")
         best = of.row(0, named=True)
-        rest = [
-            f"AERP {_more(value)}" for value in of.filter(pl.col("who") == "AERP")["value"].to_list() if best["who"] != "AERP"
-        ]
-        rest.append(f"{of['who'][-1]} {_more(of['value'][-1])}")
+        aerp = of.filter(pl.col("who") == "AERP").select("who", "value").rows()
+        others = {who: _more(value) for who, value in (*aerp, of.select("who", "value").row(-1)) if who != best["who"]}
+        beside = joined([f"{who} {more}" for who, more in others.items()])
         said.append(
-            f"With {budget} tokens per head {best['who']} loses least, {_more(best['value'])} in perplexity ({joined(rest)})"
+            f"With {budget} tokens per head {best['who']} loses least, {_more(best['value'])} in perplexity"
+            + (f" ({beside})" if beside else "")
         )
     four = [f" 4-bit words lose {_more(value)}." for value in found.filter(pl.col("who") == FOUR_BITS)["value"].to_list()]
     return f"{'. '.join(said)}. {recent_answer(held, is_more_better=False)}{''.join(four)}"
@@ -137,7 +137,7 @@ def _budget_chart(found: pl.DataFrame, table_3: pl.DataFrame, start: dict[str, s
 
 
 def _lines(data: str, found: pl.DataFrame, y: alt.Y, form: str) -> alt.LayerChart:
-    """A line per policy over budgets with bands, and rules for what has no budget."""
+    """A line per policy over budgets, and rules for what has no budget."""
     base = alt.Chart(alt.NamedData(data)).transform_filter("datum.model === live")
     hue, shape, dash = looks(found["who"])
     x = budget_axis(found["budget"].drop_nulls().unique().sort().to_list())
@@ -153,10 +153,9 @@ def _lines(data: str, found: pl.DataFrame, y: alt.Y, form: str) -> alt.LayerChar
     whole = (
         base.transform_filter("!isValid(datum.budget)").mark_rule(strokeWidth=1.5).encode(y, hue, strokeDash=dash, tooltip=tips)
     )
-    band = held.mark_rule(strokeWidth=5, opacity=0.3).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), hue)
     line = held.mark_line(strokeWidth=1.8).encode(x, y, hue, strokeDash=dash)
     marks = held.mark_point(size=50).encode(x, y, hue, shape, tooltip=tips)
-    return alt.layer(whole, band, line, marks)
+    return alt.layer(whole, line, marks)
 
 
 def _table_3_chart(table_3: pl.DataFrame) -> alt.LayerChart:
@@ -178,7 +177,7 @@ def _recall_figure(found: pl.DataFrame, start: dict[str, str]) -> Figure:
     reading = (
         "Exact match on `recall`: a passage of pairs, then a question for one of them. What the passage attended to before the "
         "question says nothing about the pair that it asks for; SnapKV sees the question before it evicts. Rules: without a "
-        f"budget. {SEEDS}"
+        f"budget. {RANGE}"
     )
     said = {model: recall_answer(of) for model, of in _by_model(found)}
     y = alt.Y("value:Q", title="exact match (%)", scale=alt.Scale(domain=[0, 1.02], nice=False), axis=alt.Axis(format=".0%"))
@@ -228,7 +227,7 @@ def pareto_answer(found: pl.DataFrame) -> str:
 
 def _row_words(row: dict[str, object]) -> str:
     kept = f" of {row['budget']}" if row["budget"] is not None else ""
-    every = f", {row['at']:,.0f} us" if row["at"] is not None else ""
+    every = f", {row['variant']} every {row['at']:,.0f} us" if row["at"] is not None else ""
     return f"{row['who']}{kept}{every} on {MACHINES.get(str(row['hardware']), row['hardware'])}"
 
 
@@ -245,6 +244,7 @@ def _pareto_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChar
     tips = [
         alt.Tooltip("who:N", title="policy"),
         alt.Tooltip("budget:Q"),
+        alt.Tooltip("variant:N", title="refresh or variant"),
         alt.Tooltip("at:Q", title="mean interval (us)"),
         alt.Tooltip("storage:N"),
         alt.Tooltip("machine:N"),

@@ -103,4 +103,4 @@ def chart() -> alt.LayerChart:
     beside = {"said_ratio": ("ratio (least to most of seeds)", 12), "said_margin": ("margin", 225), "said_holds": ("", 330)}
     words = columns(base, y, beside, ROOM_WIDE)
     layers = [level.encode(alt.X("one:Q", scale=scale)), band, points, arrows, *words]
-    return alt.layer(*layers).properties(width=ROOM_WIDE, height=alt.Step(26))
+    return alt.layer(*layers).properties(width=ROOM_WIDE, height=alt.Step(34))

@@ -277,7 +277,8 @@ def add_pareto(rows: Rows) -> None:
         ("h2o", 64, "sram", 2.0, 14.0, False), ("kelle", 64, "edram", 1.0, 15.0, True),
     ):  # fmt: skip
         rows["kelle_pareto"].append({
-            "model_id": LIVE, "dataset": "code", "policy": policy, "parameters": json.dumps({"budget": budget}), "setting": "",
+            "model_id": LIVE, "dataset": "code", "policy": policy, "parameters": json.dumps({"budget": budget}),
+            "setting": "2DRP" if policy == "kelle" else "",
             "setting_value": 1050.0 if policy == "kelle" else None, "budget_tokens": budget, "storage": "plain", "n_seeds": 4,
             "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5,
             "hardware": f"kelle-{memory}", "knobs": "calibrated", "n_context_tokens": 64,
