@@ -190,10 +190,10 @@ class KVLayer(CacheLayerMixin):
     def _groups(self, device: torch.device) -> torch.Tensor:
         """(batch, heads, slots in use) bool: tokens whose score is at least their head's median (HST, ties too)."""
         held = self.slots.positions[:, : self.width] >= 0
-        rank = np.where(held, self.slots.rank[:, : self.width], np.nan)
-        with np.errstate(invalid="ignore"):
-            is_hst = rank >= np.nanmedian(rank, axis=1, keepdims=True)
-        return self._by_head(torch.from_numpy(is_hst)).to(device)
+        rank = np.where(held, self.slots.rank[:, : self.width], np.inf)
+        ranks, middle = np.sort(rank, axis=1), held.sum(axis=1)[:, None]
+        median = 0.5 * (np.take_along_axis(ranks, (middle - 1) // 2, 1) + np.take_along_axis(ranks, middle // 2, 1))
+        return self._by_head(torch.from_numpy(held & (rank >= median))).to(device)
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:

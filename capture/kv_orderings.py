@@ -8,7 +8,7 @@ table says so. Recall is reported by budget and policy without a margin (recall_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -46,7 +46,7 @@ REFRESH_SETS = {
 class Effort:
     """How much text a seed has: windows, and tokens of prompt and decoded ones in each."""
 
-    n_windows: int = 12
+    n_windows: int = 24
     prompt_tokens: int = 64
     decode_tokens: int = 192
 
@@ -54,11 +54,11 @@ class Effort:
 class Lab:
     """One seed's measurements on a loaded model, each made once."""
 
-    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort) -> None:
+    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort, dataset: str = DATASET) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
         sizes = {"prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens, "n_items": effort.n_windows}
         self.run = KVRun(EVERYTHING, "", {}, **sizes)
-        self.texts = np.array(windows(loaded, DATASET, self.run, seed))
+        self.texts = np.array(windows(loaded, dataset, self.run, seed))
         self.nll = cache(self._nll)
 
     def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
@@ -133,10 +133,13 @@ def _worst(budget: int) -> Ordering:
 
 
 # Margins of the reference model's table, rows 11 to 15, and of the paper's tolerance to losses.
-ORDERINGS = (
+WORD_ORDERINGS = (
     Ordering("perplexity int16 losses 1e-3 / none", True, 1.03, lambda lab: lab.flipped(BitRates.uniform(1e-3))),
     Ordering("perplexity int16 losses 2e-3 / none", True, 1.05, lambda lab: lab.flipped(BitRates.uniform(2e-3))),
     Ordering("perplexity fp16 losses 1e-4 / none", False, 2.0, lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16")),
+)
+ORDERINGS = (
+    *WORD_ORDERINGS,
     Ordering(
         "perplexity MSB - LSB losses 1e-2 / none, plus 1",
         False,
@@ -160,9 +163,11 @@ def orderings(
     seeds: Iterable[int] = range(4),
     effort: Effort = Effort(),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+    dataset: str = DATASET,
+    of: Sequence[Ordering] = ORDERINGS,
 ) -> list[dict[str, Any]]:
     """Rows of table `orderings`: see capture.orderings.measured."""
-    return measured(loaded, ORDERINGS, lambda seed: Lab(loaded, seed, effort), seeds, progress)
+    return measured(loaded, of, lambda seed: Lab(loaded, seed, effort, dataset), seeds, progress, dataset)
 
 
 def recall_rows(

@@ -1,8 +1,8 @@
 """How keys and values lie in a live cache: as computed, in 4 bits after a rotation, or in words that lose bits between refreshes.
 
 A storage turns what a layer computed into planes that are kept by slot, and planes into what attention reads. Words of tokens
-with high scores (HST) and of the others (LST) lose bits at different rates, so a frozen draw keeps two planes: a token reads from
-the one of the group it is in.
+with high scores (HST) and of the others (LST) may lose bits at different rates; a frozen draw then keeps two planes, and a token
+reads from the one of the group it is in.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ class Leaking(Plain):
     resample: bool = False
     seed: int = 0
     per_channel: bool = True
-    needs_groups = True
 
     def __post_init__(self) -> None:
         if self.word not in WORDS:
             raise ValueError(f"word {self.word!r} is unknown; choose {', '.join(WORDS)}")
         self.is_twos = self.word == "int16-twos"
-        self.by_bit = rates_by_bit(self.rates)
+        by_bit = rates_by_bit(self.rates)
+        self.needs_groups = not np.array_equal(*by_bit)
+        self.by_bit = by_bit if self.needs_groups else by_bit[:1]  # one plane: all tokens lose the same
         self.rng = np.random.default_rng(self.seed)
         self.scales: dict[tuple[int, str], Any] = {}
 
@@ -97,12 +98,14 @@ class Leaking(Plain):
         return tuple(self._floats(words ^ mask, place, x) for mask in masks)
 
     def read(self, planes: Planes, is_hst: torch.Tensor | None, place: tuple[int, str]) -> torch.Tensor:
-        assert is_hst is not None
+        if not self.needs_groups:
+            is_hst = None
         if not self.resample:
-            return torch.where(is_hst[..., None], *planes)
+            return planes[0] if is_hst is None else torch.where(is_hst[..., None], *planes)
         words = planes[0].cpu().numpy()
-        hst, lst = flip_masks(words.shape, self.by_bit, self.rng)
-        return self._floats(words ^ np.where(is_hst.cpu().numpy()[..., None], hst, lst), place, planes[0])
+        masks = flip_masks(words.shape, self.by_bit, self.rng)
+        lost = masks[0] if is_hst is None else np.where(is_hst.cpu().numpy()[..., None], *masks)
+        return self._floats(words ^ lost, place, planes[0])
 
     def _floats(self, words: np.ndarray, place: tuple[int, str], like: torch.Tensor) -> torch.Tensor:
         is_half = self.word == "fp16"

@@ -211,10 +211,11 @@ def measured(
     lab_of: Callable[[int], Any],
     seeds: Iterable[int] = range(4),
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+    dataset: str = DATASET,
 ) -> list[dict[str, Any]]:
-    """A row of table `orderings` per ordering: mean, low and high over seeds, and whether it holds on every one.
+    """A row of table `orderings`, less its study, per ordering: mean, low and high over seeds, and whether it holds on every one.
 
-    lab_of: a seed's measurements, which the orderings' ratios are taken from.
+    lab_of: a seed's measurements on `dataset`, which the orderings' ratios are taken from.
     """
     chosen = list(seeds)
     ratios: list[list[float]] = [[] for _ in which]
@@ -227,7 +228,7 @@ def measured(
     return [
         {
             "model_id": loaded.source.model_id,
-            "dataset": DATASET,
+            "dataset": dataset,
             "assertion": ordering.assertion,
             "margin": ordering.bound,
             "mean": sum(found) / len(found),

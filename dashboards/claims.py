@@ -18,8 +18,11 @@ RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # column
 # How parts of a quantity's name are said.
 SPELLED = {
     "^decode (energy|speed)": "$1", "^dram": "DRAM", "speedup": "speed-up", "^ttft": "TTFT", "^tbt": "TBT", "^e2e": "E2E",
-    "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain",
+    "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain", "^kv ": "KV ",
 }  # fmt: skip
+# How a reading of the same number is said; an answer that nothing was fitted for predicts what others are fitted to.
+UNFITTED = "paper, nothing fitted"
+MODES = {"physical": "counted physically", UNFITTED: "nothing fitted"}
 SAID = ("claim", "said_paper", "said_replay", "said_error")
 
 # A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
@@ -44,6 +47,8 @@ def worded(claims: pl.DataFrame) -> pl.DataFrame:
     """Claims with their words: fitted ones first."""
     is_below = pl.col("replay") <= pl.col("paper")
     holds = pl.when(pl.col("bound") == "<=").then(is_below).otherwise(pl.col("replay") >= pl.col("paper"))
+    unfitted = (pl.col("mode") == UNFITTED) & (pl.col("role") == "calibrate")
+    claims = claims.with_columns(role=pl.when(unfitted).then(pl.lit("predict")).otherwise("role"))
     place = pl.col("role").replace_strict({role: n for n, role in enumerate(ROLES)}, default=len(ROLES))
     quantity_said = pl.col("quantity")
     for pattern, said in SPELLED.items():
@@ -69,7 +74,7 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
     where = re.sub(r"^secondary source \((.*)\)$", r"\1", row["location"])
     where = where if where[:1].isalpha() else f"section {where}"
     head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
-    head += ", counted physically" if row["mode"] == "physical" else ""
+    head += f", {MODES[row['mode']]}" if row["mode"] in MODES else ""
     sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
     error = "" if row["error"] is None else signed(row["error"])
     return {

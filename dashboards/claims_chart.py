@@ -16,10 +16,10 @@ PLOT = 330  # of the axis of ratios
 WORDS_AT = {"said_paper": 105, "said_replay": 125, "said_error": 360}  # columns of text, from the end of the plot
 
 
-def ratios(where: str = "true", spread: str = "least to most of seeds") -> alt.LayerChart:
+def ratios(where: str = "true", spread: str | None = "least to most of seeds") -> alt.LayerChart:
     """Ours over the paper's number, one row per claim, with both written out beside it. Bounds have words only.
 
-    where: Vega expression that a claim has to fulfil to be drawn; spread: what low and high are.
+    where: Vega expression that a claim has to fulfil to be drawn; spread: what low and high are; None: there are none.
     """
     base = alt.Chart(alt.NamedData("claims")).transform_filter(where)
     order = alt.EncodingSortField("order", op="min")
@@ -50,8 +50,9 @@ def ratios(where: str = "true", spread: str = "least to most of seeds") -> alt.L
     band = values.mark_rule(strokeWidth=7, opacity=0.4, strokeCap="round").encode(
         alt.X("ratio_low:Q"), y, colour, alt.X2("ratio_high:Q")
     )
+    bands = [band] if spread else []  # a field without a value warns of its endless extent
     points = values.mark_point(size=80).encode(x, y, colour, shape, tooltip=tips)
-    titles = {"said_paper": "paper", "said_replay": f"replay ({spread})", "said_error": "error"}
+    titles = {"said_paper": "paper", "said_replay": f"replay ({spread})" if spread else "replay", "said_error": "error"}
     words = []
     for name, at in WORDS_AT.items():
         align = "right" if name == "said_paper" else "left"
@@ -59,7 +60,7 @@ def ratios(where: str = "true", spread: str = "least to most of seeds") -> alt.L
         words.append(base.mark_text(**mark).encode(y, x=alt.value(PLOT + at), text=f"{name}:N"))
         head = base.transform_aggregate(n="count()").transform_calculate(title=theme.quote(titles[name]))
         words.append(head.mark_text(fontWeight=600, **mark).encode(x=alt.value(PLOT + at), y=alt.value(-12), text="title:N"))
-    return alt.layer(paper, band, points, *words).properties(width=PLOT, height=alt.Step(36))
+    return alt.layer(paper, *bands, points, *words).properties(width=PLOT, height=alt.Step(36))
 
 
 def roles() -> tuple[alt.Color, alt.Shape]:

@@ -8,16 +8,17 @@ import duckdb
 import polars as pl
 
 from dashboards import claims as stated
+from dashboards import orderings, slicemoe_operating, slicemoe_tape
 from dashboards import slicemoe_live as measured
 from dashboards import slicemoe_live_rows as live_rows
 from dashboards import slicemoe_live_words as live_words
-from dashboards import slicemoe_operating, slicemoe_tape
 from dashboards import slicemoe_replayed as replayed
 from dashboards import slicemoe_rows as rows
 from dashboards import slicemoe_words as words
 from dashboards.shell import Control, Page, with_parts
 
 FILE, TITLE = "slicemoe.html", "SliceMoE"
+NO_ORDERINGS = f"Nothing to draw: no ordering is checked in a model. {replayed.STUDY}"
 LEAD = (
     "Bit-sliced expert caching: each expert is cached as a low-precision slice and the bits that complete it. DBSC reads those "
     "only for the experts that matter most to a token. What it gains, beside the paper's numbers, and where it loses."
@@ -35,7 +36,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     live = live_words.live(live_rows.quality(connection), size)
     sparing = live_words.sparing(live)
     schemes = live_words.schemes(live_rows.schemes(connection))
-    orderings = live_words.orderings(live_rows.orderings(connection))
+    ordered = orderings.rows(connection, "slicemoe")
     fidelity = live_words.fidelity(live_rows.fidelity(connection), size)
     data = {
         "claims": claims.drop_nulls("replay"),
@@ -46,7 +47,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         "live": live,
         "sparing": sparing,
         "schemes": schemes,
-        "orderings": orderings,
+        "orderings": ordered,
         "fidelity": fidelity,
     }
     choices = _choices(sweeps, live, warmups, claims)
@@ -74,7 +75,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
             replayed.sweeps(sweeps, all_gains, start),
             replayed.warmups(warmups, start),
             measured.schemes(schemes, live_rows.paper_schemes(connection)),
-            measured.orderings(orderings),
+            orderings.figure(ordered, NO_ORDERINGS, replayed.SEEDS),
             measured.fidelity(fidelity),
         ),
         controls=tuple(control for control in controls if control.name in start),

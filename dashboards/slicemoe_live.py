@@ -1,4 +1,4 @@
-"""The SliceMoE page's figures of what was measured inside a model: budgets, misses, schemes, orderings, fidelity."""
+"""The SliceMoE page's figures of what was measured inside a model: budgets, misses, schemes, fidelity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ NO_SPARING = (
     f"--datasets code --policy slicemoe --cache 95% --param precision=dbsc --seeds 4 (again with precision=high-bit), {LOADED}"
 )
 NO_SCHEMES = f"Nothing to draw: no precision scheme is measured in a model. {STUDY}"
-NO_ORDERINGS = f"Nothing to draw: no ordering is checked in a model. {STUDY}"
 NO_FIDELITY = (
     "Nothing to draw: open and closed loop are not compared. Run: tokentape fidelity --model embedded --param router=cache_prior "
     f"--param precision=high-bit --cache 50%, {LOADED}"
@@ -89,20 +88,6 @@ def schemes(found: pl.DataFrame, paper: pl.DataFrame) -> Figure:
         "at the low width are quantised there; AMAT and the others cut a high-bit expert. Not shifting the zero point is what "
         f"the paper warns of. {SEEDS}",
         NO_SCHEMES,
-    )
-
-
-def orderings(found: pl.DataFrame) -> Figure:
-    where = "" if found.is_empty() else f" inside {found['model'][0]} on {found['dataset'][0]}"
-    return Figure(
-        "orderings",
-        "Does the live model order the methods as expected?",
-        None if found.is_empty() else charts.orderings(),
-        {} if found.is_empty() else {"": answers.orderings(found)},
-        (),
-        f"Ratios measured{where}; margins were set on a smaller reference model and are not moved. It holds where every seed "
-        f"does. Arrows: the mark lies beyond the axis. {SEEDS}",
-        NO_ORDERINGS,
     )
 
 

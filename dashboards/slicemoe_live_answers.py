@@ -110,18 +110,6 @@ def _plain(scheme: str) -> str:
     return scheme.replace("|", " ")
 
 
-def orderings(rows: pl.DataFrame) -> str:
-    """Ratios that miss their margin first, then how many keep it."""
-    missed = [
-        f"{row['assertion'].replace('|', ', ')} is {row['said_ratio']}, {row['said_margin']} is wanted"
-        for row in rows.filter(~pl.col("holds")).to_dicts()
-    ]
-    held = rows.filter("holds").height
-    if not missed:
-        return f"All {held} ratios keep their margin on every seed."
-    return f"Missed on some seed: {'; '.join(missed)}. The other {held} of {rows.height} keep their margin on every seed."
-
-
 def fidelity(rows: pl.DataFrame) -> str:
     """The largest mean error over setups and quantities, and whether zero lies in its band."""
     worst = rows.sort(pl.col("error").abs()).row(-1, named=True)

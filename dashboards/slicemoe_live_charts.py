@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from dashboards import theme
+from dashboards.panels import columns
 from dashboards.slicemoe_charts import HEADER, WIDE, by_budget, looks
 
 SCHEMES = {
@@ -20,8 +21,6 @@ SCHEMES = {
 }
 LEVELS = [0, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 1e4, 1e5]
 DECADES = [m * 10**n for n in range(13) for m in (1, 2, 5)]
-ROOM = (0.5, 4.0)  # ends of the orderings' axis; what lies beyond is drawn at its end
-HELD = {"holds": (theme.BLUE, "circle"), "missed": (theme.VERMILLION, "diamond")}
 ROOM_WIDE = 430  # of a plot with columns of words beside it
 
 
@@ -77,7 +76,7 @@ def sparing(start: Mapping[str, str]) -> alt.LayerChart:
         alt.X("worse_low:Q"), y, alt.X2("worse_high:Q")
     )
     points = base.mark_point(color=theme.VERMILLION, size=80, shape="triangle-up").encode(x, y, tooltip=tips)
-    words = _columns(
+    words = columns(
         base, y, {"said_misses": ("misses: high-bit and DBSC", 20), "said_verdict": ("quality of DBSC", 240)}, ROOM_WIDE
     )
     return alt.layer(zero, band, points, *words).properties(width=ROOM_WIDE, height=alt.Step(30))
@@ -123,33 +122,6 @@ def schemes(pairs: Sequence[str]) -> alt.LayerChart:
     return alt.layer(rule, word, band, points, words).properties(width=WIDE + 40, height=330)
 
 
-def orderings() -> alt.LayerChart:
-    """How far inside its margin every ratio is: right of the dashed line it holds. Ratio and margin are written beside it."""
-    base = alt.Chart(alt.NamedData("orderings"))
-    axis = alt.Axis(labelExpr="split(datum.label, '|')", labelLimit=460, ticks=False, domain=False, grid=True, labelPadding=10)
-    y = alt.Y("assertion:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=axis)
-    scale = alt.Scale(type="log", domain=list(ROOM), clamp=True, nice=False)
-    ticks = alt.Axis(values=[0.5, 0.75, 1, 1.5, 2, 3, 4], format="~g")
-    x = alt.X("room:Q", title="times inside its margin (log scale; left of 1 it is missed)", scale=scale, axis=ticks)
-    legend = alt.Legend(title=None, orient="top", symbolSize=110, symbolOpacity=1, offset=28)
-    domain, (colours, shapes) = list(HELD), zip(*HELD.values(), strict=True)
-    colour = alt.Color("said_holds:N", scale=alt.Scale(domain=domain, range=list(colours)), legend=legend)
-    shape = alt.Shape("said_holds:N", scale=alt.Scale(domain=domain, range=list(shapes)), legend=legend)
-    tips = [alt.Tooltip("assertion:N"), alt.Tooltip("said_ratio:N", title="ratio"), alt.Tooltip("said_margin:N", title="margin")]
-    tips.append(alt.Tooltip("seeds:Q"))
-    level = base.transform_aggregate(n="count()").transform_calculate(one="1").mark_rule(color=theme.INK, strokeDash=[6, 4])
-    band = base.mark_rule(strokeWidth=7, opacity=0.4, strokeCap="round").encode(
-        alt.X("room_low:Q", scale=scale), y, colour, alt.X2("room_high:Q")
-    )
-    points = base.mark_point(size=80).encode(x, y, colour, shape, tooltip=tips)
-    beyond = base.transform_calculate(arrow=f"datum.room > {ROOM[1]} ? '→' : datum.room < {ROOM[0]} ? '←' : ''")
-    arrows = beyond.mark_text(dx=-16, fontSize=16, color=theme.INK).encode(x, y, text="arrow:N")
-    beside = {"said_ratio": ("ratio (least to most of seeds)", 12), "said_margin": ("margin", 225), "said_holds": ("", 330)}
-    words = _columns(base, y, beside, ROOM_WIDE)
-    layers = [level.encode(alt.X("one:Q", scale=scale)), band, points, arrows, *words]
-    return alt.layer(*layers).properties(width=ROOM_WIDE, height=alt.Step(26))
-
-
 def fidelity(longest: float) -> alt.FacetChart:
     """Open over closed loop, less one: a panel per setup. longest: the largest |error| of a seed."""
     base = alt.Chart(alt.NamedData("fidelity"))
@@ -181,17 +153,6 @@ def fidelity(longest: float) -> alt.FacetChart:
 def _even(longest: float) -> list[float]:
     """Marks of an axis that ends at the data although the scale goes on: room for words."""
     return [share * longest for share in (-1, -0.5, 0, 0.5, 1)]
-
-
-def _columns(base: alt.Chart, y: alt.Y, columns: Mapping[str, tuple[str, int]], end: int) -> list[alt.Chart]:
-    """Words beside a plot that ends at `end`: column -> its head and how far behind the end it stands."""
-    made = []
-    for name, (title, at) in columns.items():
-        mark = {"align": "left", "fontSize": 12.5, "color": theme.INK}
-        made.append(base.mark_text(**mark).encode(y, x=alt.value(end + at), text=f"{name}:N"))
-        head = base.transform_aggregate(n="count()").transform_calculate(title=theme.quote(title))
-        made.append(head.mark_text(fontWeight=600, **mark).encode(x=alt.value(end + at), y=alt.value(-12), text="title:N"))
-    return made
 
 
 def _setup(start: Mapping[str, str]) -> alt.Parameter:

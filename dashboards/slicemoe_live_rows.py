@@ -60,12 +60,6 @@ select model, s.pair as pair, max(value) filter (s.scheme = 'AMAT') / max(value)
 from stated where s.scheme <> '' and s.bits = right(s.pair, 1) group by all having ratio is not null order by all
 """
 
-_ORDERINGS = """
-select model_id as model, dataset, assertion, split_part(margin, ' ', 1) as sign, split_part(margin, ' ', 2)::double as margin,
-    mean, low, high, n_seeds as seeds, holds
-from orderings order by holds, model, dataset, assertion
-"""
-
 
 def quality(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds."""
@@ -80,11 +74,6 @@ def schemes(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 def paper_schemes(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """The paper's perplexity of AMAT over that of the asymmetric base, per model and pair."""
     return connection.sql(_PAPER_SCHEMES).pl()
-
-
-def orderings(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Ratios that a live model is expected to keep, missed ones first."""
-    return connection.sql(_ORDERINGS).pl()
 
 
 def fidelity(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:

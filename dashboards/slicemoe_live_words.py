@@ -7,7 +7,7 @@ import json
 import polars as pl
 
 from dashboards.answers import percent, significant
-from dashboards.slicemoe_live_charts import HELD, SCHEMES
+from dashboards.slicemoe_live_charts import SCHEMES
 from dashboards.slicemoe_words import CONFIGURATIONS, ROUTERS, configured, rounded
 from dashboards.units import quantity
 
@@ -86,30 +86,6 @@ def schemes(found: pl.DataFrame) -> pl.DataFrame:
 def _of_scheme(pair: str, value: float) -> str:
     said = significant(value) if value < 1e3 else f"{value / 1e3:.1f}k"
     return said if pair else f"- - - as loaded: {said}"
-
-
-def orderings(found: pl.DataFrame) -> pl.DataFrame:
-    """Ratios with how many times they are inside their margin; above 1 they keep it."""
-    is_below = pl.col("sign") == "<="
-    room = {
-        name: pl.when(is_below).then(pl.col("margin") / pl.col(of)).otherwise(pl.col(of) / pl.col("margin"))
-        for name, of in {"room": "mean", "room_low": "low", "room_high": "high"}.items()
-    }
-    told = found.with_columns(order=pl.int_range(pl.len()), **room)
-    is_alone = told.select("model", "dataset").unique().height == 1
-    said = [
-        {
-            "assertion": row["assertion"] + ("" if is_alone else f"|{row['model']}, {row['dataset']}"),
-            "said_ratio": f"{significant(row['mean'])} ({significant(row['low'])} to {significant(row['high'])})",
-            "said_margin": f"{'at most' if row['sign'] == '<=' else 'at least'} {row['margin']:g}",
-            "said_holds": list(HELD)[0 if row["holds"] else 1],
-        }
-        for row in told.to_dicts()
-    ]
-    return told.with_columns(pl.DataFrame(said, schema=dict.fromkeys(SAID_OF_ORDERINGS, pl.String)))
-
-
-SAID_OF_ORDERINGS = ("assertion", "said_ratio", "said_margin", "said_holds")
 
 
 def fidelity(found: pl.DataFrame, size: int) -> pl.DataFrame:

@@ -95,14 +95,17 @@ def evaluate(
 def orderings(
     model: ModelOption = "embedded",
     of: Annotated[
-        str, typer.Option("--of", help="experts (precision, router, warm-up) or kv (eviction, lost bits, refresh groups).")
+        str,
+        typer.Option(
+            "--of", help="experts (precision, router, warm-up), drafts (what is accepted) or kv (eviction, lost bits, refresh)."
+        ),
     ] = "experts",
     seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
     store: StoreOption = None,
 ) -> None:
     """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
 
-    Held-out text, teacher-forced; about three minutes for the embedded model, ten with --of kv. A row holds if every seed keeps
+    Held-out text, teacher-forced; about three minutes for the embedded model, seven with --of kv. A row holds if every seed keeps
     the margin.
 
     \b
@@ -119,14 +122,18 @@ def orderings(
     from warehouse.results import write_rows
     from warehouse.tape import Store
 
-    about_experts = (*of_experts.ORDERINGS, *of_experts.ACCEPTANCE_ORDERINGS)
-    measures = {"experts": partial(of_experts.orderings, of=about_experts), "kv": kv_orderings.orderings}
+    measures = {  # and the study that asks the same
+        "experts": ("slicemoe", of_experts.orderings),
+        "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
+        "kv": ("kelle", kv_orderings.orderings),
+    }
     if of not in measures:
         raise unknown("kind of orderings", of, measures)
+    study, measure = measures[of]
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
-        rows = measures[of](loaded, range(seeds), progress=show)
-    write_rows(Store(store), "orderings", rows)
+        rows = measure(loaded, range(seeds), progress=show)
+    write_rows(Store(store), "orderings", [{"study": study} | row for row in rows])
     shown = [
         (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
         for r in rows

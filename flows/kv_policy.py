@@ -68,7 +68,7 @@ def inside_model(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
     from capture.kv_evaluate import KVRun  # needs torch
 
     of_policy = {k: v for k, v in params.items() if k not in (*OF_STORAGE, *OF_WINDOWS)}
-    given = {"storage": "int16", "intervals": "2drp"} if name == KELLE else {}
+    given = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}
     given |= {k: str(v) for k, v in params.items() if k in OF_STORAGE}
     storage = given.get("storage", "plain")
     if storage in ("plain", "quarot") and {"rate", "intervals", "resample"} & set(params):
@@ -88,15 +88,22 @@ def inside_model(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
 
 
 def _rates(given: Mapping[str, str]) -> BitRates:
-    """Bit losses from `rate` (all bits alike) or `intervals` (2drp, one uniform interval, or four by group; in us)."""
+    """Bit losses from `rate` or `intervals` (2drp, or in us), one for all bits or four by group."""
     if "rate" in given:
-        return BitRates.uniform(convert("rate", given["rate"], float))
+        return BitRates(*_by_group("rate", given["rate"]))
     text = given.get("intervals")
     if text is None:
         return BitRates()
-    if text == "2drp":
-        return BitRates.of(Intervals())
-    parts = [convert("intervals", part, float) for part in text.split(",")]
+    return BitRates.of(intervals_of(text))
+
+
+def intervals_of(text: str) -> Intervals:
+    """From what was typed: 2drp, one interval in us, or four by group. Raises ValueError for anything else."""
+    return Intervals() if text == "2drp" else Intervals(*_by_group("intervals", text))
+
+
+def _by_group(name: str, text: str) -> list[float]:
+    parts = [convert(name, part, float) for part in text.split(",")]
     if len(parts) not in (1, 4):
-        raise ValueError(f"intervals={text}: give 2drp, one interval in us, or four: HST-MSB,HST-LSB,LST-MSB,LST-LSB")
-    return BitRates.of(Intervals.uniform(parts[0]) if len(parts) == 1 else Intervals(*parts))
+        raise ValueError(f"{name}={text}: give one for all bits, or four: HST-MSB,HST-LSB,LST-MSB,LST-LSB")
+    return parts * 4 if len(parts) == 1 else parts

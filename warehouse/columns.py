@@ -403,6 +403,8 @@ COLUMNS: dict[str, Column] = {
     "interval_s": Column(F64, "s", "time between refreshes"),
     "failure_frac": Column(F64, "1", "share of cells that lose their bit, at most 0.5"),
     "refresh_group": Column(TEXT, "", "HST-MSB, HST-LSB, LST-MSB or LST-LSB; empty: a point of the curve"),
+    "storage": Column(TEXT, "", "how keys and values lie in memory: plain, int16 (fixed point), fp16, quarot (4 bits)"),
+    "is_front": Column(FLAG, "", "no row of its model and data set is better in energy or perplexity and as good in the other"),
     "published": Column(F64, "", "the paper's value, or what `how` says; null where there is none"),
     # claims
     "claim_id": Column(TEXT, "", "paper/location/metric/statistic/model/setting; a metric of this name answers the claim"),

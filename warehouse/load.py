@@ -40,6 +40,8 @@ from warehouse.tape import Store, Tape
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"
 OWN_CLAIMS = _HERE / "claims" / "own.csv"  # questions of ours that no paper answers
+KELLE_QUALITY = _HERE / "claims" / "kelle_quality.csv"  # its Tables 2 to 6: what models of billions of weights answered
+ALL_CLAIMS = (CLAIMS, KELLE_QUALITY, OWN_CLAIMS)
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
 _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
 _FILES_PER_READ = 1000  # result files handed to DuckDB at once
@@ -136,7 +138,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
 def claims() -> pa.Table:
     """The papers' numbers and our own questions, as table `claims`."""
     kinds = csv.ConvertOptions(column_types={name: COLUMNS[name].type for name in TABLES["claims"].columns})
-    return pa.concat_tables(conform("claims", csv.read_csv(path, convert_options=kinds)) for path in (CLAIMS, OWN_CLAIMS))
+    return pa.concat_tables(conform("claims", csv.read_csv(path, convert_options=kinds)) for path in ALL_CLAIMS)
 
 
 def _create(connection: duckdb.DuckDBPyConnection, name: str) -> None:

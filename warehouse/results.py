@@ -109,6 +109,16 @@ def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
+    """Rows of one of SIDE_TABLES that were written as `of` something; None where they were not."""
+    path = side_path(store, name, of)
+    if not store.fs.exists(path):
+        return None
+    with store.fs.open(path, "rb") as handle:
+        rows: list[dict[str, Any]] = pq.read_table(handle).to_pylist()
+    return rows
+
+
 def side_paths(store: Store, name: str) -> list[str]:
     """Files of one of SIDE_TABLES, oldest first."""
     return oldest_first(store, [store.path(name, f"{stem}.parquet") for stem in _stems(store, name)])

@@ -381,8 +381,8 @@ TABLES: dict[str, Table] = {
         "the two miss rates that a gain in energy and one in speed imply together",
     ),
     "orderings": Table(
-        ("model_id", "dataset", "assertion", "margin", "mean", "low", "high", "n_seeds", "holds"),
-        ("model_id", "dataset", "assertion"),
+        ("study", "model_id", "dataset", "assertion", "margin", "mean", "low", "high", "n_seeds", "holds"),
+        ("study", "model_id", "dataset", "assertion"),
         "a ratio that a live model is expected to keep, and what it was",
     ),
     "kv_replays": Table(
@@ -600,6 +600,26 @@ TABLES: dict[str, Table] = {
         "a number of the paper derived a second way",
         nullable=("published",),
     ),
+    "kelle_quality": Table(
+        (
+            *("series", "model_id", "dataset", "policy", "parameters", "setting", "setting_value", "budget_tokens", "storage"),
+            *("n_seeds", "metric", "unit", "value", "low", "high"),
+        ),
+        ("series", "model_id", "dataset", "policy", "parameters", "metric"),
+        "what a KV policy and a way to store keys and values cost a live model: mean and range over seeds",
+        nullable=("setting_value", "budget_tokens"),
+    ),
+    "kelle_pareto": Table(
+        (
+            *("model_id", "dataset", "policy", "parameters", "setting", "setting_value", "budget_tokens", "storage", "n_seeds"),
+            *("perplexity", "low", "high", "kv_bytes", "hardware", "knobs", "n_context_tokens", "n_decode_tokens", "batch"),
+            *("interval_s", "recomputed_frac", "decode_energy_j_per_token", "step_s", "dram_j", "weight_sram_j", "kv_j"),
+            *("refresh_j", "array_j", "leakage_j", "is_front"),
+        ),
+        ("model_id", "dataset", "policy", "parameters", "hardware"),
+        "perplexity inside a live model beside the energy of a decode step of that model on a machine of Kelle's",
+        nullable=("setting_value", "budget_tokens", "interval_s"),
+    ),
     "answers": Table(
         ("claim_id", "study", "mode", "value", "low", "high", "how"),
         ("claim_id", "study", "mode"),
@@ -660,6 +680,8 @@ SIDE_TABLES = (
     "kelle_parts",
     "kelle_retention",
     "kelle_checks",
+    "kelle_quality",
+    "kelle_pareto",
     "answers",
 )
 WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, *SIDE_TABLES, "claims")

@@ -12,6 +12,7 @@ import hashlib
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,9 @@ def is_held_out(key: str, n_buckets: int) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % n_buckets == 0
 
 
+@cache
 def code_files(held_out: bool) -> list[Item]:
-    """Whole standard-library modules, sorted by path; build-specific files (`_sysconfigdata*`) are left out."""
+    """Whole standard-library modules, sorted by path; build-specific files (`_sysconfigdata*`) are left out. Read once."""
     root = Path(sysconfig.get_paths()["stdlib"])
     items = []
     for path in sorted(root.rglob("*.py")):

@@ -21,7 +21,7 @@ def kv_elements(geometry: Geometry, accounting: Accounting) -> int:
     return 2 * geometry.n_heads * geometry.head_dim
 
 
-def kv_bytes_per_token(geometry: Geometry, accounting: Accounting, kv_bits: int = 16) -> float:
+def kv_bytes_per_token(geometry: Geometry, accounting: Accounting, kv_bits: float = 16.0) -> float:
     """Of a token, all layers. Scales of quantised elements are not counted."""
     return geometry.n_layers * kv_elements(geometry, accounting) * kv_bits / 8
 

@@ -19,7 +19,7 @@ class Work:
     n_decode_tokens: int
     batch: int = 16
     budget_tokens: int | None = None
-    kv_bits: int = 16
+    kv_bits: float = 16.0
 
     def __post_init__(self) -> None:
         for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1), ("kv_bits", 1)):

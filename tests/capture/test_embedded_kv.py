@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from capture import models
 from capture.kv_divergence import divergence
 from capture.kv_evaluate import KVRun, evaluate_kv
 from capture.kv_orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings, recall_rows
+from capture.orderings import measured
 from policies.kv import KV_POLICIES
 from policies.kv.importance import AEP
 from policies.kv.refresh import BitRates
@@ -41,7 +43,14 @@ def test_int16_bears_losses_that_destroy_halves(lab):
     int16, fp16 = lab.flipped(BitRates.uniform(1e-3)), lab.flipped(BitRates.uniform(1e-4), "fp16")
     assert int16 < 1.06
     assert fp16 > 2
-    assert not fp16 <= 1.03  # half precision never passes the gate of fixed point
+
+
+def test_half_precision_fails_the_gate_of_fixed_point(loaded, lab):
+    """Negative: the margin of int16 at 1e-3 asked of fp16, at a tenth of the losses."""
+    gate = next(o for o in ORDERINGS if o.assertion == "perplexity int16 losses 1e-3 / none")
+    halves = replace(gate, ratio=lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16"))
+    (row,) = measured(loaded, [halves], lambda seed: lab, (0,))
+    assert (row["margin"], row["holds"]) == ("<= 1.03", False)
 
 
 def test_high_bits_and_high_scores_matter_more(lab):

@@ -8,6 +8,7 @@ import torch
 from test_kv_cache import generate, requests
 from tiny_families import build
 
+from capture.kv_cache import KVLayer
 from capture.kv_loop import KVLoop
 from capture.kv_storage import Leaking, Rotated
 from policies.kv.importance import AEP
@@ -62,11 +63,38 @@ def test_groups_read_their_own_plane():
             assert (read[lost] != stored[lost]).float().mean() > 0.9
 
 
+def test_equal_groups_share_a_plane_and_lose_what_two_would():
+    """Oracle: rates that differ by next to nothing take two planes, and draw the same."""
+    rate = 0.1
+    one, two = Leaking(BitRates.uniform(rate), seed=7), Leaking(BitRates(rate, rate, rate, rate + 1e-12), seed=7)
+    assert (one.needs_groups, two.needs_groups) == (False, True)
+    x = torch.randn(1, 2, 50, 4, generator=torch.Generator().manual_seed(3))
+    (shared,), both = (storage.write(x, (0, "keys"), True) for storage in (one, two))
+    assert all(torch.equal(shared, plane) for plane in both)
+    clean = Leaking().write(x, (0, "keys"), True)[0]
+    assert not torch.equal(shared, clean)
+
+
+def test_high_scores_are_those_of_at_least_the_median_of_the_tokens_held():
+    """Oracle: numpy's median, ties and free slots included."""
+    rng = np.random.default_rng(5)
+    layer = KVLayer(0, POLICY, Leaking(), 0, 3, np.zeros(2, np.int64))
+    layer.slots.allocate(9)
+    layer.width = 7
+    held = rng.random((6, 7)) < 0.7
+    held[:, 0] = True
+    layer.slots.positions[:, :7] = np.where(held, 1, -1)
+    layer.slots.rank[:] = rng.integers(0, 4, (6, 9))
+    found = layer._groups(torch.device("cpu")).reshape(6, 7).numpy()
+    for row, ranks, of in zip(held, layer.slots.rank[:, :7], found, strict=True):
+        assert of.tolist() == (row & (ranks >= np.median(ranks[row]))).tolist()
+
+
 def test_later_values_saturate_at_the_prompts_range():
     for per_channel, expected in ((True, [1.25, -1.0]), (False, [2.5, -1.0])):
         leaking = Leaking(per_channel=per_channel)
         leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
-        (high, _) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
+        (high,) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
         assert high.flatten().tolist() == pytest.approx(expected, rel=1e-3)
 
 

@@ -187,15 +187,16 @@ def add_schemes(rows: dict[str, list[dict]]) -> None:
 
 
 def add_orderings(rows: dict[str, list[dict]]) -> None:
-    """One that holds at most, one that holds at least, one that a seed misses."""
-    for assertion, margin, mean, low, high, holds in (
-        ("perplexity one / two", "<= 1.2", 1.0, 0.9, 1.1, True),
-        ("misses three / four", ">= 2", 3.0, 2.5, 3.5, True),
-        ("perplexity five / six", ">= 2", 2.5, 1.5, 3.5, False),
+    """One that holds at most, one that holds at least, one that a seed misses, and one that another study asks for."""
+    for study, assertion, margin, mean, low, high, holds in (
+        ("slicemoe", "perplexity one / two", "<= 1.2", 1.0, 0.9, 1.1, True),
+        ("slicemoe", "misses three / four", ">= 2", 3.0, 2.5, 3.5, True),
+        ("slicemoe", "perplexity five / six", ">= 2", 2.5, 1.5, 3.5, False),
+        ("kelle", "perplexity of another study", "<= 1.2", 1.5, 1.4, 1.6, False),
     ):
         rows["orderings"].append({
-            "model_id": "embedded", "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean, "low": low,
-            "high": high, "n_seeds": 2, "holds": holds,
+            "study": study, "model_id": "embedded", "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean,
+            "low": low, "high": high, "n_seeds": 2, "holds": holds,
         })  # fmt: skip
 
 

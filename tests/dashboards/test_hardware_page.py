@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 
-from dashboards import hardware, hardware_answers, hardware_rows, roofline
+from dashboards import hardware, hardware_answers, hardware_rows, roofline, shell
 from dashboards.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
 from dashboards.units import number, quantity
 from warehouse.sql import connect
@@ -107,8 +107,10 @@ def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection
     assert energy["word"][0] == "1 (1 to 2)"
 
 
-def test_every_number_is_in_the_table_with_its_source(connection: duckdb.DuckDBPyConnection, site_folder: Path) -> None:
-    html = (site_folder / "hardware.html").read_text(encoding="utf-8")
+def test_every_number_is_in_the_table_with_its_source(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    html = shell.render(hardware.page(connection, 16), [(hardware.FILE, hardware.TITLE)])
     numbers = hardware_rows.numbers(connection)
     assert html.count("<td><code>") == numbers.height
     assert html.count('class="badge"') == numbers.filter("is_assumed").height

@@ -62,6 +62,7 @@ def test_a_page_per_topic_each_below_3_mb(pages: dict[str, str]) -> None:
         "experts.html",
         "hardware.html",
         "index.html",
+        "kelle.html",
         "layered_prefill.html",
         "slicemoe.html",
         "validation.html",

@@ -6,6 +6,7 @@ import json
 
 import polars as pl
 import pytest
+import small_kelle
 from command import Cli
 
 from flows.systems.kelle import study as kelle
@@ -15,22 +16,19 @@ from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from warehouse.load import claims, database_path, load
 from warehouse.results import read_rows
 from warehouse.sql import query
-from warehouse.tape import Store
 
 PARTS = ["dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j"]
 WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
 
 
 @pytest.fixture(scope="module")
-def told():
-    return []
+def told(kelle_run):
+    return kelle_run[1]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, told):
-    store = Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
-    kelle.run(store, lambda *now: None, say=told.append)
-    return store
+def place(kelle_run):
+    return kelle_run[0]
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +184,7 @@ def test_other_tables_have_what_their_charts_need(place):
 def test_the_study_tells_how_recomputation_checks_out_and_can_run_again(place, told, answers):
     assert len(told) == 3
     assert "16.4 us here, 3.2 us as published" in told[1]
-    kelle.run(place, lambda *now: None, say=lambda line: None)
+    assert small_kelle.run(place) == told
     assert {(row["claim_id"], row["mode"]): row for row in read_rows(place, "answers")} == answers
 
 

@@ -101,6 +101,9 @@ def test_parameters_as_typed() -> None:
     assert kv_policy.make("streaming", {"budget": "32"}).limits == (32, 4, 28)
     assert kv_policy.make("aep", {"recent": "5"}).limits[2] == 5
     assert type(kv_policy.make("kelle", {})) is KV_POLICIES["aerp"]
+    assert kv_policy._rates({"rate": "1e-3"}) == BitRates.uniform(1e-3)
+    assert kv_policy._rates({"rate": "1e-3,0,2e-3,0"}) == BitRates(hst_msb=1e-3, lst_msb=2e-3)
+    assert "intervals" not in kv_policy.inside_model("kelle", {"rate": "0"}, 1).parameters
     assert kv_policy._rates({"intervals": "2drp"}) == BitRates.of(Intervals())
     assert kv_policy._rates({"intervals": "1050"}) == BitRates.of(Intervals.uniform(1050))
     assert kv_policy._rates({"intervals": "180,3600,720,5400"}) == BitRates.of(Intervals(180, 3600, 720, 5400))

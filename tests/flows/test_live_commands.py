@@ -73,13 +73,18 @@ def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, t
     assert "high_bit_miss_frac" in done.out
 
 
-def test_the_orderings_are_printed_and_kept(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from capture import orderings
+@pytest.mark.parametrize(("of", "study"), [("experts", "slicemoe"), ("drafts", "elmoe3d"), ("kv", "kelle")])
+def test_the_orderings_are_printed_and_kept_by_study(
+    tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, study: str
+) -> None:
+    from capture import kv_orderings, orderings
 
     row = {"model_id": "m", "dataset": "code", "assertion": "a / b", "margin": "<= 1.1", "mean": 1.2, "low": 1.0, "high": 1.3}
     monkeypatch.setattr(models, "load", lambda *told: None)
-    monkeypatch.setattr(orderings, "orderings", lambda *told, **more: [row | {"n_seeds": 4, "holds": False}])
-    done = tokentape("orderings")
+    for module in (orderings, kv_orderings):
+        monkeypatch.setattr(module, "orderings", lambda *told, **more: [row | {"n_seeds": 4, "holds": False}])
+    done = tokentape("orderings", "--of", of)
     assert "0 of 1 hold" in done.out
     assert "NO" in done.out
-    assert read_rows(Store(str(tmp_path / "tape")), "orderings")[0]["mean"] == 1.2
+    kept = read_rows(Store(str(tmp_path / "tape")), "orderings")[0]
+    assert (kept["study"], kept["mean"]) == (study, 1.2)

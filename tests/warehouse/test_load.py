@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from warehouse.columns import COLUMNS
-from warehouse.load import CLAIMS, OWN_CLAIMS, database_path, load
-from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
+from warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
+from warehouse.results import has_result, read_rows, replay_id, result_ids, result_path, rows_of, write_result, write_rows
 from warehouse.sql import connect, query
 from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
 
-N_CLAIMS = sum(1 for path in (CLAIMS, OWN_CLAIMS) for _ in csv.DictReader(path.open(encoding="utf-8")))
+N_CLAIMS = sum(1 for path in ALL_CLAIMS for _ in csv.DictReader(path.open(encoding="utf-8")))
 SHARED_CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "papers" / "claims.csv"
 QUALITY = {
     "model_id": "tiny",
@@ -53,7 +53,7 @@ def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
     assert report.rows == dict.fromkeys(WAREHOUSE_TABLES, 0) | {"claims": N_CLAIMS}
     assert str(report) == f"{N_CLAIMS} claims"
     claims = query(report.database, "from claims")
-    stated = [row for path in (CLAIMS, OWN_CLAIMS) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+    stated = [row for path in ALL_CLAIMS for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
     expected = [{**row, "value": float(row["value"]) if row["value"] else None} for row in stated]
     assert claims.to_dicts() == expected
 
@@ -61,6 +61,19 @@ def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
 @pytest.mark.skipif(not SHARED_CLAIMS.exists(), reason="the papers' numbers are not beside this checkout")
 def test_claims_are_the_papers() -> None:
     assert CLAIMS.read_bytes() == SHARED_CLAIMS.read_bytes()
+
+
+@pytest.mark.skipif(not SHARED_CLAIMS.exists(), reason="the papers' numbers are not beside this checkout")
+def test_kelles_quality_is_the_papers() -> None:
+    """Every value of its Tables 2 to 6, in the order printed there."""
+    columns = {2: "value", 3: "accuracy_pct", 4: "accuracy_pct", 5: "value", 6: "value"}
+    printed = []
+    for table, column in columns.items():
+        (path,) = SHARED_CLAIMS.parent.glob(f"kelle_table{table}_*.csv")
+        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        printed += [(f"Table {table}", row[column]) for row in rows if row[column]]
+    ours = csv.DictReader(KELLE_QUALITY.read_text(encoding="utf-8").splitlines())
+    assert [(row["location"], row["value"]) for row in ours] == printed
 
 
 def test_summaries(small: Store) -> None:
@@ -270,6 +283,12 @@ def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., 
     before = Path(result_path(store, "timeline", "r0")).read_bytes()
     write_result(store, "r0", tables)
     assert Path(result_path(store, "timeline", "r0")).read_bytes() == before
+
+
+def test_rows_of_something_are_read_back_and_none_where_it_is_missing(store):
+    write_rows(store, "quality", [QUALITY], of="this")
+    assert rows_of(store, "quality", "this") == read_rows(store, "quality")
+    assert rows_of(store, "quality", "that") is None
 
 
 def test_quality(store: Store) -> None:

@@ -63,8 +63,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     if job.what != "tape":
         rows = _measured(live, job)
     if rows:
-        study_of = {"study": NAME} if table == POINTS else {}
-        write_rows(store, table, [study_of | row for row in rows], of=of)
+        write_rows(store, table, [{"study": NAME} | row for row in rows], of=of)
 
 
 def _measured(live: Live, job: Job) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ def answers(made: Setup, points: pl.DataFrame, requests: pl.DataFrame) -> list[R
     return rows
 
 
-def _answer(claim_id: str, value: float, how: str, mode: str = FITTED) -> Row:
+def answer(claim_id: str, value: float, how: str, mode: str = FITTED) -> Row:
+    """A row of table `answers`."""
     return {"claim_id": claim_id, "study": NAME, "mode": mode, "value": value, "low": None, "high": None, "how": how}
 
 
@@ -51,7 +52,7 @@ def _ratios(made: Setup) -> Iterator[Row]:
         for ratio in ratios(made.stated.values(), steps):
             value, n_cells = steps.value(ratio)
             if n_cells:
-                yield _answer(ratio.claim_id, value, f"{ratio.metric}: {ratio}; {n_cells} cells, knobs {knobs}", mode)
+                yield answer(ratio.claim_id, value, f"{ratio.metric}: {ratio}; {n_cells} cells, knobs {knobs}", mode)
 
 
 def _derived(made: Setup) -> Iterator[Row]:
@@ -59,32 +60,32 @@ def _derived(made: Setup) -> Iterator[Row]:
     geometry, chip = made.geometries[KEPT_MODEL], made.systems[KELLE].chip
     per_token = kv_bytes_per_token(geometry, PAPER)
     load_s, recompute_s = vector_times_s(geometry, chip)
-    yield _answer(LOAD_CLAIM, 1e6 * load_s, "bytes of K and V in a layer over the DRAM's bandwidth", PHYSICAL)
-    yield _answer(RECOMPUTE_CLAIM, 1e6 * recompute_s, "multiply-adds of two projections on the array", PHYSICAL)
-    yield _answer("kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16", 8192 * per_token / GIB, "GiB, as the paper's GB")
+    yield answer(LOAD_CLAIM, 1e6 * load_s, "bytes of K and V in a layer over the DRAM's bandwidth", PHYSICAL)
+    yield answer(RECOMPUTE_CLAIM, 1e6 * recompute_s, "multiply-adds of two projections on the array", PHYSICAL)
+    yield answer("kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16", 8192 * per_token / GIB, "GiB, as the paper's GB")
     tokens = (chip.dram_bytes - total_params(geometry)) / per_token
-    yield _answer("kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV")
+    yield answer("kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV")
     refresh = made.study.refresh
     equal = 1e6 * harmonic_mean_s(refresh.intervals_s)
-    yield _answer("kelle/7.1/average_interval/four-default-intervals", equal, "harmonic mean of four equal groups")
+    yield answer("kelle/7.1/average_interval/four-default-intervals", equal, "harmonic mean of four equal groups")
     curve = next(iter(made.curves.values()))
     lost = curve.mean_failure(list(refresh.intervals_us.values()))
-    yield _answer(MEAN_FAILURE, lost, "an input: the retention curve is made to lose this")
+    yield answer(MEAN_FAILURE, lost, "an input: the retention curve is made to lose this")
     same = "kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"
-    yield _answer(
+    yield answer(
         same, curve.interval_at(lost), "uniform interval that loses as many cells; the paper's is that of equal accuracy"
     )
     peak = made.machines[SYSTEMS[KELLE][0]].compute.bound_ops_per_s("int8")
     if peak:
-        yield _answer("kelle/8/peak/int8", peak / 1e12, "2 multiply-adds per element and cycle, and one accumulation per column")
+        yield answer("kelle/8/peak/int8", peak / 1e12, "2 multiply-adds per element and cycle, and one accumulation per column")
     for mode, knobs in ((FITTED, CALIBRATED), (UNFITTED, ZERO)):
         step, how = chip_step(made, knobs), f"energy over time of {made.study.chip.model} on {made.study.chip.workload}"
         watts = {part: part_w(step, part) for part in ("sram", "edram", "dram")}
         watts["on-chip"] = step.energy_j / step.seconds - watts["dram"]
         for part, claim in POWER.items():
-            yield _answer(f"kelle/8/power/{claim}", watts[part], how, mode)
+            yield answer(f"kelle/8/power/{claim}", watts[part], how, mode)
     kelle, sram = (made.machines[SYSTEMS[name][0]] for name in (KELLE, BASELINE))
-    yield _answer("kelle/3.1/area_increase/8-mb-over-4-mb-sram", *_area_increase(kelle, sram))
+    yield answer("kelle/3.1/area_increase/8-mb-over-4-mb-sram", *_area_increase(kelle, sram))
 
 
 def _area_increase(kelle: Any, sram: Any) -> tuple[float, str]:
@@ -156,10 +157,10 @@ def _swept(points: pl.DataFrame, mode: str) -> Iterator[Row]:
         )
         found = [one.value(this[cell], other[cell]) for cell in this if cell in other]
         if found:
-            yield _answer(one.claim, sum(found) / len(found), f"{one.how}; mean over {len(found)} cells", mode)
+            yield answer(one.claim, sum(found) / len(found), f"{one.how}; mean over {len(found)} cells", mode)
     shares = [row["refresh_j"] / row["energy_j"] for row in mine.filter(pl.col("setting") == _LARGE_EDRAM).to_dicts()]
     if shares:
-        yield _answer(LARGEST_SHARE, 100.0 * max(shares), "most over decode lengths of PG19", mode)
+        yield answer(LARGEST_SHARE, 100.0 * max(shares), "most over decode lengths of PG19", mode)
 
 
 def _of_mode(frame: pl.DataFrame, mode: str) -> pl.DataFrame:
@@ -180,10 +181,10 @@ def _long(requests: pl.DataFrame, mode: str) -> Iterator[Row]:
     )
     stem, how = "kelle/8.3.5/energy_efficiency_gain/llama-2-7b/pg19-{}", "prefill and decode, batch 16, with an assumed prefill"
     if (16384, 128) in kelle:
-        yield _answer(stem.format("16k-128-kelle-edram-over-original-sram"), kelle[16384, 128], how, mode)
+        yield answer(stem.format("16k-128-kelle-edram-over-original-sram"), kelle[16384, 128], how, mode)
     long = [cell for cell in kelle if cell[1] > 128 and cell in aerp]
     if long:
         means = [sum(values) / len(long) for values in ([kelle[c] for c in long], [kelle[c] / aerp[c] for c in long])]
         for name, value in zip(("original-sram", "aerp-sram"), means, strict=True):
             claim = stem.format(f"long-in-and-out-average-kelle-edram-over-{name}")
-            yield _answer(claim, value, f"{how}; mean over {len(long)} lengths (assumed)", mode)
+            yield answer(claim, value, f"{how}; mean over {len(long)} lengths (assumed)", mode)

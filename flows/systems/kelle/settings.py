@@ -102,6 +102,85 @@ class Requests(_Part):
     budget_tokens: int
 
 
+class Cache(_Part):
+    """A KV policy, and how it stores keys and values: as `tokentape evaluate --policy` takes them. setting: what tells it from
+    others of the name; is_budgeted: it is tried at every budget."""
+
+    policy: str
+    setting: str = ""
+    is_budgeted: bool = True
+    parameters: dict[str, str | int | float] = {}
+
+    def at(self, budget: int | None) -> Cache:
+        """With a budget in tokens, or none."""
+        return self.model_copy(update={"parameters": self.parameters | {"budget": "none" if budget is None else budget}})
+
+
+class Budgets(_Part):
+    """Every cache at every budget (Table 3). items: windows of text, or questions, of a seed."""
+
+    dataset: str
+    items: int
+    budgets: tuple[int, ...]
+
+
+class Refreshed(_Part):
+    """One cache under sets of four intervals and the uniform ones of the same mean (Table 4), in each word of `words`; the first
+    word's alone under every set, the others under the first."""
+
+    items: int
+    cache: Cache
+    words: tuple[str, ...]
+    intervals_us: tuple[tuple[float, float, float, float], ...]
+
+
+class Errors(_Part):
+    """One cache under bit errors (Figure 8). groups: which of HST-MSB, HST-LSB, LST-MSB, LST-LSB lose bits."""
+
+    items: int
+    output: int
+    cache: Cache
+    rates: tuple[float, ...]
+    groups: dict[str, tuple[bool, bool, bool, bool]]
+
+
+class Ordered(_Part):
+    """Orderings on a data set; other: where the words' alone are asked for again."""
+
+    items: int
+    other: str
+    other_items: int
+
+
+class Watched(_Part):
+    """A budget at which open loop is held against closed loop, or a tape is replayed."""
+
+    budget: int
+    items: int
+    prompt: int
+    output: int
+
+
+class Live(_Part):
+    """What is measured inside a model. prompt, output: tokens of a window of text; batch: requests of a decode step that is
+    costed."""
+
+    model: str
+    dataset: str
+    seeds: tuple[int, ...]
+    prompt: int
+    output: int
+    batch: int
+    caches: tuple[Cache, ...]
+    budget: Budgets
+    recall: Budgets
+    refresh: Refreshed
+    errors: Errors
+    orderings: Ordered
+    divergence: Watched
+    tape: Watched
+
+
 class Settings(_Part):
     """study.toml."""
 
@@ -114,6 +193,7 @@ class Settings(_Part):
     chip: ChipShares
     requests: Requests
     groups: tuple[Group, ...]
+    live: Live
 
     def cells(self, group: Group) -> Iterator[tuple[str, str, Work]]:
         """Model, name of the workload, and the work."""

@@ -1,22 +1,27 @@
-"""The Kelle study: its cost model swept over systems, models, workloads and what is uncertain, and what that says of its numbers.
+"""The Kelle study: its cost model swept over systems, models, workloads and what is uncertain, what that says of its numbers, and
+what eviction and lost bits cost a live model.
 
-Only claims of role `calibrate` are fitted, by the knobs in hw/fits/kelle.toml (replay/kelle/fit.py). All of it is closed form and
-takes seconds: it is computed anew with every run.
+Only claims of role `calibrate` are fitted, by the knobs in hw/fits/kelle.toml (replay/kelle/fit.py). The closed forms take
+seconds and are computed anew with every run; the live model takes minutes, and what is measured is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from flows.console import note
-from flows.systems.kelle import details, sweeps
+from flows.systems.kelle import details, live, sweeps
 from flows.systems.kelle.answers import answers
 from flows.systems.kelle.checks import checks, recompute_lines
+from flows.systems.kelle.live_rows import popularity_answer, quality_rows
+from flows.systems.kelle.pareto import pareto_rows
 from flows.systems.kelle.settings import NAME, Settings, settings
 from flows.systems.kelle.setup import setup
+from flows.workers import each, pool_of
 from warehouse.results import write_rows
 from warehouse.tape import Store
 
@@ -42,17 +47,38 @@ def run(
     workers: int | None = None,
     say: Callable[[str], None] = note,
 ) -> list[dict[str, Any]]:
-    """Computes every table, writes it whole, and returns the answers. say: told how the paper's recomputation checks out."""
-    made = setup(chosen or settings())
-    rows = {}
-    for n_done, (table, rows_of) in enumerate(TABLES.items()):
-        progress(n_done, len(TABLES), table)
-        rows[table] = list(rows_of(made))
-        write_rows(store, table, rows[table], of=NAME)
-    progress(len(TABLES), len(TABLES), "")
+    """Computes every table, writes it whole, measures what is missing inside the model, and returns the answers.
+
+    The closed forms and their answers are written first. A job inside the live model is one file: an interrupted study goes on
+    where it stopped. say: told how the paper's recomputation checks out.
+    """
+    study = chosen or settings()
+    made, inside = setup(study), live.jobs(study)
+    total = len(inside) + 1
+    progress(0, total, "closed forms")
+    rows = {table: list(rows_of(made)) for table, rows_of in TABLES.items()}
     points, requests = (pl.DataFrame(rows[name], infer_schema_length=None) for name in ("kelle_points", "kelle_requests"))
-    found = answers(made, points, requests)
-    write_rows(store, "answers", found, of=NAME)
+    rows["answers"] = answers(made, points, requests)
+    _write(store, rows)
     for line in recompute_lines(made):
         say(line)
-    return found
+    found = {}
+    for job, of in each(pool_of(runner, workers), partial(_live, store.absolute, study), inside):
+        found[job] = of
+        progress(len(found), total, str(job))
+    measured = {job: found[job] for job in inside if job.table == "quality"}
+    replayed = next(of for job, of in found.items() if job.table == "kv_replays")
+    rows["answers"].append(popularity_answer(made, replayed))
+    last = {"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(made, measured)}
+    _write(store, last | {"answers": rows["answers"]})
+    progress(total, total, "done")
+    return rows["answers"]
+
+
+def _live(uri: str, study: Settings, job: live.Job) -> list[dict[str, Any]]:
+    return live.run_job(Store(uri), study, job)
+
+
+def _write(store: Store, rows: dict[str, list[dict[str, Any]]]) -> None:
+    for table, of in rows.items():
+        write_rows(store, table, of, of=NAME)

@@ -118,7 +118,8 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
 
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
-    return orderings(models.load(models.find(job.model)), job.seeds, job.effort)
+    rows = orderings(models.load(models.find(job.model)), job.seeds, job.effort)
+    return [{"study": NAME} | row for row in rows]
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}

@@ -1,0 +1,85 @@
+"""The Kelle page: what five systems gain and lose in a cost model, what eviction does to recorded and live attention, and both
+beside the paper's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import duckdb
+import polars as pl
+import polars.selectors as cs
+
+from dashboards import (
+    kelle_checks,
+    kelle_explorer,
+    kelle_flips,
+    kelle_gains,
+    kelle_kept,
+    kelle_live_rows,
+    kelle_memory,
+    kelle_quality,
+    kelle_recompute,
+    kelle_refresh,
+    kelle_rows,
+    kelle_tables,
+    orderings,
+)
+from dashboards.kelle_live_words import LIVE, SEEDS, named
+from dashboards.kelle_words import DIGITS, READING, READINGS
+from dashboards.shell import Page, Part, with_parts
+
+FILE, TITLE = "kelle.html", "Kelle"
+LEAD = (
+    "KV caches on embedded DRAM: tokens that heads hardly attend to are evicted, popular ones recomputed from their layer input, "
+    "and what stays is refreshed as rarely as its worth allows. What that saves, what it costs in quality, and what the paper's "
+    "numbers ask for."
+)
+
+
+def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
+    """The page over everything recorded; `size` says how many tapes and live models it carries."""
+    held = kelle_rows.readings(connection)
+    quality, pareto = kelle_live_rows.quality(connection), named(kelle_live_rows.pareto(connection))
+    models = sorted({*quality["model"], *pareto["model"]})[:size]
+    quality, pareto = (found.filter(pl.col("model").is_in(models)) for found in (quality, pareto))
+    own = Page(
+        FILE,
+        TITLE,
+        LEAD,
+        "page.html",
+        controls=(*((READING,) if held else ()), *((LIVE,) if models else ())),
+        choices=(*({"reading": name} for name in READINGS if name in held), *({"live": name} for name in models)),
+    )
+    start = own.opening
+    ordered = orderings.rows(connection, "kelle")
+    whole = with_parts(
+        own,
+        kelle_gains.part(kelle_rows.headline(connection), kelle_rows.published(connection), kelle_rows.chip(connection), start),
+        kelle_quality.part(quality, kelle_live_rows.table_3(connection), pareto, start),
+        kelle_flips.part(quality, kelle_live_rows.table_4(connection), start),
+        Part(
+            (orderings.figure(ordered, kelle_quality.NO_ORDERINGS, SEEDS),),
+            data={} if ordered.is_empty() else {"orderings": ordered},
+        ),
+        kelle_kept.part(
+            kelle_live_rows.kept(connection),
+            kelle_live_rows.timeline(connection),
+            kelle_live_rows.divergence(connection),
+            size,
+        ),
+        kelle_explorer.part(kelle_rows.explorer(connection), start),
+        kelle_tables.part(kelle_rows.tables(connection), kelle_rows.sweeps(connection), start),
+        kelle_memory.part(kelle_rows.sram(connection), kelle_rows.memory(connection), kelle_rows.settings(connection), start),
+        kelle_refresh.part(kelle_rows.retention(connection), kelle_rows.lifetimes(connection)),
+        kelle_recompute.part(kelle_rows.recompute(connection), kelle_rows.requests(connection), start),
+        kelle_checks.part(
+            connection,
+            kelle_rows.checks(connection),
+            kelle_rows.sensitivity(connection),
+            kelle_rows.chip_parts(connection),
+            start,
+        ),
+    )
+    return replace(
+        whole, data={name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
+    )

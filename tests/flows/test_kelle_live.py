@@ -1,0 +1,197 @@
+"""What the Kelle study measures inside a live model, on hardly any text: rows, references, the front, and what is skipped."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from small_kelle import SMALL, run
+
+from capture import models
+from capture.kv_orderings import REFRESH_SETS, WORD_ORDERINGS
+from flows.systems.kelle import live
+from flows.systems.kelle import study as kelle
+from flows.systems.kelle.answers import FITTED
+from flows.systems.kelle.live_rows import UNITS, quality_rows
+from flows.systems.kelle.pareto import pareto_rows
+from flows.systems.kelle.setup import CALIBRATED, setup
+from policies.kv.refresh import FIRST_US, Intervals
+from replay.kelle.step import decode_step
+from replay.kelle.systems import BASELINE
+from replay.kelle.work import PHYSICAL, Work
+from warehouse.geometry import from_config
+from warehouse.results import read_rows
+
+pytestmark = pytest.mark.skipif(
+    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
+)
+PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
+
+
+@pytest.fixture(scope="module")
+def place(kelle_run):
+    return kelle_run[0]
+
+
+@pytest.fixture(scope="module")
+def quality(place):
+    return pl.DataFrame(read_rows(place, "kelle_quality"), infer_schema_length=None)
+
+
+@pytest.fixture(scope="module")
+def pareto(place):
+    return pl.DataFrame(read_rows(place, "kelle_pareto"), infer_schema_length=None)
+
+
+def series(quality: pl.DataFrame, name: str, metric: str = "perplexity") -> pl.DataFrame:
+    return quality.filter((pl.col("series") == name) & (pl.col("metric") == metric))
+
+
+def test_the_papers_settings_ship():
+    shipped = kelle.settings().live
+    assert len(shipped.seeds) >= 4
+    means = sorted(Intervals(*chosen).harmonic_mean_us for chosen in shipped.refresh.intervals_us)
+    assert means == pytest.approx([540.0, 1053.66, 2062.05], abs=0.01)
+    assert {Intervals(*chosen) for chosen in shipped.refresh.intervals_us} == set(REFRESH_SETS.values())
+    assert Intervals(*shipped.refresh.intervals_us[0]) == Intervals()
+    assert (min(shipped.errors.rates), max(shipped.errors.rates)) == (1e-4, 1e-2)
+    tried = {(cache.policy, cache.setting) for cache in shipped.caches}
+    assert {"full", "streaming", "h2o", "tova", "snapkv", "random", "aep", "aerp", "kelle"} == {policy for policy, _ in tried}
+    assert {("full", "4-bit"), ("streaming", "recent only"), ("aerp", "mean score")} <= tried
+
+
+def test_every_series_has_its_rows_over_seeds_and_rows_by_seed(place, quality):
+    assert set(quality["series"]) == {"budget", "recall", "refresh", "errors"}
+    assert set(quality["metric"]) == set(UNITS)
+    assert set(quality["n_seeds"]) == {2}
+    assert (quality["low"] <= quality["value"] + 1e-9).all()
+    assert (quality["value"] <= quality["high"] + 1e-9).all()
+    by_seed = {(row["policy"], row["parameters"], row["dataset"]) for row in read_rows(place, "quality")}
+    assert {tuple(row) for row in quality.select("policy", "parameters", "dataset").iter_rows()} == by_seed
+
+
+def test_a_series_is_held_against_its_first_setting(quality):
+    for name, setting in (("budget", ""), ("refresh", "no losses"), ("errors", "none")):
+        ratios = series(quality, name, "perplexity_ratio")
+        first = ratios.filter((pl.col("setting") == setting) & pl.col("policy").is_in(["full", "kelle", "aep"]))
+        assert first.row(0, named=True)["value"] == 1.0
+        assert ratios["value"].n_unique() > 1
+    assert series(quality, "recall", "perplexity").is_empty()
+    full = series(quality, "recall", "accuracy").filter(pl.col("policy") == "full")
+    assert full["value"].max() == 1.0
+
+
+def test_recomputation_changes_bytes_and_nothing_else(quality):
+    at = pl.col("budget_tokens") == 16
+    aep, aerp = (
+        series(quality, "budget", metric).filter(at & (pl.col("policy") == name) & (pl.col("setting") == ""))["value"].item()
+        for metric, name in (("perplexity", "aep"), ("perplexity", "aerp"))
+    )
+    assert aep == aerp
+    bytes_of = dict(
+        series(quality, "budget", "kv_bytes").filter(at & (pl.col("setting") == "")).select("policy", "value").iter_rows()
+    )
+    assert bytes_of["aerp"] < bytes_of["aep"]
+
+
+def test_refresh_has_both_forms_of_every_set_and_half_precision_is_destroyed(quality):
+    rows = series(quality, "refresh", "perplexity_ratio")
+    fixed = rows.filter((pl.col("storage") == "int16") & pl.col("setting_value").is_not_null())
+    assert sorted(fixed.select("setting", "setting_value").unique().iter_rows()) == [
+        (form, pytest.approx(mean_us, abs=0.01)) for form in ("2DRP", "uniform") for mean_us in (540.0, 1053.66)
+    ]
+    assert rows.filter(pl.col("storage") == "fp16")["value"].min() > fixed["value"].max()
+
+
+def test_groups_of_bits_lose_by_their_weight(quality):
+    lost = dict(series(quality, "errors", "kl").select("setting", "value").iter_rows())
+    assert set(lost) == {"none", "all bits", "HST", "LST", "MSB", "LSB"}
+    assert lost["MSB"] > lost["LSB"]
+    assert lost["all bits"] > lost["LSB"]
+
+
+def test_orderings_say_who_asked_and_cover_other_text(place):
+    rows = read_rows(place, "orderings")
+    assert {row["study"] for row in rows} == {"kelle"}
+    assert {row["dataset"] for row in rows} == {"code", "docs"}
+    assert {row["assertion"] for row in rows if row["dataset"] == "docs"} == {o.assertion for o in WORD_ORDERINGS}
+
+
+def test_what_sees_no_scores_agrees_with_the_tape_and_replays_have_a_bound(place):
+    layers = pl.DataFrame(read_rows(place, "kv_divergence"))
+    assert set(layers["seed"]) == {0, 1}
+    assert layers.filter(pl.col("layer") == 0)["identical_frac"].min() == 1.0
+    replays = pl.DataFrame(read_rows(place, "kv_replays"), infer_schema_length=None)
+    kept = dict(replays.group_by("policy").agg(pl.col("kept_mass_frac").max()).iter_rows())
+    assert set(kept) == {"aep", "aerp", "oracle"}
+    assert max(kept, key=kept.__getitem__) == "oracle"
+    assert read_rows(place, "kv_timeline")
+
+
+def test_energy_is_that_of_the_closed_forms(pareto):
+    """Oracle: a full cache stores what the closed form counts, so its energy is a plain decode step's."""
+    made = setup(SMALL)
+    geometry = from_config(models.find("embedded").config.to_dict())
+    step = decode_step(geometry, made.systems[BASELINE], Work(24, 16, 16), made.knobs[CALIBRATED], PHYSICAL)
+    full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
+    assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
+    total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()
+    assert total.abs().max() < 1e-12
+
+
+def test_only_what_loses_nothing_runs_on_sram_and_rare_refresh_is_cheap(pareto):
+    sram = pareto.filter(pl.col("hardware") == "kelle-sram")
+    assert set(sram["storage"]) == {"plain", "quarot"}
+    assert sram["interval_s"].null_count() == sram.height
+    edram = pareto.filter(pl.col("hardware") == "kelle-edram")
+    assert edram.filter(pl.col("storage") != "int16")["interval_s"].unique().to_list() == pytest.approx([1e-6 * FIRST_US])
+    assert edram.filter(pl.col("storage") == "int16")["interval_s"].min() > 5e-4
+    at = edram.filter((pl.col("budget_tokens") == 16) & (pl.col("setting") == "") & pl.col("policy").is_in(["aerp", "kelle"]))
+    joules = dict(at.select("policy", "refresh_j").iter_rows())
+    assert joules["kelle"] < joules["aerp"]
+    assert pareto.filter(pl.col("policy") == "aep")["recomputed_frac"].unique().to_list() == [0.0]
+    assert pareto.filter(pl.col("policy") == "aerp")["recomputed_frac"].min() > 0
+
+
+def test_nothing_beats_the_front(pareto):
+    points = list(pareto.select("decode_energy_j_per_token", "perplexity", "is_front").iter_rows())
+    front = [point[:2] for point in points if point[2]]
+    assert 0 < len(front) < len(points)
+    for energy, perplexity, is_front in points:
+        beaten = [e <= energy and p <= perplexity and (e, p) != (energy, perplexity) for e, p in front]
+        assert any(beaten) != is_front
+
+
+def test_popularity_answers_its_claim(place):
+    row = next(row for row in read_rows(place, "answers") if "popular_token_persistence" in row["claim_id"])
+    assert 0 < row["value"] <= 100
+    assert row["mode"] == FITTED
+    assert row["how"].startswith("embedded on code")
+
+
+def test_a_second_run_measures_nothing(kelle_run, quality, monkeypatch):
+    for name in ("evaluate_kv", "orderings", "divergence", "record"):
+        monkeypatch.setattr(live, name, lambda *told, **more: pytest.fail("measured again"))
+    place, told = kelle_run
+    assert run(place) == told
+    again = pl.DataFrame(read_rows(place, "kelle_quality"), infer_schema_length=None)
+    assert again.equals(quality)
+
+
+def test_perplexities_are_compared_seed_by_seed():
+    def rows(*perplexities: float) -> list[dict]:
+        of = {"model_id": "m", "dataset": "code", "policy": "full", "parameters": json.dumps({}), "kv_bytes": 1.0}
+        measured = {"kl": None, "acceptance": None, "accuracy": None}
+        return [of | measured | {"seed": seed, "perplexity": p} for seed, p in enumerate(perplexities)]
+
+    job = live.Job("quality", "code", 1, 8, 8, "full", series="budget")
+    other = live.Job("quality", "code", 1, 8, 8, "full", (("storage", "quarot"),), "budget", "4-bit")
+    found = {
+        (row["setting"], row["metric"]): (row["low"], row["value"], row["high"])
+        for row in quality_rows({job: rows(10.0, 20.0), other: rows(11.0, 20.0)})
+    }
+    assert found["4-bit", "perplexity_ratio"] == pytest.approx((1.0, 1.05, 1.1))
+    assert found["4-bit", "perplexity"] == pytest.approx((11.0, 15.5, 20.0))
+    assert ("4-bit", "kl") not in found
+    assert pareto_rows(setup(SMALL), {}) == []
