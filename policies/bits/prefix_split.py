@@ -1,7 +1,7 @@
 """Prefix split, the paper's selector: the most important experts get 4 bits, the next 3, the next 2, the rest 1.
 
-All ways to cut the ranking are searched, O(n^2), and the one that gains most over 1 bit each is taken; within 1e-12 the first found
-wins. The budget is spent exactly, even where a bit gains nothing. Source: CXL GPU-NDP, specification 4.2.
+All ways to cut the ranking are searched, O(n^2), and the one that gains most over 1 bit each is taken, within 1e-12 the first
+found. The budget is spent exactly, even where a bit gains nothing. Source: CXL GPU-NDP, specification 4.2.
 """
 
 from __future__ import annotations

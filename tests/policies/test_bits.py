@@ -238,9 +238,7 @@ def test_other_names_for_the_experts_change_nothing(rule, across_layers):
     losses, scores, hot = layers(3)
     order = np.random.default_rng(4).permutation(8)
     bits = assign(BIT_RULES[rule], losses, scores, hot, 2.4, across_layers)
-    renamed = assign(
-        BIT_RULES[rule], losses[:, order], scores[..., order].copy(), hot[..., order].copy(), 2.4, across_layers
-    )
+    renamed = assign(BIT_RULES[rule], losses[:, order], scores[..., order].copy(), hot[..., order].copy(), 2.4, across_layers)
     assert np.array_equal(renamed, bits[..., order])
 
 
