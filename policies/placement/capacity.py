@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from policies.placement.importance import Flags, hot_set
@@ -28,7 +28,7 @@ class Capacity:
             raise ValueError(f"expert_bytes {expert_bytes} must be above 0")
         return cls(min(n_experts, layer_bytes // expert_bytes), across_layers)
 
-    def hot(self, scores: NDArray[np.generic]) -> Flags:
+    def hot(self, scores: NDArray[Any]) -> Flags:
         """(..., L, E) True for the experts on the GPU. scores: that shape, comparable between layers where they share places.
 
         Ties to the lower layer, then the lower index. Raises ValueError for more places than experts.

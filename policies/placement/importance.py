@@ -8,6 +8,8 @@ P counts the prompt's tokens that selected the expert, W sums the gate weights o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,14 +17,14 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-def shares(values: NDArray[np.generic]) -> Floats:
+def shares(values: NDArray[Any]) -> Floats:
     """(..., E) values as shares of their sum over the experts; zeros where they sum to zero."""
     wide = values.astype(np.float64)
     total = wide.sum(axis=-1, keepdims=True)
-    return np.divide(wide, total, out=np.zeros_like(wide), where=total > 0.0)
+    return np.asarray(np.divide(wide, total, out=np.zeros_like(wide), where=total > 0.0))
 
 
-def importance(counts: NDArray[np.generic], weights: NDArray[np.generic], alpha: float = 0.5) -> Floats:
+def importance(counts: NDArray[Any], weights: NDArray[Any], alpha: float = 0.5) -> Floats:
     """S (..., E) from P and W of that shape: sums to 1 over the experts; a term whose sum is zero is all zero.
 
     Of a batch, give P and W summed over its sequences. Raises ValueError for alpha outside 0..1.
@@ -32,7 +34,7 @@ def importance(counts: NDArray[np.generic], weights: NDArray[np.generic], alpha:
     return alpha * shares(counts) + (1.0 - alpha) * shares(weights)
 
 
-def hot_set(scores: NDArray[np.generic], k: int) -> Flags:
+def hot_set(scores: NDArray[Any], k: int) -> Flags:
     """(..., E) True for the k experts of highest score, ties to the lower index. Raises ValueError unless 0 <= k <= E."""
     n_experts = scores.shape[-1]
     if not 0 <= k <= n_experts:

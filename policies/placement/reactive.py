@@ -30,14 +30,10 @@ class ReactivePlacement(Protocol):
     kind: ClassVar[str]
     is_bound: ClassVar[bool]
     starts_placed: ClassVar[bool]
+    migrate: ClassVar[Any]  # compiled function of MIGRATE_SIGNATURE
 
     def params(self) -> Floats:
         """Handed to `migrate`, f64 (p,)."""
-        ...
-
-    @staticmethod
-    def migrate(*args: Any) -> int:
-        """See MIGRATE_SIGNATURE."""
         ...
 
 
