@@ -6,7 +6,7 @@ Nothing migrates while tokens are generated. Baselines and the bound see what th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,24 +27,23 @@ class Seen:
     tape_counts: NDArray[np.integer]
 
 
-class FixedPlacement(Protocol):
-    """kind is "fixed". is_bound: it sees the decode that it is judged on."""
+@dataclass(frozen=True)
+class FixedPlacement:
+    """is_bound: it sees the decode that it is judged on."""
 
-    kind: ClassVar[str]
-    is_bound: ClassVar[bool]
+    kind: ClassVar[str] = "fixed"
+    is_bound: ClassVar[bool] = False
 
     def scores(self, seen: Seen) -> Floats:
         """(G, L, E), the higher the rather on the GPU; comparable between layers."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class PrefillGuided:
+class PrefillGuided(FixedPlacement):
     """By what the group's own prompts used. alpha: weight of selections against gate weights."""
 
     alpha: float = 0.5
-    kind: ClassVar[str] = "fixed"
-    is_bound: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
@@ -55,33 +54,27 @@ class PrefillGuided:
 
 
 @dataclass(frozen=True)
-class StaticGlobal:
+class StaticGlobal(FixedPlacement):
     """One set for all: by how often the whole tape, prompts and decode, selects an expert. A popularity list at its best."""
-
-    kind: ClassVar[str] = "fixed"
-    is_bound: ClassVar[bool] = False
 
     def scores(self, seen: Seen) -> Floats:
         return np.broadcast_to(shares(seen.tape_counts), seen.prefill_counts.shape)
 
 
 @dataclass(frozen=True)
-class RandomPlacement:
+class RandomPlacement(FixedPlacement):
     """Drawn for every group and layer: no knowledge."""
 
     seed: int = 0
-    kind: ClassVar[str] = "fixed"
-    is_bound: ClassVar[bool] = False
 
     def scores(self, seen: Seen) -> Floats:
         return np.random.default_rng(self.seed).random(seen.prefill_counts.shape)
 
 
 @dataclass(frozen=True)
-class Oracle:
+class Oracle(FixedPlacement):
     """By the decode itself: no fixed set of the size is hit more often."""
 
-    kind: ClassVar[str] = "fixed"
     is_bound: ClassVar[bool] = True
 
     def scores(self, seen: Seen) -> Floats:

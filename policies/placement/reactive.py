@@ -7,7 +7,7 @@ a compiled timeline takes any of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import float64, int64, njit, types, uint8
@@ -24,17 +24,18 @@ _F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float64, int64, uint8))
 MIGRATE_SIGNATURE = int64(_I64, _F64, _U8, int64, _F64)
 
 
-class ReactivePlacement(Protocol):
-    """kind is "reactive". starts_placed: the first step finds the prefill-guided set on the GPU, else nothing."""
+@dataclass(frozen=True)
+class ReactivePlacement:
+    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing."""
 
-    kind: ClassVar[str]
-    is_bound: ClassVar[bool]
-    starts_placed: ClassVar[bool]
+    kind: ClassVar[str] = "reactive"
+    is_bound: ClassVar[bool] = False
+    starts_placed: ClassVar[bool] = False
     migrate: ClassVar[Any]  # compiled function of MIGRATE_SIGNATURE
 
     def params(self) -> Floats:
         """Handed to `migrate`, f64 (p,)."""
-        ...
+        return np.zeros(0)
 
 
 def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -> Floats:
@@ -109,15 +110,13 @@ def balance_link(counts, average, resident, capacity, params):  # type: ignore[n
 
 
 @dataclass(frozen=True)
-class EMA:
+class EMA(ReactivePlacement):
     """The experts of highest exponential average of tokens per step, the running step included; those that are new migrate.
 
     beta: weight of the past. The resident expert of lowest average makes room, so that residents are always the top ones.
     """
 
     beta: float = 0.9
-    kind: ClassVar[str] = "reactive"
-    is_bound: ClassVar[bool] = False
     starts_placed: ClassVar[bool] = True
     migrate = staticmethod(migrate_by_average)
 
@@ -130,33 +129,21 @@ class EMA:
 
 
 @dataclass(frozen=True)
-class Never:
+class Never(ReactivePlacement):
     """No expert on the GPU: all compute where they lie."""
 
-    kind: ClassVar[str] = "reactive"
-    is_bound: ClassVar[bool] = False
-    starts_placed: ClassVar[bool] = False
     migrate = staticmethod(migrate_nothing)
 
-    def params(self) -> Floats:
-        return np.zeros(0)
-
 
 @dataclass(frozen=True)
-class Always:
+class Always(ReactivePlacement):
     """The experts with most tokens in the step are fetched anew in every layer-step; one without a token is not."""
 
-    kind: ClassVar[str] = "reactive"
-    is_bound: ClassVar[bool] = False
-    starts_placed: ClassVar[bool] = False
     migrate = staticmethod(refetch)
-
-    def params(self) -> Floats:
-        return np.zeros(0)
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(ReactivePlacement):
     """Fetches as many of the busiest experts as make the longer of link and NDP shortest; fewer on a tie.
 
     Times in FP16 weight reads of one expert on the NDP: fetch_reads, one expert over the link (NDP over link bandwidth);
@@ -165,9 +152,6 @@ class Balance:
 
     fetch_reads: float = 16.0
     token_reads: float = 0.25
-    kind: ClassVar[str] = "reactive"
-    is_bound: ClassVar[bool] = False
-    starts_placed: ClassVar[bool] = False
     migrate = staticmethod(balance_link)
 
     def __post_init__(self) -> None:
