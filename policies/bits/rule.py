@@ -58,7 +58,13 @@ class BitRule:
         return bits
 
 
+def chosen_losses(losses: NDArray[np.generic], bits: NDArray[np.integer]) -> Floats:
+    """(..., n) losses (n, 4) at the chosen bits (..., n); experts of 0 bits, kept at full precision, lose nothing."""
+    table = np.broadcast_to(losses, (*bits.shape, N_WIDTHS))
+    chosen = np.take_along_axis(table, np.maximum(bits.astype(np.int64) - FEWEST, 0)[..., None], axis=-1)[..., 0]
+    return np.where(bits > 0, chosen, 0.0)
+
+
 def table_loss(losses: NDArray[np.generic], bits: NDArray[np.integer]) -> float:
-    """Sum of the losses (..., n, 4) at the chosen bits (..., n); experts of 0 bits, kept at full precision, lose nothing."""
-    chosen = np.take_along_axis(losses, np.maximum(bits.astype(np.int64) - FEWEST, 0)[..., None], axis=-1)[..., 0]
-    return float(np.where(bits > 0, chosen, 0.0).sum())
+    """Their sum."""
+    return float(chosen_losses(losses, bits).sum())
