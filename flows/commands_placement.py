@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.options import StoreOption, TraceArgument
+from flows.options import StoreOption
 
 CapacityOption = Annotated[
     str, typer.Option("--capacity", help="Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.")
@@ -18,7 +18,10 @@ AlphaOption = Annotated[float, typer.Option("--alpha", help="Importance: weight 
 
 
 def placement(
-    trace: TraceArgument,
+    traces: Annotated[
+        list[str],
+        typer.Argument(metavar="TRACE...", help="Tapes of one model: their requests count as one set.", show_default=False),
+    ],
     placements: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +59,7 @@ def placement(
       tokentape placement TRACE
       tokentape placement TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
       tokentape placement TRACE --scope global --alpha 1
+      tokentape placement embedded-math embedded-code embedded-docs
     """
     from flows.console import note, percent, print_table
     from flows.placement import placed
@@ -66,7 +70,7 @@ def placement(
     names = None if placements is None else [name.strip() for name in placements.split(",")]
     given = {"alpha": alpha, "beta": beta, "seed": seed}
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(Store(store), trace, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
+    found = placed(Store(store), traces, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
     sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
     rows = []
     for label in dict.fromkeys(label for label, _ in found.hits):

@@ -15,7 +15,7 @@ from policies.placement.fixed import ShuffledPrompts
 from replay.capacity import bytes_of
 from replay.ndp.bit_losses import bit_loss_rows, by_loss
 from replay.ndp.hits import Hits, Placement, hits_of
-from replay.ndp.routing import NDPRouting, in_batches
+from replay.ndp.routing import NDPRouting, in_batches, joined
 from replay.ndp.rows import hit_rows, similarity_rows, use_rows
 from replay.ndp.similarity import similarity
 from replay.ndp.tapes import Reading
@@ -50,7 +50,7 @@ def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
 
 @dataclass(frozen=True)
 class Placed:
-    """A tape's answer. hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control."""
+    """The answer of a tape, or of several together. hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control."""
 
     routing: NDPRouting
     capacity: Capacity
@@ -60,7 +60,7 @@ class Placed:
 
 def placed(
     store: Store,
-    trace: str,
+    traces: Sequence[str],
     reading: Reading,
     names: Sequence[str] | None,
     given: dict[str, Any],
@@ -71,17 +71,18 @@ def placed(
     use_requests: int,
     bin_steps: int,
 ) -> Placed:
-    """Computes a tape's hit shares and similarity and writes ndp_hits, ndp_similarity and ndp_use.
+    """Computes hit shares and similarity and writes ndp_hits, ndp_similarity and ndp_use. Several tapes count as one.
 
     names: None for all that go with the scope. Batches of more sequences than the tape has are left out, and shuffled prompts of
     a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps. Raises ValueError on bad input;
     nothing is written then.
     """
-    manifest = store.open(trace).manifest
+    manifest = store.open(traces[0]).manifest
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
     fitting = [name for name, placement in PLACEMENTS.items() if placement.kind == "fixed" or not size.across_layers]
     made = dict(make(name, given) for name in names or fitting)
-    routing = ndp_routing.of_tape(store, trace, reading)
+    tapes = [ndp_routing.of_tape(store, trace, reading) for trace in traces]
+    routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
     of_tape = {"study": STUDY, "model_id": manifest.model_id, "source": routing.trace_id, "origin": routing.origin}
     found, rows = {}, []

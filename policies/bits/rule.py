@@ -32,10 +32,13 @@ def budget_bits(n: int, mean_bits: float) -> int:
 
 
 def checked(losses: NDArray[np.generic]) -> Floats:
-    """(..., 4) f64, contiguous. Raises ValueError for another width or a loss that is not finite, naming where it stands."""
+    """(..., 4) f64, contiguous and writable, as kernels take it.
+
+    Raises ValueError for another width or a loss that is not finite, naming where it stands.
+    """
     if losses.ndim < 2 or losses.shape[-1] != N_WIDTHS:
         raise ValueError(f"a loss table needs {N_WIDTHS} columns, losses at 1 to {MOST} bits; got shape {losses.shape}")
-    table = np.ascontiguousarray(losses, np.float64)
+    table = np.require(losses, np.float64, ["C", "W"])
     if not np.isfinite(table).all():
         *expert, width = (int(i) for i in np.argwhere(~np.isfinite(table))[0])
         value = table[(*expert, width)]
