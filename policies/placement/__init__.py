@@ -1,0 +1,34 @@
+"""Which experts lie on the GPU while a sequence decodes, the others computing in memory. The dict maps a name to the class.
+
+Two kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactive" moves experts before a layer-step (reactive.py).
+"""
+
+from policies.placement.capacity import Capacity
+from policies.placement.fixed import FixedPlacement, Oracle, PrefillGuided, RandomPlacement, Seen, ShuffledPrompts, StaticGlobal
+from policies.placement.importance import hot_set, importance, shares
+from policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
+
+__all__ = [
+    "MIGRATE_SIGNATURE",
+    "PLACEMENTS",
+    "Capacity",
+    "FixedPlacement",
+    "ReactivePlacement",
+    "Seen",
+    "hot_set",
+    "importance",
+    "shares",
+    "start_average",
+]
+
+PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
+    "prefill_guided": PrefillGuided,
+    "static_global": StaticGlobal,
+    "random": RandomPlacement,
+    "shuffled_prompts": ShuffledPrompts,
+    "oracle": Oracle,
+    "ema": EMA,
+    "never": Never,
+    "always": Always,
+    "balance": Balance,
+}

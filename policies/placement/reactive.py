@@ -1,0 +1,162 @@
+"""Placements that follow the decode: before a layer-step computes, experts move to the GPU (MoNDE-like; specification 4.3).
+
+The paper gives no policy of its baselines: these are the readings of the specification. A kernel has one fixed signature, so that
+a compiled timeline takes any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numba import float64, int64, njit, types, uint8
+from numpy.typing import NDArray
+
+from policies.placement.importance import Floats, shares
+
+_F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float64, int64, uint8))
+# migrate(counts, average, resident, capacity, params) -> experts that crossed the link for this layer-step
+#   counts    (E,) i64  tokens of the batch on each expert in this layer-step
+#   average   (E,) f64  in and out: the layer's memory; `start_average` before the first step
+#   resident  (E,) u8   in and out: on the GPU while the step computes; at most `capacity`
+#   capacity  i64       experts per layer         params (p,) f64  the policy's parameters
+MIGRATE_SIGNATURE = int64(_I64, _F64, _U8, int64, _F64)
+
+
+@dataclass(frozen=True)
+class ReactivePlacement:
+    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing."""
+
+    kind: ClassVar[str] = "reactive"
+    is_bound: ClassVar[bool] = False
+    starts_placed: ClassVar[bool] = False
+    migrate: ClassVar[Any]  # compiled function of MIGRATE_SIGNATURE
+
+    def params(self) -> Floats:
+        """Handed to `migrate`, f64 (p,)."""
+        return np.zeros(0)
+
+
+def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -> Floats:
+    """(..., E) tokens per step that each expert would get if decode were as the prompts: shares of P times B x k."""
+    return shares(prefill_counts) * (batch * top_k)
+
+
+@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+    for e in range(counts.shape[0]):
+        average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
+    before = resident.copy()
+    resident[:] = 0
+    n_moved = 0
+    for _ in range(min(capacity, counts.shape[0])):
+        best = -1
+        for e in range(counts.shape[0]):
+            if not resident[e] and (best < 0 or average[e] > average[best]):
+                best = e
+        resident[best] = 1
+        n_moved += 1 - before[best]
+    return n_moved
+
+
+@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+def migrate_nothing(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+    return 0
+
+
+@njit(int64(_I64, _U8), cache=True, nogil=True)
+def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
+    """Makes the expert with most tokens resident, of those that are not; returns its tokens, 0 where none has any."""
+    best = -1
+    for e in range(counts.shape[0]):
+        if counts[e] > 0 and not resident[e] and (best < 0 or counts[e] > counts[best]):
+            best = e
+    if best < 0:
+        return 0
+    resident[best] = 1
+    return counts[best]
+
+
+@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+def refetch(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+    resident[:] = 0
+    n_moved = 0
+    while n_moved < capacity and _take_busiest(counts, resident):
+        n_moved += 1
+    return n_moved
+
+
+@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+def balance_link(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+    fetch, per_token = params[0], params[1]
+    resident[:] = 0
+    left = 0.0
+    for e in range(counts.shape[0]):
+        left += max(1.0, per_token * counts[e]) if counts[e] > 0 else 0.0
+    best, n_best, n_moved = left, 0, 0
+    while n_moved < capacity:
+        n_tokens = _take_busiest(counts, resident)
+        if n_tokens == 0:
+            break
+        n_moved += 1
+        left -= max(1.0, per_token * n_tokens)
+        if max(fetch * n_moved, left) < best:
+            best, n_best = max(fetch * n_moved, left), n_moved
+    resident[:] = 0
+    for _ in range(n_best):
+        _take_busiest(counts, resident)
+    return n_best
+
+
+@dataclass(frozen=True)
+class EMA(ReactivePlacement):
+    """The experts of highest exponential average of tokens per step, the running step included; those that are new migrate.
+
+    beta: weight of the past. The resident expert of lowest average makes room, so that residents are always the top ones.
+    """
+
+    beta: float = 0.9
+    starts_placed: ClassVar[bool] = True
+    migrate = staticmethod(migrate_by_average)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.beta < 1.0:
+            raise ValueError(f"ema: beta {self.beta} must be 0 or more and below 1")
+
+    def params(self) -> Floats:
+        return np.array([self.beta])
+
+
+@dataclass(frozen=True)
+class Never(ReactivePlacement):
+    """No expert on the GPU: all compute where they lie."""
+
+    migrate = staticmethod(migrate_nothing)
+
+
+@dataclass(frozen=True)
+class Always(ReactivePlacement):
+    """The experts with most tokens in the step are fetched anew in every layer-step; one without a token is not."""
+
+    migrate = staticmethod(refetch)
+
+
+@dataclass(frozen=True)
+class Balance(ReactivePlacement):
+    """Fetches as many of the busiest experts as make the longer of link and NDP shortest; fewer on a tie.
+
+    Times in FP16 weight reads of one expert on the NDP: fetch_reads, one expert over the link (NDP over link bandwidth);
+    token_reads, one token's computation in one expert on the NDP. Defaults: the paper's hardware.
+    """
+
+    fetch_reads: float = 16.0
+    token_reads: float = 0.25
+    migrate = staticmethod(balance_link)
+
+    def __post_init__(self) -> None:
+        if self.fetch_reads <= 0.0 or self.token_reads < 0.0:
+            raise ValueError(f"balance: fetch_reads {self.fetch_reads} must be above 0, token_reads {self.token_reads} 0 or more")
+
+    def params(self) -> Floats:
+        return np.array([self.fetch_reads, self.token_reads])
