@@ -1,1 +1,1 @@
-"""Experts in a memory that computes: decode and prefill on a GPU with a CXL NDP device, and what routing says of placing them."""
+"""GPU and CXL near-data processing: what a tape's routing says of placements (CXL GPU-NDP)."""
