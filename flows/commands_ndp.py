@@ -129,7 +129,19 @@ def ndp(
         )
         for name, of in found.metrics.items()
     ]
-    columns = ("system", "layer-step", "attention", "GPU", "NDP", "link", "tokens/s", "over MoNDE", "hits", "moved", "link per token")
+    columns = (
+        "system",
+        "layer-step",
+        "attention",
+        "GPU",
+        "NDP",
+        "link",
+        "tokens/s",
+        "over MoNDE",
+        "hits",
+        "moved",
+        "link per token",
+    )
     print_table(found.title, columns, rows, numbers=columns[1:])
     ran = {name: found.request(name, prompt, output) for name in found.metrics}
     shown = [

@@ -97,7 +97,9 @@ class Asked:
         if self.system != "all" and self.system not in KINDS:
             raise unknown("system", self.system, ("all", *KINDS))
         kinds = [OURS, MONDE, HOBBIT] if self.system == "all" else [KINDS[self.system]]
-        return [name for kind in kinds for name in ([f"{OURS}-{width:g}" for width in self._widths()] if kind == OURS else [kind])]
+        return [
+            name for kind in kinds for name in ([f"{OURS}-{width:g}" for width in self._widths()] if kind == OURS else [kind])
+        ]
 
     def _widths(self) -> list[float]:
         try:
@@ -116,7 +118,9 @@ class Asked:
         store = Store(self.store)
         (trace_id, *others) = matching((self.tape,), store.trace_ids())
         if others:
-            raise ValueError(f"--tape {self.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id")
+            raise ValueError(
+                f"--tape {self.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id"
+            )
         manifest = store.open(trace_id).manifest
         named = models.load(self.model) if self.model else None
         shape = shape_of(named.name, named.geometry) if named else shape_of(manifest.model_id, manifest.geometry)

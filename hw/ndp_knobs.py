@@ -25,8 +25,8 @@ BOUNDS = {
 class Knobs:
     """Shares are of the machine's peaks.
 
-    Fitted: fixed_s, of a layer beside its reads; link_frac; hobbit_bits, mean width that HOBBIT fetches at. Assumed: the rest, as the
-    specification's section 5 has them.
+    Fitted: fixed_s, of a layer beside its reads; link_frac; hobbit_bits, mean width that HOBBIT fetches at. Assumed: the rest, as
+    the specification's section 5 has them.
     """
 
     fixed_s: float

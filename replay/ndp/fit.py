@@ -1,7 +1,7 @@
 """Fits the knobs of the GPU-NDP model to the claims of role `calibrate`, all of Mixtral-8x7B.
 
-The layer's fixed time, the link's share and HOBBIT's width, by bounded least squares on ln(ours / published) of the decode ratios.
-How alike prompts and their answers are was set before, in the routing that is replayed (capture/synthetic/profiles.toml). Pure:
+A layer's fixed time, the link's share and HOBBIT's width, by bounded least squares on ln(ours / published) of decode ratios. How
+alike prompts and their answers are was set before, in the routing that is replayed (capture/synthetic/profiles.toml). Pure:
 claims and replays are passed in.
 """
 

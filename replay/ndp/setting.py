@@ -21,8 +21,8 @@ COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts; empty:
-    all have the mean width. overlaps, compute_scales: see System. seed: of a random placement."""
+    """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts;
+    empty: all have the mean width. overlaps, compute_scales: see System. seed: of a random placement."""
 
     batch: int
     hot_experts: int

@@ -56,11 +56,13 @@ def _decode(study: Settings, claim: Row, points: pl.DataFrame) -> Iterator[Row]:
         return
     model = study.models[0].name
     row = of_point(points, series=HEADLINE, model_id=model, system=f"OURS-{stated.bits}", metric=GAINS[stated.over])
-    yield _answer(claim, row["value"], f"tokens per second in decode, median of {row['n_seeds']} seeds", MODE, (row["low"], row["high"]))
+    yield _answer(
+        claim, row["value"], f"tokens per second in decode, median of {row['n_seeds']} seeds", MODE, (row["low"], row["high"])
+    )
 
 
 def _requests(study: Settings, claim: Row, requests: pl.DataFrame) -> Iterator[Row]:
-    """Ends of the range over a grid; over HOBBIT, whose claim does not say whether it is decode or end to end, the largest too."""
+    """Ends of the range over a grid; over HOBBIT, whose claim does not say whether it means decode, the largest too."""
     stated = ratio_of(claim)
     is_hobbit = stated is not None and stated.over == HOBBIT
     if claim["metric"] != "e2e_speedup" and not is_hobbit:
@@ -94,13 +96,17 @@ def _others(study: Settings, claim: Row, points: pl.DataFrame, similar: pl.DataF
     model = study.models[0].name
     if claim["metric"] == "prefill_decode_cosine":
         (row,) = similar.filter((pl.col("model_id") == model) & pl.col("layer").is_null()).to_dicts()
-        yield _answer(claim, row["own_cosine"], "drawn routing, whose drift was set to this; mean over layers, sequences and seeds")
+        yield _answer(
+            claim, row["own_cosine"], "drawn routing, whose drift was set to this; mean over layers, sequences and seeds"
+        )
     elif claim["metric"] == "migration_share_of_block_time":
         moved, step = (
             of_point(points, series=HEADLINE, model_id=model, system=f"{MONDE} always", metric=metric)["value"]
             for metric in ("transfer_s", "step_s")
         )
-        yield _answer(claim, 100.0 * moved / step, "FP16 experts fetched in every step (MoNDE always): the link's share of the step")
+        yield _answer(
+            claim, 100.0 * moved / step, "FP16 experts fetched in every step (MoNDE always): the link's share of the step"
+        )
     elif claim["metric"] == "fp16_footprint":
         geometry = models.load(claim["model"]).geometry
         yield _answer(claim, FP16_BYTES * total_params(geometry) / 1e9, "counted from the model's geometry")

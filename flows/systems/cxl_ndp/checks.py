@@ -64,7 +64,9 @@ def _bars(study: Settings, answers: Sequence[Row]) -> Iterator[Row]:
     }
     for claim in (row for row in claims().to_pylist() if row["paper"] == PAPER):
         metric, stated = claim["metric"], claim["value"]
-        name = " ".join(part for part in (metric.replace("_", " "), claim["setting"].partition(" (")[0], claim["statistic"]) if part)
+        name = " ".join(
+            part for part in (metric.replace("_", " "), claim["setting"].partition(" (")[0], claim["statistic"]) if part
+        )
         if metric in tolerances:
             by = tolerances[metric] * (1.0 if metric == "prefill_decode_cosine" else stated)
             modes = (MODE, END_TO_END) if metric == "speedup" else (MODE,)
@@ -111,7 +113,9 @@ def _bits(study: Settings, losses: pl.DataFrame) -> Iterator[Row]:
     split = losses.filter(pl.col("rule") == "prefix_split")
     whole = split.filter(pl.col("mean_bits") == pl.col("mean_bits").round())
     largest = float(whole["high"].max())  # type: ignore[arg-type]
-    yield _check("selector's table loss over uniform, 95th percentile, the largest", largest, "1", "whole mean bits", None, (0.0, 1.0))
+    yield _check(
+        "selector's table loss over uniform, 95th percentile, the largest", largest, "1", "whole mean bits", None, (0.0, 1.0)
+    )
     for model in study.models[:2]:
         of = split.filter((pl.col("model_id") == model.name) & (pl.col("batch") == 1))
         gain = dict(of.select("mean_bits", "loss_gain").iter_rows())
@@ -145,7 +149,9 @@ def _forced(study: Settings, points: pl.DataFrame) -> Iterator[Row]:
         for bits in (3, 2):
             for metric in ("ndp_gain", "decode_gain"):
                 value = of(f"OURS-{bits}", metric, "mac rate", setting)
-                yield _check(f"{metric.replace('_', ' ')} at {bits} bits, MAC rate {setting}", value, "x", "computing does not scale")
+                yield _check(
+                    f"{metric.replace('_', ' ')} at {bits} bits, MAC rate {setting}", value, "x", "computing does not scale"
+                )
 
 
 def _held_out(study: Settings, points: pl.DataFrame) -> Iterator[Row]:
@@ -170,7 +176,13 @@ def _paper(study: Settings, accuracy: pl.DataFrame) -> Iterator[Row]:
         lost = [task for task in tasks if table[f"ours_{bits}bit", task] < table[f"ours_{bits}bit_no_selector", task]]
         gain = table[f"ours_{bits}bit", "average"] - table[f"ours_{bits}bit_no_selector", "average"]
         how = f"of Table 3's average; it loses on {', '.join(lost) or 'no task'}"
-        yield _check(f"selector's gain at {bits} bits", gain, "percentage points", how, stated["selector_gain", f"{bits}-bit with vs without bitwidth selector"])
+        yield _check(
+            f"selector's gain at {bits} bits",
+            gain,
+            "percentage points",
+            how,
+            stated["selector_gain", f"{bits}-bit with vs without bitwidth selector"],
+        )
         mean = float(np.mean([table[f"ours_{bits}bit", task] for task in tasks]))
         yield _check(f"average at {bits} bits", mean, "%", "mean of Table 3's eight tasks", table[f"ours_{bits}bit", "average"])
     for model in study.models[:2]:

@@ -1,4 +1,4 @@
-"""What the study says of one layer-step, of memory, and of bit widths: rows of `ndp_lanes`, `ndp_capacity`, `ndp_bits` and others."""
+"""One layer-step, memory and bit widths: rows of `ndp_lanes`, `ndp_capacity`, `ndp_bits`, `ndp_losses` and Table 3."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from policies.bits import BIT_RULES
 from policies.placement import shares, start_average
 from replay.ndp import timing
 from replay.ndp.capacity import HBM, parts
+from replay.ndp.decode import Placed
 from replay.ndp.lanes import LANES, segments
 from replay.ndp.routing import NDPRouting
-from replay.ndp.decode import Placed
 from replay.ndp.setting import Floats, Setting, placed_by, widths
 from replay.ndp.system import FP16_BITS, System, system_of
 
@@ -83,7 +83,9 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
                 yield key | {"mse": float(losses[at, expert, width])}
 
 
-def bit_rows(made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats], where: Row, hot_experts: int) -> tuple[list[Row], list[Row]]:
+def bit_rows(
+    made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats], where: Row, hot_experts: int
+) -> tuple[list[Row], list[Row]]:
     """Rows of `ndp_bits` and of `ndp_losses`, placed by the prompt, once per sequence and once per batch.
 
     losses: a table (L, E, 4) per tape. where: model_id, source and method. Losses count by an expert's share of its prompts.
@@ -95,7 +97,10 @@ def bit_rows(made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats],
         for mean_bits in made.study.losses.mean_bits:
             found = {}
             for rule in BIT_RULES:
-                of = [(tape, at, table, widths(tape, at, table, mean_bits, rule)) for tape, at, table in zip(tapes, placed, losses, strict=True)]
+                of = [
+                    (tape, at, table, widths(tape, at, table, mean_bits, rule))
+                    for tape, at, table in zip(tapes, placed, losses, strict=True)
+                ]
                 found[rule] = np.concatenate([table_losses(*one).ravel() for one in of])
                 by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
                 key = {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
@@ -105,7 +110,11 @@ def bit_rows(made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats],
                 losses_rows.append(
                     {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
                     | {"loss_ratio": float(np.median(ratio)), "low": float(np.quantile(ratio, 0.05))}
-                    | {"high": float(np.quantile(ratio, 0.95)), "loss_gain": float((found[UNIFORM] - mine).mean()), "n": ratio.size}
+                    | {
+                        "high": float(np.quantile(ratio, 0.95)),
+                        "loss_gain": float((found[UNIFORM] - mine).mean()),
+                        "n": ratio.size,
+                    }
                 )
     return bits_rows, losses_rows
 
