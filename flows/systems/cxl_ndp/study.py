@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from capture.ndp.orderings import METHODS
 from flows import ndp_routing
 from flows.console import note
 from flows.systems.cxl_ndp import details, live, points, requests, routing
@@ -59,6 +60,10 @@ def run(
     n_done = len(study.models)
     progress(n_done, total, "tapes of the live model")
     losses = live.losses_tape(store, study)
+    for method in METHODS:
+        of = {"model_id": study.recorded.model, "source": losses, "method": method}
+        table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
+        _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, of))})
     tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
@@ -98,10 +103,10 @@ def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Row
     of, measured = study.recorded, store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
     knobs = setup(study, study.models[0].name).knobs
-    table, method = loss_table(measured), {"model_id": where["model_id"], "source": tape.trace_id, "method": "gptq"}
+    method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
+    table = loss_table(measured, METHODS[0])
     bits, table_losses = details.bit_rows(study, knobs, [tape], [table], method, of.hot_experts, weighted=False)
     return {
-        "ndp_loss_tables": list(details.loss_rows(table, tape.layers, method | {"source": losses})),
         "ndp_bits": bits,
         "ndp_losses": table_losses,
         "ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
