@@ -165,7 +165,8 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
 
 def test_live_policies_hold_the_controls():
     of = cxl_ndp.settings().live
-    found = live.policies(of, 8)
+    found = live.policies(of, 8, "gptq")
+    assert len(live.policies(of, 8, "rtn")) == 7
     assert len(found) == len(set(found))
     for bits in (2.0, 3.0):
         assert {policy.rule for policy in found if policy.bits == bits and policy.placement == "prefill_guided"} >= {
@@ -181,7 +182,7 @@ def test_live_policies_hold_the_controls():
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
     rows = json.loads(tokentape("claims", "cxl-ndp", "--format", "json", "--store", place.root).out)
     assert {row["claim_id"] for row in rows} == set(STATED)
-    done = tokentape("calibrate", "cxl-ndp", "--check", "cxl_ndp")
+    done = tokentape("calibrate", "cxl-ndp", "--check", "cxl-ndp")
     assert done.code == 0
     assert "OURS-2 over HOBBIT" in done.out
 
