@@ -43,7 +43,7 @@ def jobs(study: Settings) -> list[Job]:
 
 
 def policies(live: Live, hot: int, method: str) -> list[MixedPrecision]:
-    """Full precision, and rules by mean bits; for GPTQ also alpha and placements at the fewest bits, and losses weighted by use."""
+    """Full precision, and rules by mean bits; for GPTQ also alpha, placements and widths between, and losses weighted by use."""
     few = min(live.bits)
     found = [MixedPrecision(hot, rule=FULL)]
     found += [MixedPrecision(hot, bits, rule) for bits in live.bits for rule in (UNIFORM, SELECTOR, REVERSED)]
