@@ -1,0 +1,60 @@
+"""What routing says of placement: rows of `ndp_hits`, `ndp_similarity` and `ndp_use`, of drawn and of recorded tapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flows.systems.cxl_ndp.settings import NAME
+from hw.ndp_knobs import Knobs
+from policies.placement import PLACEMENTS, Capacity
+from policies.placement.fixed import ShuffledPrompts
+from policies.placement.reactive import EMA
+from replay.ndp import rows
+from replay.ndp.decode import fixed
+from replay.ndp.hits import Placement, hits_of
+from replay.ndp.routing import NDPRouting, in_batches
+from replay.ndp.similarity import similarity
+
+Row = dict[str, Any]
+
+
+def hit_rows(tapes: Sequence[NDPRouting], where: Row, knobs: Knobs, hot_experts: int) -> Iterator[Row]:
+    """Every fixed placement and the reactive EMA, once per sequence and once per batch: medians and ranges over tapes.
+
+    tapes: one per seed. where: model_id, source and origin.
+    """
+    named: dict[str, Placement] = {name: fixed(name) for name, kind in PLACEMENTS.items() if kind.kind == "fixed"}
+    named["ema"] = EMA(knobs.ema_beta)
+    fewest = min(tape.n_sequences for tape in tapes)
+    for batch in (1, min(knobs.batch, fewest)):
+        for name, placement in named.items():
+            if isinstance(placement, ShuffledPrompts) and fewest < 2 * batch:
+                continue  # another group's prompt, where there is none
+            groups = in_batches(fewest, batch)
+            by_tape = [rows.hit_rows(hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes]
+            common = {"study": NAME, **where, "batch": batch, "placement": name, "is_bound": placement.is_bound}
+            for of_layer in zip(*by_tape, strict=True):
+                shares = np.array([row["gpu_hit_frac"] for row in of_layer])
+                band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
+                yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(tapes)} | band
+
+
+def similarity_rows(tapes: Sequence[NDPRouting], where: Row) -> Iterator[Row]:
+    """By layer, and their mean; means over tapes."""
+    by_tape = [rows.similarity_rows(similarity(tape), tape.layers) for tape in tapes]
+    for of_layer in zip(*by_tape, strict=True):
+        means = {
+            name: float(np.mean([row[name] for row in of_layer]))
+            for name in of_layer[0]
+            if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
+        }
+        yield {"study": NAME, **where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
+
+
+def use_rows(tape: NDPRouting, where: Row, n_requests: int, bin_steps: int) -> Iterator[Row]:
+    """Of the first requests that decode, by layer and bin of decode steps."""
+    chosen = np.flatnonzero(tape.n_decode)[:n_requests]
+    return ({"study": NAME, **where, **row} for row in rows.use_rows(tape, chosen, bin_steps))
