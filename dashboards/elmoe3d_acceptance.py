@@ -10,7 +10,8 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.elmoe3d_words import HEADER, LEGEND, MODES, known, law_words, scheme_colour, source, stacked
+from dashboards.elmoe3d_words import HEADER, LEGEND, MODES, law_words, scheme_colour, source
+from dashboards.panels import known, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 

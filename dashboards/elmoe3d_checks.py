@@ -9,7 +9,8 @@ import polars as pl
 from dashboards import claims, claims_chart, theme
 from dashboards.answers import percent
 from dashboards.elmoe3d_rows import PAPER
-from dashboards.elmoe3d_words import HEADLINE_FIT, HONESTY, LAW_COLOURS, LAWS, LEGEND, STUDY, known, source, stacked
+from dashboards.elmoe3d_words import HEADLINE_FIT, HONESTY, LAW_COLOURS, LAWS, LEGEND, STUDY, source
+from dashboards.panels import known, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

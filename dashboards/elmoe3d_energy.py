@@ -8,7 +8,8 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.elmoe3d_platforms import mean_words, named
-from dashboards.elmoe3d_words import LEGEND, OURS, PLATFORMS, STUDY, known, models, params, source, stacked
+from dashboards.elmoe3d_words import LEGEND, OURS, PLATFORMS, STUDY, models, source
+from dashboards.panels import known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined, quantity
 

@@ -8,21 +8,8 @@ import altair as alt
 import polars as pl
 
 from dashboards import theme
-from dashboards.elmoe3d_words import (
-    DIGITS,
-    ELASTIC,
-    MODES,
-    SCHEMES,
-    STUDY,
-    TABLE,
-    by_mode,
-    hollow,
-    known,
-    params,
-    scheme_colour,
-    source,
-    stacked,
-)
+from dashboards.elmoe3d_words import DIGITS, ELASTIC, MODES, SCHEMES, STUDY, TABLE, by_mode, scheme_colour, source
+from dashboards.panels import hollow, known, params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 

@@ -9,7 +9,8 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import significant
-from dashboards.elmoe3d_words import EAGLE, LEGEND, MODES, STUDY, hollow, models, params, source, stacked
+from dashboards.elmoe3d_words import EAGLE, LEGEND, MODES, STUDY, models, source
+from dashboards.panels import hollow, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

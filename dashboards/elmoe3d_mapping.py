@@ -9,7 +9,8 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent, significant
-from dashboards.elmoe3d_words import EAGLE, ELASTIC, HEADER, LEGEND, SCHEMES, STUDY, known, params, scheme_colour, source, stacked
+from dashboards.elmoe3d_words import EAGLE, ELASTIC, HEADER, LEGEND, SCHEMES, STUDY, scheme_colour, source
+from dashboards.panels import known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

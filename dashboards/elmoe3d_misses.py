@@ -9,18 +9,8 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.elmoe3d_words import (
-    LAW_COLOURS,
-    LAWS,
-    LEGEND,
-    PLAIN_LEGEND,
-    STUDY,
-    known,
-    law_words,
-    params,
-    source,
-    stacked,
-)
+from dashboards.elmoe3d_words import LAW_COLOURS, LAWS, LEGEND, PLAIN_LEGEND, STUDY, law_words, source
+from dashboards.panels import known, params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 

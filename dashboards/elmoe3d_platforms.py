@@ -6,20 +6,8 @@ import altair as alt
 import polars as pl
 
 from dashboards import theme
-from dashboards.elmoe3d_words import (
-    LAWS,
-    LEGEND,
-    MODES,
-    OURS,
-    PLATFORMS,
-    STUDY,
-    known,
-    mode_dash,
-    models,
-    params,
-    source,
-    stacked,
-)
+from dashboards.elmoe3d_words import LAWS, LEGEND, MODES, OURS, PLATFORMS, STUDY, mode_dash, models, source
+from dashboards.panels import known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

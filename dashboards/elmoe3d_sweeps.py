@@ -19,14 +19,11 @@ from dashboards.elmoe3d_words import (
     STUDY,
     TABLE,
     by_mode,
-    hollow,
-    known,
     mode_dash,
-    params,
     scheme_colour,
     source,
-    stacked,
 )
+from dashboards.panels import hollow, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

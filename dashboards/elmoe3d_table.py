@@ -11,21 +11,8 @@ from dashboards import theme
 from dashboards.answers import percent
 from dashboards.claims import signed
 from dashboards.elmoe3d_winners import NO_TABLE
-from dashboards.elmoe3d_words import (
-    HEADER,
-    HEADLINE_FIT,
-    HONESTY,
-    LAWS,
-    LEVEL,
-    MODES,
-    SCHEMES,
-    TABLE,
-    known,
-    models,
-    params,
-    source,
-    stacked,
-)
+from dashboards.elmoe3d_words import HEADER, HEADLINE_FIT, HONESTY, LAWS, LEVEL, MODES, SCHEMES, TABLE, models, source
+from dashboards.panels import known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

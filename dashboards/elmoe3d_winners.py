@@ -18,13 +18,11 @@ from dashboards.elmoe3d_words import (
     MODES,
     SCHEMES,
     STUDY,
-    hollow,
     models,
-    params,
     scheme_colour,
     source,
-    stacked,
 )
+from dashboards.panels import hollow, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

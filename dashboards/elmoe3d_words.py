@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 import altair as alt
 import polars as pl
 
 from dashboards import theme
 from dashboards.elmoe3d_rows import ELASTIC
+from dashboards.panels import caption
 from dashboards.shell import Control
 from dashboards.units import joined
 
@@ -52,26 +51,9 @@ PLAIN_LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolType="circl
 HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
 
 
-def known(table: Mapping[str, object], names: Iterable[str]) -> list[str]:
-    """Names in the order of `table`, others after them by name."""
-    there = set(names)
-    return [name for name in table if name in there] + sorted(there - table.keys())
-
-
 def models(frame: pl.DataFrame) -> list[str]:
     """The models of the rows, the paper's first one before the others."""
     return frame["model"].unique().sort(descending=True).to_list()
-
-
-def hollow(base: alt.Chart, size: int = 110, **places: tuple[str, str]) -> alt.Chart:
-    """The paper's marks, unseen where it prints no number: a chart without any row warns of its empty scale.
-
-    places: the field to make -> the field of the paper's number, and a Vega expression of where an unseen mark stands.
-    """
-    given = {name: f"isValid(datum.{field}) ? datum.{field} : {other}" for name, (field, other) in places.items()}
-    is_printed = " && ".join(f"isValid(datum.{field})" for field, _ in places.values())
-    marks = base.transform_calculate(**given, printed=f"({is_printed}) ? 1 : 0")
-    return marks.mark_point(filled=False, size=size, strokeWidth=1.7).encode(opacity=alt.Opacity("printed:Q", scale=None))
 
 
 def by_mode(points: pl.DataFrame, *kept: str | pl.Expr) -> pl.DataFrame:
@@ -116,21 +98,4 @@ def source(study: pl.DataFrame, *more: str, law: str | None = "law", level: str 
     if level is not None:
         text.append("'; level ' + level" if level == "level" else theme.quote(f"; level {level}"))
     text += [theme.quote(f"; {words}") for words in more]
-    return alt.TitleParams(
-        text=alt.ExprRef(" + ".join(text)), fontSize=12, fontWeight="normal", color=theme.QUIET, anchor="start", offset=14
-    )
-
-
-def params(start: Mapping[str, str], *names: str) -> list[alt.Parameter]:
-    """Parameters of a chart, which the page's controls set."""
-    return [alt.param(name=name, value=start.get(name, "")).param for name in names]
-
-
-def stacked(
-    rows: Sequence[alt.VConcatChart | alt.HConcatChart | alt.LayerChart | alt.FacetChart | alt.Chart],
-    title: alt.TitleParams,
-    parameters: Sequence[alt.Parameter] = (),
-    spacing: int = 24,
-) -> alt.VConcatChart:
-    """Panels below one another under one caption. Parameters stand at the top: Altair 6.3 cannot gather them from facets."""
-    return alt.vconcat(*rows, spacing=spacing, title=title, params=list(parameters))
+    return caption(" + ".join(text))
