@@ -12,13 +12,23 @@ beside it, and a longer one begins as the shorter one does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 FORMULA = "logits[t,l,e] = beta * (sd_b * b[l,e] + sd_u * c[t,l,e] + n[t,l,e])"
 VERSION = 1  # raised when equal parameters begin to give other logits
 _POPULARITY, _REQUEST = 0, 1  # first word of a random stream's key
+
+
+class RouterLogits(Protocol):
+    """What tapes are drawn from: a frozen dataclass whose fields are its parameters."""
+
+    def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
+        """(n_prompt + n_decoded, E) f32 logits of one request in an absolute layer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,17 +47,26 @@ class Generator:
 
     def popularity(self, seed: int, layer: int, n_experts: int) -> NDArray[np.float32]:
         """(E,) f32: b of an absolute layer, before sd_b."""
-        return _stream(seed, _POPULARITY, layer).standard_t(self.popularity_df, n_experts).astype(np.float32)
+        return stream(seed, _POPULARITY, layer).standard_t(self.popularity_df, n_experts).astype(np.float32)
 
-    def logits(self, seed: int, request: int, layer: int, n_tokens: int, n_experts: int) -> NDArray[np.float32]:
-        """(T, E) f32 logits of one request in an absolute layer."""
-        draws = _stream(seed, _REQUEST, request, layer).standard_normal((n_tokens, 2, n_experts), dtype=np.float32)
+    def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
+        """As RouterLogits; prompt and decode are drawn alike."""
+        shape = n_prompt + n_decoded, 2, n_experts
+        draws = stream(seed, _REQUEST, request, layer).standard_normal(shape, dtype=np.float32)
         drift, new = draws[:, 0], draws[:, 1]
-        drift[1:] *= np.sqrt(1.0 - self.rho**2)  # the first token is stationary already
-        for t in range(1, n_tokens):
-            drift[t] += self.rho * drift[t - 1]
+        follow_on(drift, self.rho)
         return self.beta * (self.sd_b * self.popularity(seed, layer, n_experts) + self.sd_u * drift + new)
 
 
-def _stream(seed: int, *key: int) -> np.random.Generator:
+@njit("void(float32[:, :], float64)", cache=True, nogil=True)
+def follow_on(noise, rho):  # type: ignore[no-untyped-def]
+    """Unit normals (T, E) into AR(1) of unit variance along T, in place: the first row is stationary already."""
+    scale, weight = np.sqrt(1.0 - rho**2), np.float32(rho)
+    for t in range(1, noise.shape[0]):
+        for e in range(noise.shape[1]):
+            noise[t, e] = np.float32(noise[t, e] * scale) + weight * noise[t - 1, e]
+
+
+def stream(seed: int, *key: int) -> np.random.Generator:
+    """The random stream of a seed and a key of its own."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

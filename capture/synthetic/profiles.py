@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from capture.synthetic.generator import FORMULA, Generator
+from capture.synthetic import context, tabled
+from capture.synthetic.generator import FORMULA, Generator, RouterLogits
 from capture.synthetic.routes import Length
 from warehouse.geometry import Geometry
 
@@ -20,7 +21,7 @@ ANCHOR = "LRU per layer over half of the layer's experts, decoded tokens after t
 class Profile:
     """How a model's requests are drawn. statistics: where every parameter is from, as the manifest states it."""
 
-    generator: Generator
+    generator: RouterLogits
     score_rule: str
     score_params: dict[str, Any]
     statistics: dict[str, Any]
@@ -52,8 +53,7 @@ def profile(name: str, geometry: Geometry) -> Profile:
     parameters = asdict(default_generator())
     sources = {key: number["source"] for key, number in _SHIPPED["generator"].items()}
     fit = _SHIPPED["fits"].get(name.lower())
-    shape = {"n_moe_layers": len(geometry.moe_layers), "n_experts": geometry.n_experts, "top_k": geometry.top_k}
-    if fit is None or fit["shape"] != shape:
+    if fit is None or fit["shape"] != _shape(geometry):
         calibrated = {
             "is_calibrated": False,
             "note": f"{name} has no fit: the generator's defaults, not fitted to any measurement",
@@ -70,6 +70,50 @@ def profile(name: str, geometry: Geometry) -> Profile:
         "score_rule_source": rule_source,
     }
     return Profile(Generator(**parameters), rule, params, statistics)
+
+
+def context_generator() -> context.Context:
+    """Routing whose prompts foretell their answers, as CXL GPU-NDP reports of Mixtral-8x7B."""
+    return context.Context(**{name: number["value"] for name, number in _SHIPPED["context"].items()})
+
+
+def context_fit() -> dict[str, Any]:
+    """What the similarity of prompt and decode was set to: claim_id, anchor_cosine, achieved_cosine, seed, lengths, shape."""
+    return dict(_SHIPPED["context_fit"])
+
+
+def context_profile(name: str, geometry: Geometry) -> Profile:
+    """The same for any geometry; calibrated only for the shape that it was set for."""
+    fit = _SHIPPED["context_fit"]
+    if fit["shape"] == _shape(geometry):
+        calibrated: dict[str, Any] = {"is_calibrated": True, "fit": fit}
+    else:
+        note = f"{name}: prompt and decode are alike as set for Mixtral-8x7B's shape; nothing is known of this one"
+        calibrated = {"is_calibrated": False, "note": note}
+    sources = {key: number["source"] for key, number in _SHIPPED["context"].items()}
+    return _of_chosen(context_generator(), geometry, {"generator": context.FORMULA, "sources": sources, **calibrated})
+
+
+def table_profile(source: str, geometry: Geometry) -> Profile:
+    """Routing by published counts (tabled.py). Raises as tabled.load."""
+    drawn = tabled.load(source, geometry.moe_layers, geometry.n_experts, geometry.top_k)
+    told = {
+        "generator": tabled.FORMULA,
+        "sources": {"counts": source},
+        "is_calibrated": False,
+        "note": "drawn from counts per expert: popularity as counted, nothing that a prompt foretells beyond its domain",
+    }
+    return _of_chosen(drawn, geometry, told)
+
+
+def _of_chosen(generator: context.Context | tabled.Tabled, geometry: Geometry, told: dict[str, Any]) -> Profile:
+    rule_source = "softmax over the chosen logits, whatever the model: specification 3 of CXL GPU-NDP"
+    statistics = {**told, "parameters": asdict(generator), "score_rule_source": rule_source}
+    return Profile(generator, "softmax_topk", {"top_k": geometry.top_k}, statistics)
+
+
+def _shape(geometry: Geometry) -> dict[str, int]:
+    return {"n_moe_layers": len(geometry.moe_layers), "n_experts": geometry.n_experts, "top_k": geometry.top_k}
 
 
 def _score_rule(geometry: Geometry) -> tuple[str, dict[str, Any], str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.synthetic.generator import Generator
+from capture.synthetic.generator import RouterLogits
 from policies.scoring import topk_from_scores
 from warehouse.geometry import Geometry
 
@@ -47,7 +47,7 @@ class Routes:
 
 
 def routes(
-    generator: Generator,
+    generator: RouterLogits,
     rule: str,
     params: Mapping[str, Any],
     geometry: Geometry,
@@ -63,7 +63,7 @@ def routes(
     weights = np.empty((n_rows, geometry.top_k), np.float32)
     scores = np.empty((n_rows, n_experts), np.float32) if with_scores else None
     for place, layer in enumerate(layers):
-        logits = generator.logits(seed, request, layer, length.n_inputs, n_experts)
+        logits = generator.logits(seed, request, layer, n_prompt, n_decoded, n_experts)
         chosen, gates = topk_from_scores(logits, rule, params, layer)
         prompt = slice(place * n_prompt, (place + 1) * n_prompt)
         decoded = slice(n_prefill + place, None, len(layers))

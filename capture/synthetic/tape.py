@@ -63,11 +63,13 @@ def synthesize(
     store: Store,
     progress: Callable[[int, int], None] | None = None,
     shard_requests: int | None = None,
+    drawn: Profile | None = None,
 ) -> str:
     """Writes a tape of `model`'s geometry and returns its trace id; at once if the store already holds it.
 
     progress: called with requests done and in all. shard_requests: requests per file; None: as many as memory is meant to hold.
-    It changes no row. Raises ValueError for a dense model and for requests too long to hold.
+    It changes no row. drawn: how requests are drawn; None: as profile() says. Raises ValueError for a dense model and
+    for requests too long to hold.
     """
     if not geometry.moe_layers:
         raise ValueError(
@@ -79,7 +81,7 @@ def synthesize(
             f"a request of {settings.length.n_inputs:,} tokens holds {per_request:,} numbers, {MOST_VALUES:,} are the most; "
             "lower --prompt or --output, or give --no-scores"
         )
-    drawn = profile(model, geometry)
+    drawn = drawn or profile(model, geometry)
     writer = store.writer(_trace_id(model, geometry, settings, drawn))
     if writer.is_finished:
         return writer.trace_id

@@ -4,7 +4,7 @@ Two kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactive"
 """
 
 from policies.placement.capacity import Capacity
-from policies.placement.fixed import FixedPlacement, Oracle, PrefillGuided, RandomPlacement, Seen, StaticGlobal
+from policies.placement.fixed import FixedPlacement, Oracle, PrefillGuided, RandomPlacement, Seen, ShuffledPrompts, StaticGlobal
 from policies.placement.importance import hot_set, importance, shares
 from policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
 
@@ -25,6 +25,7 @@ PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
     "prefill_guided": PrefillGuided,
     "static_global": StaticGlobal,
     "random": RandomPlacement,
+    "shuffled_prompts": ShuffledPrompts,
     "oracle": Oracle,
     "ema": EMA,
     "never": Never,

@@ -72,6 +72,18 @@ class RandomPlacement(FixedPlacement):
 
 
 @dataclass(frozen=True)
+class ShuffledPrompts(FixedPlacement):
+    """By the prompts of the group before, the last one's for the first: a control. What it hits is not the context."""
+
+    alpha: float = 0.5
+
+    def scores(self, seen: Seen) -> Floats:
+        if len(seen.prefill_counts) < 2:
+            raise ValueError("shuffled_prompts goes by another group's prompt; give two groups or more")
+        return np.roll(importance(seen.prefill_counts, seen.prefill_weights, self.alpha), 1, axis=0)
+
+
+@dataclass(frozen=True)
 class Oracle(FixedPlacement):
     """By the decode itself: no fixed set of the size is hit more often."""
 

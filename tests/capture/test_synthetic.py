@@ -54,7 +54,7 @@ def assert_same_rows(a: dict[str, pl.DataFrame], b: dict[str, pl.DataFrame]) -> 
 
 def parts(generator: Generator, n_tokens: int, n_experts: int = 512) -> np.ndarray:
     """(T, E) logits of one layer over beta, less popularity: sd_u * c + n."""
-    logits = generator.logits(0, 0, 0, n_tokens, n_experts)
+    logits = generator.logits(0, 0, 0, n_tokens, 0, n_experts)
     return logits / generator.beta - generator.sd_b * generator.popularity(0, 0, n_experts)
 
 
@@ -98,12 +98,12 @@ def test_popularity_skews_the_choice_of_experts_and_beta_does_not_touch_it() -> 
 
 def test_a_longer_request_begins_as_the_shorter_one_and_another_is_another() -> None:
     generator = profiles.default_generator()
-    long = generator.logits(7, 3, 2, 40, 16)
-    assert np.array_equal(generator.logits(7, 3, 2, 11, 16), long[:11])
+    long = generator.logits(7, 3, 2, 30, 10, 16)
+    assert np.array_equal(generator.logits(7, 3, 2, 11, 0, 16), long[:11])
     for seed, request, layer in ((8, 3, 2), (7, 4, 2), (7, 3, 1)):
-        assert not np.array_equal(generator.logits(seed, request, layer, 40, 16), long)
+        assert not np.array_equal(generator.logits(seed, request, layer, 40, 0, 16), long)
     same_seed = generator.popularity(7, 2, 16)
-    assert np.corrcoef(same_seed, generator.logits(7, 5, 2, 400, 16).mean(axis=0))[0, 1] > 0.9  # popularity outlives requests
+    assert np.corrcoef(same_seed, generator.logits(7, 5, 2, 400, 0, 16).mean(axis=0))[0, 1] > 0.9  # popularity outlives requests
 
 
 @pytest.mark.parametrize("name", profiles.fitted_models())

@@ -1,0 +1,67 @@
+"""Router logits from published counts per expert: tokens are drawn independently, by how often each expert was used.
+
+    logits[t,l,e] = log counts[domain, l, e] + Gumbel
+
+A request takes the next domain in turn. Nothing tells two requests of a domain apart: the prompt foretells popularity alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capture.synthetic.context import gumbel
+from capture.synthetic.generator import stream
+
+FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
+_TABLED = 4  # first word of a random stream's key
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """counts[domain][row][expert]: uses of an expert; rows are spread evenly over `layers`, the model's MoE layers (assumed)."""
+
+    counts: tuple[tuple[tuple[float, ...], ...], ...]
+    layers: tuple[int, ...]
+
+    def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
+        """As RouterLogits. An expert that was never used is never drawn."""
+        rows = self.counts[request % len(self.counts)]
+        row = rows[self.layers.index(layer) * len(rows) // len(self.layers)]
+        with np.errstate(divide="ignore"):
+            popularity = np.log(np.array(row)).astype(np.float32)
+        return gumbel(stream(seed, _TABLED, request, layer), n_prompt + n_decoded, n_experts) + popularity
+
+
+def load(source: str, layers: tuple[int, ...], n_experts: int, top_k: int) -> Tabled:
+    """From a JSON file, plain or .gz: {domain: [[count of every expert] of every row]}. `FILE#a/b` takes what lies under a, b.
+
+    Raises ValueError naming the file, and the domain and row, for anything else and for rows of another number of experts or with
+    fewer than k in use; OSError for a file that cannot be read.
+    """
+    path, _, inside = source.partition("#")
+    raw = Path(path).read_bytes()
+    try:
+        found: Any = json.loads(gzip.decompress(raw) if path.endswith(".gz") else raw)
+        for key in filter(None, inside.split("/")):
+            found = found[key]
+        table = {domain: [[float(n) for n in row] for row in rows] for domain, rows in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, gzip.BadGzipFile) as error:
+        where = f" at {inside!r}" if inside else ""
+        raise ValueError(f"{path}: no counts{where} ({error}); give FILE#KEY/KEY of {{domain: [[counts] of a layer]}}") from error
+    if not table or not all(table.values()):
+        raise ValueError(f"{path}: no domain with rows of counts; give FILE#KEY/KEY of {{domain: [[counts] of a layer]}}")
+    for domain, rows in table.items():
+        for i, row in enumerate(rows):
+            if len(row) != n_experts or sum(n > 0 for n in row) < top_k or min(row) < 0:
+                raise ValueError(
+                    f"{path}: {domain}, row {i}: {len(row)} counts, {sum(n > 0 for n in row)} of them above 0; "
+                    f"the model has {n_experts} experts and routes to {top_k}"
+                )
+    return Tabled(tuple(tuple(map(tuple, rows)) for rows in table.values()), layers)

@@ -1,0 +1,78 @@
+"""Small routings and the tables of a tape that holds them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from replay.ndp.routing import ENDED, NDPRouting
+from replay.ndp.tapes import routing_of_tape
+from warehouse.geometry import Geometry
+
+GEOMETRY = Geometry(
+    architecture="test",
+    n_layers=4,
+    hidden=64,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    vocab=100,
+    moe_layers=(1, 3),
+    n_experts=6,
+    top_k=2,
+    expert_intermediate=32,
+    dense_intermediate=128,
+)
+
+
+def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=GEOMETRY):
+    """(requests, passes, routing, scores): prompts pass by pass, then decode in lockstep; members drop out as they end."""
+    rng = np.random.default_rng(seed)
+    passes, rows = [], []
+
+    def run(kind, members):
+        passes.append({"pass_id": len(passes), "kind": kind, "n_tokens": len(members), "request_ids": [m for m, _ in members]})
+        for layer in geometry.moe_layers:
+            for request, position in members:
+                logits = rng.normal(size=geometry.n_experts).astype(np.float32)
+                ids = np.argsort(-logits, kind="stable")[: geometry.top_k]
+                weights = np.exp(logits[ids])
+                keys = {"request_id": request, "position": position, "layer": layer, "pass_id": len(passes) - 1}
+                gates = (weights / weights.sum()).tolist()
+                rows.append({**keys, "expert_ids": ids.tolist(), "gate_weights": gates, "scores": logits.tolist()})
+
+    for first in range(0, len(prompts), batch):
+        together = range(first, min(first + batch, len(prompts)))
+        for request in together:
+            run("prefill", [(request, position) for position in range(prompts[request])])
+        for step in range(max(decodes[r] for r in together)):
+            run("decode", [(r, prompts[r] + step) for r in together if step < decodes[r]])
+    frame = pl.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
+    scores = frame.drop("pass_id", "expert_ids", "gate_weights")
+    return list(range(len(prompts))), pl.DataFrame(passes), frame.drop("scores"), scores
+
+
+def make_routing(seed=0, geometry=GEOMETRY, **sizes) -> NDPRouting:
+    requests, passes, routing, _ = make_tables(seed, geometry=geometry, **sizes)
+    return routing_of_tape("test", "synthetic", geometry, requests, passes, [routing.to_arrow()])
+
+
+def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12, n_prompt=9) -> NDPRouting:
+    """Uniform choices of decodes of any length, some of none."""
+    rng = np.random.default_rng(seed)
+    ids = rng.random((n_sequences, n_steps, n_layers, n_experts)).argsort(axis=-1)[..., :k].astype(np.int16)
+    prompts = rng.random((n_sequences, n_prompt, n_layers, n_experts)).argsort(axis=-1)[..., :k]
+    n_decode = rng.integers(0, n_steps + 1, n_sequences).astype(np.int32)
+    n_decode[0] = n_steps
+    ids[np.arange(n_steps) >= n_decode[:, None]] = ENDED
+    counts = (prompts[..., None] == np.arange(n_experts)).sum(axis=(1, 3)).astype(np.int32)
+    return NDPRouting(
+        trace_id="random",
+        origin="synthetic",
+        layers=tuple(range(n_layers)),
+        request_ids=np.arange(n_sequences),
+        prefill_counts=counts,
+        prefill_weights=counts * rng.uniform(0.2, 0.8, counts.shape),
+        decode_ids=ids,
+        n_decode=n_decode,
+    )

@@ -1,0 +1,164 @@
+"""Hit shares and similarities: against Python one step at a time, closed cases, and controls that must fail to predict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ndp_tapes import random_routing
+
+from policies.placement import PLACEMENTS, Capacity, hot_set, importance
+from policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
+from policies.placement.reactive import EMA, Always, Never
+from replay.ndp.hits import hits_of
+from replay.ndp.routing import in_batches
+from replay.ndp.similarity import similarity
+
+
+def obvious_hits(routing, groups, placement, capacity):
+    """(hits, moved) per group and layer, step by step."""
+    seen = routing.seen(groups)
+    start = importance(seen.prefill_counts, seen.prefill_weights)
+    found = np.zeros((2, len(groups), routing.n_layers), int)
+    for g, members in enumerate(groups):
+        for layer in range(routing.n_layers):
+            if placement.kind == "fixed":
+                hot = capacity.hot(placement.scores(seen))[g, layer]
+            else:
+                hot = hot_set(start[g, layer], capacity.experts if placement.starts_placed else 0)
+                shares = seen.prefill_counts[g, layer] / seen.prefill_counts[g, layer].sum()
+                average = shares * len(members) * routing.top_k
+                hot = hot.astype(np.uint8)
+            for t in range(routing.n_steps):
+                alive = [s for s in members if t < routing.n_decode[s]]
+                if not alive:
+                    break
+                counts = np.bincount(routing.decode_ids[alive, t, layer].ravel(), minlength=routing.n_experts)
+                assert counts.sum() == len(alive) * routing.top_k
+                if placement.kind == "reactive":
+                    found[1, g, layer] += placement.migrate(counts, average, hot, capacity.experts, placement.params())
+                found[0, g, layer] += counts[hot.astype(bool)].sum()
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_hits_equal_one_step_at_a_time(name, batch):
+    routing = random_routing(3)
+    groups = in_batches(routing.n_sequences, batch)
+    for k in (0, 2, 5):
+        found = hits_of(routing, groups, PLACEMENTS[name](), Capacity(k))
+        hits, moved = obvious_hits(routing, groups, PLACEMENTS[name](), Capacity(k))
+        assert np.array_equal(found.hits, hits)
+        assert np.array_equal(found.moved, moved)
+        assert np.array_equal(found.selected.sum(axis=1), routing.n_decode[groups].sum(axis=1) * routing.n_layers * 2)
+        assert np.array_equal(found.steps, routing.n_decode[groups].max(axis=1))
+
+
+def test_every_place_and_none():
+    routing = random_routing(1)
+    groups = in_batches(6, 2)
+    for name, placement in PLACEMENTS.items():
+        everything = hits_of(routing, groups, placement(), Capacity(5)).hit_frac
+        assert everything == pytest.approx({"never": 0.0, "balance": 0.0}.get(name, 1.0))
+        assert hits_of(routing, groups, placement(), Capacity(0)).hit_frac == 0.0
+    assert hits_of(routing, groups, Always(), Capacity(5)).moved.sum() > 0
+    assert hits_of(routing, groups, EMA(), Capacity(5)).moved.sum() == 0  # all are resident from the start
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_oracle_bounds_every_fixed_placement(across, batch):
+    for seed in range(5):
+        routing = random_routing(seed)
+        groups = in_batches(6, batch)
+        found = {
+            name: hits_of(routing, groups, placement(), Capacity(2, across)).hits.sum(axis=1)
+            for name, placement in PLACEMENTS.items()
+            if placement.kind == "fixed"
+        }
+        for name, hits in found.items():
+            assert (hits <= found["oracle"]).all(), name
+
+
+def test_no_decode_and_no_layers_in_common():
+    routing = random_routing(0)
+    silent = replace(routing, n_decode=np.zeros(6, np.int32), decode_ids=routing.decode_ids[:, :0])
+    for placement in (PrefillGuided(), EMA(), Never()):
+        found = hits_of(silent, in_batches(6, 1), placement, Capacity(2))
+        assert np.isnan(found.hit_frac)
+        assert np.isnan(found.by_layer()).all()
+    with pytest.raises(ValueError, match="EMA moves experts layer by layer"):
+        hits_of(routing, in_batches(6, 1), EMA(), Capacity(2, across_layers=True))
+    with pytest.raises(ValueError, match="another group's prompt"):
+        hits_of(routing, np.arange(6)[None], ShuffledPrompts(), Capacity(2))
+
+
+def test_uniform_routing_hits_k_of_e_whatever_the_placement():
+    """Specification 10: nothing predicts it."""
+    routing = random_routing(5, n_sequences=60, n_layers=4, n_experts=8, n_steps=80, n_prompt=60)
+    for placement in (PrefillGuided(), StaticGlobal(), RandomPlacement(), ShuffledPrompts()):
+        assert hits_of(routing, in_batches(60, 1), placement, Capacity(4)).hit_frac == pytest.approx(0.5, abs=0.02)
+    assert hits_of(routing, in_batches(60, 1), Oracle(), Capacity(4)).hit_frac > 0.52
+
+
+# ---------------------------------------------------------------------------------------------------------- similarity
+
+
+def with_counts(prompts, decoded):
+    """A routing of one layer, k = 1, with these counts (S, E)."""
+    prompts, decoded = np.array(prompts), np.array(decoded)
+    n_decode = decoded.sum(axis=1)
+    ids = np.full((len(decoded), int(n_decode.max()), 1, 1), -1, np.int16)
+    for s, counts in enumerate(decoded):
+        ids[s, : n_decode[s], 0, 0] = np.repeat(np.arange(counts.size), counts)
+    base = random_routing(0)
+    return replace(
+        base,
+        layers=(0,),
+        request_ids=np.arange(len(prompts)),
+        prefill_counts=prompts[:, None].astype(np.int32),
+        prefill_weights=prompts[:, None].astype(float),
+        decode_ids=ids,
+        n_decode=n_decode.astype(np.int32),
+    )
+
+
+def cosine(a, b):
+    return float(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_similarity_by_hand():
+    prompts, decoded = [[3, 1, 0], [0, 2, 2], [1, 1, 4]], [[2, 2, 0], [0, 1, 3], [0, 0, 0]]
+    found = similarity(with_counts(prompts, decoded))
+    own = [cosine(p, d) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
+    assert found.own[:2, 0] == pytest.approx(own)
+    assert np.isnan(found.own[2, 0])  # decodes nothing, and takes part in nothing
+    assert found.by_layer()[0] == pytest.approx(np.mean(own))
+    assert found.shuffled[0] == pytest.approx((cosine(prompts[1], decoded[0]) + cosine(prompts[0], decoded[1])) / 2)
+    assert found.static[0] == pytest.approx(found.shuffled[0])  # of two, the others are the one other
+    ones = np.ones(3)
+    flat = [cosine(p, ones) * cosine(d, ones) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
+    assert found.flat[0] == pytest.approx(np.mean(flat))
+
+
+def test_popularity_alone_and_context_alone_are_told_apart():
+    rng = np.random.default_rng(0)
+    taste = rng.dirichlet(np.ones(8))
+    popular = with_counts(rng.multinomial(400, taste, 40), rng.multinomial(400, taste, 40))
+    assert similarity(popular).static_frac()[0] == pytest.approx(1.0, abs=0.02)
+    own = rng.dirichlet(np.ones(8), 400)
+    context = with_counts(np.array([rng.multinomial(400, p) for p in own]), np.array([rng.multinomial(400, p) for p in own]))
+    found = similarity(context)
+    assert found.static_frac()[0] == pytest.approx(0.0, abs=0.02)
+    assert found.by_layer()[0] > 0.95
+    assert found.shuffled[0] == pytest.approx(found.flat[0], abs=0.02)
+
+
+def test_one_sequence_has_no_control():
+    found = similarity(with_counts([[3, 1, 0]], [[2, 2, 0]]))
+    assert np.isnan(found.shuffled[0])
+    assert np.isnan(found.static[0])
+    assert np.isnan(found.static_frac()[0])
+    assert np.isnan(similarity(with_counts([[3, 1, 0]], [[0, 0, 0]])).by_layer()[0])

@@ -1,0 +1,144 @@
+"""Tapes as routing by phase: against row-by-row dictionaries, cut windows, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from ndp_tapes import GEOMETRY, make_routing, make_tables
+
+from replay.ndp.routing import ENDED, in_batches
+from replay.ndp.tapes import Reading, routing_of_tape
+
+
+def read(tables, reading=None, shards=1, geometry=GEOMETRY):
+    requests, passes, routing, scores = tables
+    parts, told = ([frame.slice(i * n, n).to_arrow() for i in range(shards)] for frame, n in (
+        (routing, -(-routing.height // shards)), (scores, -(-scores.height // shards)),
+    ))  # fmt: skip
+    return routing_of_tape("t", "captured", geometry, requests, passes, parts, told, reading)
+
+
+def obvious(tables, weight="gate"):
+    """{(request, layer): ({expert: (count, weight)}, [ids by step])} row by row."""
+    _, passes, routing, scores = tables
+    kinds = dict(zip(passes["pass_id"], passes["kind"], strict=True))
+    found = {}
+    for row, told in zip(routing.iter_rows(named=True), scores["scores"], strict=True):
+        prompt, steps = found.setdefault((row["request_id"], row["layer"]), ({}, []))
+        if kinds[row["pass_id"]] == "decode":
+            steps.append(row["expert_ids"])
+            continue
+        shares = np.exp(np.array(told, float)) / np.exp(np.array(told, float)).sum()
+        for expert, gate in zip(row["expert_ids"], row["gate_weights"], strict=True):
+            count, total = prompt.get(expert, (0, 0.0))
+            prompt[expert] = count + 1, total + (gate if weight == "gate" else shares[expert])
+    return found
+
+
+@pytest.mark.parametrize("weight", ["gate", "softmax"])
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tape_read_in_shards_equals_its_rows_one_by_one(seed, shards, weight):
+    tables = make_tables(seed, prompts=(5, 3, 7, 4, 6), decodes=(4, 0, 6, 1, 3), batch=1 + seed % 3)
+    found = read(tables, Reading(weight_source=weight, with_decode_weights=True), shards)
+    for (request, layer), (prompt, steps) in obvious(tables, weight).items():
+        place = GEOMETRY.moe_layers.index(layer)
+        for expert in range(6):
+            count, total = prompt.get(expert, (0, 0.0))
+            assert found.prefill_counts[request, place, expert] == count
+            assert found.prefill_weights[request, place, expert] == pytest.approx(total, rel=1e-6)
+        assert found.n_decode[request] == len(steps)
+        assert found.decode_ids[request, : len(steps), place].tolist() == [list(ids) for ids in steps]
+        assert (found.decode_ids[request, len(steps) :, place] == ENDED).all()
+        assert (found.decode_weights[request, len(steps) :, place] == 0).all()
+    assert (found.n_sequences, found.n_steps, found.n_layers, found.top_k, found.n_experts) == (5, 6, 2, 2, 6)
+    assert found.layers == (1, 3)
+    counts = found.decode_counts()
+    assert (counts.sum(axis=2) == found.n_decode[:, None] * 2).all()
+
+
+def test_the_first_tokens_of_long_requests_can_stand_for_the_prompt():
+    tables = make_tables(0, prompts=(8, 8), decodes=(4, 2))
+    whole = read(tables)
+    cut = read(tables, Reading(prompt_tokens=3, max_steps=6))
+    assert cut.prefill_counts.sum(axis=2).tolist() == [[6, 6], [6, 6]]
+    assert cut.n_decode.tolist() == [6, 6]
+    prompt_only = read(make_tables(0, prompts=(8, 8), decodes=(0, 0)), Reading(prompt_tokens=3))
+    assert prompt_only.n_decode.tolist() == [5, 5]
+    total = whole.prefill_counts.sum(axis=0) + whole.decode_counts().sum(axis=0)
+    uncut = read(tables, Reading(prompt_tokens=3))
+    assert np.array_equal(uncut.prefill_counts.sum(axis=0) + uncut.decode_counts().sum(axis=0), total)
+    assert read(tables, Reading(max_steps=3)).n_decode.tolist() == [3, 2]
+
+
+def test_prompts_alone_decode_nothing():
+    found = read(make_tables(0, decodes=(0, 0, 0)))
+    assert found.decode_ids.shape == (3, 0, 2, 2)
+    assert not found.decode_counts().any()
+
+
+def test_ids_without_weights_count():
+    requests, passes, routing, scores = make_tables()
+    bare = routing.with_columns(gate_weights=pl.lit(None, pl.List(pl.Float32)))
+    found = read((requests, passes, bare, scores))
+    assert not found.prefill_weights.any()
+    assert np.array_equal(found.prefill_counts, make_routing().prefill_counts)
+
+
+def test_what_is_refused():
+    requests, passes, routing, scores = make_tables()
+    row = pl.int_range(pl.len())
+
+    def refused(words, table=routing, told=scores, of=passes, reading=None, ids=requests):
+        with pytest.raises(ValueError, match=words):
+            read((ids, of, table, told), reading)
+
+    refused("request 2 has no prompt rows", routing.filter((pl.col("request_id") < 2) | (pl.col("position") >= 7)))
+    lacking = (pl.col("request_id") == 0) & (pl.col("layer") == 3)
+    refused("request 0 has prompt rows that some layers lack", routing.filter(~(lacking & (pl.col("position") == 1))))
+    refused("request 0 has decode steps that some layers lack", routing.filter(~(lacking & (pl.col("position") == 6))))
+    wide = routing.with_columns(expert_ids=pl.when(row == 4).then(pl.lit([1])).otherwise("expert_ids"))
+    refused("routing row 4 names 1 experts, the model routes to 2", wide)
+    high = routing.with_columns(expert_ids=pl.when(row == 4).then(pl.lit([1, 6])).otherwise("expert_ids"))
+    refused("routing row 4 names expert 6; the model has 6 per layer", high)
+    refused("row 0 is in layer 2, which the manifest calls dense", routing.with_columns(layer=pl.lit(2)))
+    refused("row 0 is in request 9, which table requests does not list", routing.with_columns(request_id=pl.lit(9)))
+    refused("which table passes does not list", of=passes.filter(pl.col("pass_id") > 0))
+    refused("score rows do not follow", told=scores.reverse(), reading=Reading(weight_source="softmax"))
+    refused("no requests", ids=[])
+    with pytest.raises(ValueError, match="holds no scores; choose weight source gate"):
+        routing_of_tape("t", "captured", GEOMETRY, requests, passes, [], None, Reading(weight_source="softmax"))
+    for wrong, words in (
+        ({"weight_source": "logits"}, "unknown"), ({"prompt_tokens": 0}, "prompt tokens 0"), ({"max_steps": 0}, "max steps 0"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            Reading(**wrong)
+
+
+def test_another_models_tape_is_refused_with_both_values():
+    routing = make_routing()
+    routing.refuse_other_model(6, 2, "Tiny")
+    with pytest.raises(ValueError, match="over 6 experts per layer, Mixtral has 8"):
+        routing.refuse_other_model(8, 2, "Mixtral")
+    with pytest.raises(ValueError, match="over 2 experts per token, OLMoE has 8"):
+        routing.refuse_other_model(6, 8, "OLMoE")
+
+
+def test_batches_are_in_tape_order_and_whole():
+    assert in_batches(7, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert in_batches(2, 1).tolist() == [[0], [1]]
+    for wrong in ((2, 3), (2, 0)):
+        with pytest.raises(ValueError, match="batch"):
+            in_batches(*wrong)
+
+
+def test_groups_see_the_sums_of_their_members():
+    routing = make_routing(prompts=(4, 5, 6, 7), decodes=(2, 3, 0, 1))
+    seen = routing.seen(in_batches(4, 2))
+    assert np.array_equal(seen.prefill_counts[1], routing.prefill_counts[2] + routing.prefill_counts[3])
+    assert seen.prefill_weights[0] == pytest.approx(routing.prefill_weights[:2].sum(axis=0))
+    assert np.array_equal(seen.tape_counts, routing.prefill_counts.sum(axis=0) + routing.decode_counts().sum(axis=0))
+    assert np.array_equal(replace(routing).seen(in_batches(4, 1)).decode_counts, routing.decode_counts())
