@@ -22,7 +22,8 @@ from torch import nn
 from capture.decode import Pass
 from capture.families import score_rule
 from capture.routing import find_routers
-from capture.sliced_experts import SlicedExperts, experts_of
+from capture.sliced_experts import SlicedExperts
+from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT
 from policies.scoring import UNKNOWN, gates, ranking, weights_of
 from policies.sliced import Controller, Events, SlicedCache, SliceMoE
@@ -128,7 +129,7 @@ class ClosedLoop:
                 for name, counts in counted(events, natural).items():
                     self._counted[name] += counts
             if self.experts is not None and is_low.any():
-                self.experts.is_low[layer] = torch.from_numpy(is_low).to(ids.device)
+                self.experts.copy_of[layer] = torch.from_numpy(is_low).to(ids.device)
             changed = np.flatnonzero((chosen != natural).any(axis=1))
             if not changed.size:
                 return None

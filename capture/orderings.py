@@ -69,7 +69,7 @@ class Lab:
             return model(input_ids=ids, use_cache=False).logits.float()
         with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
             top_k = next(iter(find_routers(model).values())).top_k
-            experts.is_low = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
+            experts.copy_of = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
             return model(input_ids=ids, use_cache=False).logits.float()
 
     def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:

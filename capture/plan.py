@@ -13,6 +13,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from transformers import PreTrainedTokenizerBase
 from capture import datasets, models
 from capture.decode import Request, Sampling
 from capture.embedded.texts import Item
+from capture.losses.experts import METHODS
 from capture.shard import AttentionKeep
 from capture.speculation.settings import DraftSettings
+from policies.replicas import WIDTHS
 from policies.speculation.tree import Shape
 from warehouse.geometry import Geometry, from_config
 from warehouse.tape import Store
@@ -31,6 +34,7 @@ from warehouse.tape import Store
 TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention")
 SPECULATIVE = ("acceptance", "rounds")  # with a drafter, always; and for `routing` and `scores` the same of all nodes
 OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
+OF_LOSSES = ("requests", "losses")  # of a tape of its own: it is about weights, its requests are the calibration text
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
@@ -63,10 +67,28 @@ class CaptureSettings:
     speculation: DraftSettings | None = None  # None: ordinary decoding; batch_size requests then share the drafter's pool
 
     def __post_init__(self) -> None:
-        known = (*TABLES, *SPECULATIVE, *OF_NODES.values())
+        known = (*TABLES, *SPECULATIVE, *OF_NODES.values(), "losses")
         unknown = [t for t in self.tables if t not in known]
         if unknown:
             raise ValueError(f"unknown table {unknown[0]!r}{models.closest(unknown[0], known)}; known: {', '.join(known)}")
+        object.__setattr__(self, "tables", self._of_losses() if "losses" in self.tables else self._of_requests())
+        for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
+        _ = self.sampling, self.keep  # both refuse bad values
+
+    def _of_losses(self) -> tuple[str, ...]:
+        """The tables, and no new tokens: the prompts are the calibration text."""
+        others = [table for table in self.tables if table not in OF_LOSSES]
+        if others:
+            raise ValueError(f"table losses is about weights and has a tape of its own; capture {others[0]} with another command")
+        if self.speculation is not None or self.teacher_forced:
+            what = "--teacher-forced" if self.teacher_forced else "--draft"
+            raise ValueError(f"{what} does not go with --tables losses, which runs prompts only: leave one of them out")
+        object.__setattr__(self, "max_new_tokens", 0)
+        return OF_LOSSES
+
+    def _of_requests(self) -> tuple[str, ...]:
         tables = tuple(t for t in TABLES if t in self.tables or t in ALWAYS)
         if self.speculation is not None:
             tables += (*SPECULATIVE, *(nodes for table, nodes in OF_NODES.items() if table in tables))
@@ -75,11 +97,7 @@ class CaptureSettings:
                 raise ValueError(f"{what} does not go with --draft: leave one of them out")
         elif asked := [t for t in self.tables if t not in TABLES]:
             raise ValueError(f"table {asked[0]} is of speculative decoding; name a drafter, such as --draft elastic")
-        object.__setattr__(self, "tables", tables)
-        for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
-        _ = self.sampling, self.keep  # both refuse bad values
+        return tables
 
     @property
     def sampling(self) -> Sampling:
@@ -145,6 +163,8 @@ def plan(settings: CaptureSettings) -> Plan:
         )
     found = datasets.items(settings.dataset, settings.max_requests, settings.split, settings.field, settings.subset)
     geometry = from_config(source.config.to_dict())
+    if not geometry.n_experts and "losses" in settings.tables:
+        raise ValueError(f"{settings.model} is a dense model without experts: there are no losses to record")
     if not geometry.n_experts and {"routing", "scores"} & set(settings.tables):
         raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
     draft = settings.speculation
@@ -183,7 +203,7 @@ def slug(name: str) -> str:
 def estimate(settings: CaptureSettings, store: Store, planned: Plan | None = None) -> Estimate:
     """Size of the tape and room for it. Loads no weights."""
     planned = planned or plan(settings)
-    n = len(planned.items)
+    n = settings.max_requests if "losses" in settings.tables else len(planned.items)
     local = "file" in (store.fs.protocol if isinstance(store.fs.protocol, tuple) else (store.fs.protocol,))
     return Estimate(
         n_requests=n,
@@ -215,6 +235,7 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
     nodes = n_requests * new * (2 + drafted + min(drafted, shape.verify_nodes or drafted))
     layers, chosen = max(1, len(geometry.moe_layers)), geometry.top_k
     sizes = {
+        "losses": 32 * layers * geometry.n_experts * len(WIDTHS) * len(METHODS),
         "acceptance": 24 * n_requests * new * drafted,
         "rounds": n_requests * new * layers * (24 + 10 * geometry.n_experts),
         "node_routing": nodes * layers * (8 + 8 * chosen),
@@ -232,9 +253,23 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
 def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
     """Prompts as token ids. A prompt with a question keeps its end, a document its beginning.
 
-    Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens.
+    Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens. For table losses a
+    document is all its pieces of the prompt's length.
     """
+    if "losses" in planned.settings.tables:
+        return _calibration(planned, tokenizer)
     return [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
+
+
+def _calibration(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
+    """At most max_requests prompts: the first piece of every item, then the second ones, and so on."""
+    size = planned.settings.max_prompt_tokens
+    pieces: list[list[tuple[int, ...]]] = []
+    for item in planned.items:
+        ids = _encode(item.prompt + (item.solution or ""), planned.settings, tokenizer)
+        pieces.append([tuple(ids[start : start + size]) for start in range(0, len(ids), size)])
+    taken = [piece for row in zip_longest(*pieces) for piece in row if piece]
+    return [Request(i, ids, 0) for i, ids in enumerate(taken[: planned.settings.max_requests])]
 
 
 def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> Request:

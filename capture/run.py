@@ -19,6 +19,7 @@ import pyarrow as pa
 from capture import families, measure, models
 from capture.attention import AttentionCapture
 from capture.decode import Pass, Request, decode
+from capture.losses.run import record_losses
 from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from capture.routing import RoutingCapture, find_routers
 from capture.shard import ShardRecorder
@@ -35,13 +36,14 @@ PACKAGES = ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarro
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a capture is. Tokens are those of this run, inputs of prefill and decode alike."""
+    """How far a capture is. Tokens are those of this run, inputs of prefill and decode alike; of losses there are none."""
 
-    requests_done: int
-    requests_total: int
-    tokens_done: int
-    tokens_per_s: float
-    eta_s: float | None  # None until a token has run
+    done: int
+    total: int
+    tokens_done: int = 0
+    tokens_per_s: float = 0.0
+    eta_s: float | None = None  # None until a token has run
+    what: str = "requests"
 
 
 @contextmanager
@@ -77,10 +79,24 @@ def capture(
     _refuse_without_room(estimate(settings, store, planned), store)
     loaded = models.load(planned.source, settings.device, settings.dtype, settings.device_map)
     todo = requests(planned, loaded.tokenizer)
+    with models.suitable_threads(loaded.model):
+        if "losses" in settings.tables:
+            tell = progress or (lambda done: None)
+            report = lambda done, total, what: tell(Progress(done, total, what=what))  # noqa: E731
+            n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
+        else:
+            n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
+    writer.finish(_manifest(planned, loaded, writer, n_shards, attention))
+    return planned.trace_id
+
+
+def _record_requests(
+    planned: Plan, loaded: models.Loaded, todo: list[Request], writer: TapeWriter, meter: _Meter
+) -> tuple[int, AttentionCapture | None]:
+    """Writes every shard that is not there yet. How many there are, and what attention was recorded with."""
+    settings = planned.settings
     n_shards = -(-len(todo) // planned.shard_requests)
-    meter = _Meter(todo, progress)
     with ExitStack() as attached:
-        attached.enter_context(models.suitable_threads(loaded.model))
         routing = attention = natural = drafter = None
         wants_routing = bool({"routing", "scores"} & set(settings.tables))
         if settings.speculation is not None:
@@ -106,8 +122,7 @@ def capture(
                 recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
                 tables = _shard(loaded, group, settings, recorder, meter)
             writer.write_shard(shard, tables)
-    writer.finish(_manifest(planned, loaded, writer, n_shards, attention))
-    return planned.trace_id
+    return n_shards, attention
 
 
 def _shard(

@@ -20,7 +20,8 @@ TablesOption = Annotated[
     typer.Option(
         "--tables",
         help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
-        "acceptance and rounds, and routing and scores of all nodes.",
+        "acceptance and rounds, and routing and scores of all nodes. Or losses alone: experts at 1 to 4 bits, calibrated on the "
+        "prompts.",
     ),
 ]
 
@@ -53,7 +54,7 @@ def capture(
         str | None, typer.Option(help="Device map for transformers, such as auto; instead of --device.")
     ] = None,
     dtype: DtypeOption = "auto",
-    seed: Annotated[int, typer.Option(help="For sampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="For sampling, and for which tokens calibrate losses.")] = 0,
     draft: Annotated[
         str | None,
         typer.Option(
@@ -99,6 +100,7 @@ def capture(
       tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
       tokentape capture --model embedded --dataset math --tables tokens,routing,scores,acceptance,rounds --draft elastic
       tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --draft model:Qwen/Qwen3-0.6B --draft-width 4
+      tokentape capture --model embedded --dataset docs --tables losses --max-requests 128
     """
     from capture.run import CaptureSettings, estimate
     from capture.run import capture as record

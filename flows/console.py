@@ -88,8 +88,10 @@ def capture_bar(dataset: str) -> Iterator[Callable[[Progress], None]]:
     with progress_bar(f"capture {dataset}") as show:
 
         def tell(done: Progress) -> None:
-            text = f"{done.requests_done}/{done.requests_total} requests, {done.tokens_per_s:,.0f} tokens/s"
-            show(done.requests_done, done.requests_total, text if done.eta_s is None else f"{text}, {done.eta_s:,.0f} s left")
+            text = f"{done.done}/{done.total} {done.what}"
+            if done.tokens_per_s:
+                text += f", {done.tokens_per_s:,.0f} tokens/s"
+            show(done.done, done.total, text if done.eta_s is None else f"{text}, {done.eta_s:,.0f} s left")
 
         yield tell
 

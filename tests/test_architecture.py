@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "flows": ROOMS,
     "dashboards": ("warehouse",),
     "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry", "warehouse.counts", "warehouse.formats"),
-    "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry", "warehouse.formats"),
+    "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry", "warehouse.formats", "warehouse.losses"),
     "policies": (),
     "hw": (),
     "warehouse": (),

@@ -111,6 +111,10 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     for tape in tapes:
         if tape.has("routing"):
             _summarise(connection, tape)
+        if tape.has("losses"):
+            losses = pa.concat_tables(tape.shards("losses"))
+            named = losses.append_column("trace_id", pa.array([tape.trace_id] * losses.num_rows, pa.string()))
+            _insert(connection, "expert_losses", named)
     complete = result_ids(store)
     n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
     paths = [result_path(store, "replays", key) for key in complete]

@@ -113,7 +113,7 @@ TABLES: dict[str, Table] = {
     "losses": Table(
         ("layer", "expert", "bits", "method", "group", "mse", "heldout_mse", "n_tokens", "topped_up"),
         ("layer", "expert", "bits", "method", "group"),
-        "quantisation loss of an expert",
+        "an expert at a width against the expert at full precision, on tokens that were routed to it",
         nullable=("heldout_mse",),
     ),
     "quality": Table(
@@ -128,10 +128,13 @@ TABLES: dict[str, Table] = {
             "accuracy",
             "acceptance",
             "kl",
+            "agreement_frac",
             "miss_frac",
             "flash_bytes_per_token",
             "dram_bytes_per_token",
             "kv_bytes",
+            "hot_frac",
+            "table_loss",
             "n_items",
             "n_tokens",
         ),
@@ -143,10 +146,13 @@ TABLES: dict[str, Table] = {
             "accuracy",
             "acceptance",
             "kl",
+            "agreement_frac",
             "miss_frac",
             "flash_bytes_per_token",
             "dram_bytes_per_token",
             "kv_bytes",
+            "hot_frac",
+            "table_loss",
         ),
     ),
     "traces": Table(
@@ -379,6 +385,12 @@ TABLES: dict[str, Table] = {
         ),
         ("study", "claim", "model_id", "hardware", "origin", "lsb_frac"),
         "the two miss rates that a gain in energy and one in speed imply together",
+    ),
+    "expert_losses": Table(
+        ("trace_id", "layer", "expert", "bits", "method", "group", "mse", "heldout_mse", "n_tokens", "topped_up"),
+        ("trace_id", "layer", "expert", "bits", "method", "group"),
+        "an expert at a width, of a tape that holds table losses",
+        nullable=("heldout_mse",),
     ),
     "orderings": Table(
         ("model_id", "dataset", "assertion", "margin", "mean", "low", "high", "n_seeds", "holds"),
@@ -701,7 +713,7 @@ TAPE_TABLES = (
     *NODE_TABLES,
 )
 RESULT_TABLES = ("replays", "metrics", "timeline", "request_metrics", "curves")
-SUMMARY_TABLES = ("popularity", "locality", "similarity", "early_popularity", "critical_experts", "gate_curve")
+SUMMARY_TABLES = ("popularity", "locality", "similarity", "early_popularity", "critical_experts", "gate_curve", "expert_losses")
 # Tables outside any replay; a later row replaces one of the same key.
 SIDE_TABLES = (
     "quality",

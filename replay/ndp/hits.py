@@ -42,7 +42,8 @@ class Hits:
     def by_layer(self) -> NDArray[np.float64]:
         """(L,) hit share; NaN where nothing was decoded."""
         selected = self.selected.sum(axis=0)
-        return np.divide(self.hits.sum(axis=0), selected, out=np.full(selected.size, np.nan), where=selected > 0)
+        hits = self.hits.sum(axis=0)
+        return np.asarray(np.divide(hits, selected, out=np.full(selected.size, np.nan), where=selected > 0))
 
     def moves_per_step(self) -> NDArray[np.float64]:
         """(L,) experts that cross the link per layer-step."""

@@ -37,23 +37,23 @@ class NDPRouting:
 
     @property
     def n_sequences(self) -> int:
-        return self.decode_ids.shape[0]
+        return int(self.decode_ids.shape[0])
 
     @property
     def n_steps(self) -> int:
-        return self.decode_ids.shape[1]
+        return int(self.decode_ids.shape[1])
 
     @property
     def n_layers(self) -> int:
-        return self.decode_ids.shape[2]
+        return int(self.decode_ids.shape[2])
 
     @property
     def top_k(self) -> int:
-        return self.decode_ids.shape[3]
+        return int(self.decode_ids.shape[3])
 
     @property
     def n_experts(self) -> int:
-        return self.prefill_counts.shape[2]
+        return int(self.prefill_counts.shape[2])
 
     def decode_counts(self) -> NDArray[np.int64]:
         """(S, L, E) selections of every sequence's decode."""

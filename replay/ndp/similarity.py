@@ -39,7 +39,7 @@ class Similarity:
     def static_frac(self) -> Floats:
         """(L,) share of the similarity above `flat` that other sequences' prompts have too; NaN where there is none above."""
         own, shuffled = self.by_layer() - self.flat, self.shuffled - self.flat_shuffled
-        return np.divide(shuffled, own, out=np.full(own.size, np.nan), where=own > 0)
+        return np.asarray(np.divide(shuffled, own, out=np.full(own.size, np.nan), where=own > 0))
 
 
 def similarity(routing: NDPRouting) -> Similarity:
@@ -71,11 +71,12 @@ def _of_pairs(prompts: Floats, decoded: Floats) -> Floats:
 
 def _unit(counts: Floats) -> Floats:
     length = np.linalg.norm(counts, axis=2, keepdims=True)
-    return np.divide(counts, length, out=np.zeros_like(counts), where=length > 0)
+    return np.asarray(np.divide(counts, length, out=np.zeros_like(counts), where=length > 0))
 
 
 def _mean(values: Floats) -> Floats:
     """Over sequences, without NaNs; NaN where all are."""
     is_known = ~np.isnan(values)
     n = is_known.sum(axis=0)
-    return np.divide(np.where(is_known, values, 0.0).sum(axis=0), n, out=np.full(n.shape, np.nan), where=n > 0)
+    total = np.where(is_known, values, 0.0).sum(axis=0)
+    return np.asarray(np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0))

@@ -155,37 +155,20 @@ class _Sums:
         return np.asarray(self._is_prefill[found])
 
     def routing(self, origin: str) -> NDPRouting:
-        n_prompt = self._counts.sum(axis=2)
-        if (n_prompt != n_prompt[:, :1]).any() or (n_prompt == 0).any():
-            sequence = int(np.argmax((n_prompt != n_prompt[:, :1]).any(axis=1) | (n_prompt == 0).any(axis=1)))
-            what = "no prompt rows" if not n_prompt[sequence].any() else "prompt rows that some layers lack"
-            raise ValueError(
-                f"tape {self.trace_id}: request {self.requests[sequence]} has {what}: nothing to place experts by; record prefill"
-            )
+        self._refuse_prompts()
         columns = [np.concatenate(parts) for parts in zip(*self._decoded, strict=True)]
-        sequence, layer, position, *values = columns
-        order = np.lexsort((position, layer, sequence))
-        sequence, layer, values = sequence[order], layer[order], [column[order] for column in values]
-        n_layers, k = len(self.geometry.moe_layers), self.geometry.top_k
-        place = sequence * n_layers + layer
-        n_rows = np.bincount(place, minlength=self.requests.size * n_layers)
-        step = np.arange(place.size) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
-        by_layer = n_rows.reshape(-1, n_layers)
-        if (by_layer != by_layer[:, :1]).any():
-            bad = int(np.argmax((by_layer != by_layer[:, :1]).any(axis=1)))
-            raise ValueError(f"tape {self.trace_id}: request {self.requests[bad]} has decode steps that some layers lack")
-        n_decode = by_layer[:, 0]
+        by_step = [column[np.lexsort((columns[2], columns[1], columns[0]))] for column in columns]  # position within layer
+        step, n_decode = self._steps(by_step[0], by_step[1])
         if self.reading.max_steps is not None:
             kept = step < self.reading.max_steps
-            sequence, layer, step, values = sequence[kept], layer[kept], step[kept], [column[kept] for column in values]
-            n_decode = np.minimum(n_decode, self.reading.max_steps)
-        shape = (self.requests.size, int(n_decode.max()), n_layers, k)
+            by_step, step, n_decode = [c[kept] for c in by_step], step[kept], np.minimum(n_decode, self.reading.max_steps)
+        where = by_step[0], step, by_step[1]
+        shape = (self.requests.size, int(n_decode.max()), len(self.geometry.moe_layers), self.geometry.top_k)
         ids = np.full(shape, ENDED, np.int16)
-        ids[sequence, step, layer] = values[0]
-        weights = None
-        if self.reading.with_decode_weights:
-            weights = np.zeros(shape, np.float32)
-            weights[sequence, step, layer] = values[1]
+        ids[where] = by_step[3]
+        weights = np.zeros(shape, np.float32) if self.reading.with_decode_weights else None
+        if weights is not None:
+            weights[where] = by_step[4]
         return NDPRouting(
             trace_id=self.trace_id,
             origin=origin,
@@ -197,3 +180,24 @@ class _Sums:
             n_decode=n_decode.astype(np.int32),
             decode_weights=weights,
         )
+
+    def _refuse_prompts(self) -> None:
+        n_prompt = self._counts.sum(axis=2)
+        uneven = (n_prompt != n_prompt[:, :1]).any(axis=1)
+        if not (uneven | (n_prompt[:, 0] == 0)).any():
+            return
+        bad = int(np.argmax(uneven | (n_prompt[:, 0] == 0)))
+        what = "prompt rows that some layers lack" if uneven[bad] else "no prompt rows"
+        raise ValueError(f"tape {self.trace_id}: request {self.requests[bad]} has {what}; placement needs them: record prefill")
+
+    def _steps(self, sequence: NDArray[np.int64], layer: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of decode rows by sequence, layer and position: the step (n,) of each, and how many steps a sequence (S,) has."""
+        n_layers = len(self.geometry.moe_layers)
+        n_rows = np.bincount(sequence * n_layers + layer, minlength=self.requests.size * n_layers)
+        step = np.arange(sequence.size) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
+        by_layer = n_rows.reshape(-1, n_layers)
+        uneven = (by_layer != by_layer[:, :1]).any(axis=1)
+        if uneven.any():
+            bad = self.requests[int(np.argmax(uneven))]
+            raise ValueError(f"tape {self.trace_id}: request {bad} has decode steps that some layers lack; record it again")
+        return step, by_layer[:, 0]

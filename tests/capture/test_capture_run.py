@@ -266,7 +266,7 @@ def test_a_finished_capture_returns_at_once_and_other_settings_get_another_name(
 def test_progress_counts_to_the_end(settings, store):
     seen = []
     capture(settings, store, progress=seen.append)
-    assert (seen[-1].requests_done, seen[-1].requests_total) == (5, 5)
+    assert (seen[-1].done, seen[-1].total) == (5, 5)
     assert seen[-1].tokens_done == store.open(store.trace_ids()[0]).manifest.rows["tokens"]
     assert all(p.tokens_per_s > 0 and p.eta_s is not None for p in seen)
 

@@ -19,7 +19,7 @@ from capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
 from capture.families import FAMILIES, score_rule
 from capture.routing import RoutingCapture, find_routers
 from capture.run import CaptureSettings, capture
-from capture.sliced_experts import experts_of
+from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT, approximate
 from policies.quantise import dequantise, quantise
 from policies.scoring import gates, ranking, weights_of

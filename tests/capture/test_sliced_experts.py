@@ -8,7 +8,8 @@ from tiny_families import MOE_CONFIGS, build, prompt
 from torch import nn
 
 from capture.routing import find_routers
-from capture.sliced_experts import SlicedExperts, experts_of
+from capture.sliced_experts import SlicedExperts
+from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT, approximate
 from policies.quantise import dequantise, quantise
 
@@ -101,9 +102,9 @@ def test_every_selection_is_computed_at_the_width_it_asks_for(models, name):
                 one = by_width[int(flags[t, j])]
                 expected[t] += one(states[t : t + 1], ids[t : t + 1, j : j + 1], weights[t : t + 1, j : j + 1])[0]
         with SlicedExperts(model, MAT42) as experts:
-            experts.is_low[layer] = flags
+            experts.copy_of[layer] = flags
             mixed = module(states, ids, weights)
-            assert not experts.is_low  # used up: the next pass runs at high precision
+            assert not experts.copy_of  # used up: the next pass runs at high precision
             high = module(states, ids, weights)
         assert torch.allclose(mixed, expected, rtol=1e-4, atol=1e-5)
         assert torch.allclose(high, by_width[0](states, ids, weights), rtol=1e-4, atol=1e-5)
@@ -116,9 +117,9 @@ def test_flags_reach_the_experts_through_the_whole_model(models, name):
     k = find_routers(model)[layers[0]].top_k
     with SlicedExperts(model, MAT42) as experts:
         high = logits(model, ids)
-        experts.is_low = dict.fromkeys(layers, torch.zeros(n_tokens, k, dtype=torch.bool))
+        experts.copy_of = dict.fromkeys(layers, torch.zeros(n_tokens, k, dtype=torch.bool))
         assert torch.equal(high, logits(model, ids))
-        experts.is_low = dict.fromkeys(layers, torch.ones(n_tokens, k, dtype=torch.bool))
+        experts.copy_of = dict.fromkeys(layers, torch.ones(n_tokens, k, dtype=torch.bool))
         low = logits(model, ids)
     copy = build(name)
     with torch.no_grad():
@@ -136,12 +137,12 @@ def test_equal_widths_have_equal_halves(models):
         for module in experts_of(model).values():
             assert all(torch.equal(*p.chunk(2)) for p in module.parameters(recurse=False))
         high = logits(model, ids)
-        experts.is_low = dict.fromkeys(experts_of(model), torch.ones(6, 3, dtype=torch.bool))
+        experts.copy_of = dict.fromkeys(experts_of(model), torch.ones(6, 3, dtype=torch.bool))
         assert torch.equal(high, logits(model, ids))
 
 
 def raise_with_flags_left(experts):
-    experts.is_low[2] = torch.ones(5, 3, dtype=torch.bool)
+    experts.copy_of[2] = torch.ones(5, 3, dtype=torch.bool)
     raise KeyError("stop")
 
 
@@ -153,7 +154,7 @@ def test_the_model_is_what_it_was(models, name):
     with pytest.raises(KeyError), experts:
         raise_with_flags_left(experts)
     assert state_of(model) == before
-    assert not experts.is_low
+    assert not experts.copy_of
     with experts:  # may be entered again
         assert state_of(model) != before
     assert state_of(model) == before

@@ -1,0 +1,115 @@
+"""A layer's experts several times over inside a live model: full precision, low precision, replicas.
+
+Every expert tensor stands n times in the first dimension, and a selection is sent to the copy it asks for: the family's own
+forward then computes them all. The model needs n times its experts' memory for as long as the block lasts; on exit it is what it
+was.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from capture.routing import find_routers
+
+
+def experts_of(model: nn.Module) -> dict[int, nn.Module]:
+    """Absolute layer -> module with the layer's routed experts as tensors (E, ...). Raises ValueError where there is none."""
+    routers = {id(router): layer for layer, router in find_routers(model).items()}
+    found = {}
+    for module in model.modules():
+        layer = next((routers[id(child)] for child in module.children() if id(child) in routers), None)
+        experts = getattr(module, "experts", None)
+        if layer is not None and isinstance(experts, nn.Module) and hasattr(experts, "num_experts"):
+            found[layer] = experts
+    missing = sorted(set(routers.values()) - set(found))
+    if missing:
+        raise ValueError(
+            f"{type(model).__name__}: layer {missing[0]} keeps its experts in a way that is not known; policies that change "
+            "precision need one module with tensors of all experts"
+        )
+    return dict(sorted(found.items()))
+
+
+def inputs_last(experts: nn.Module, name: str) -> torch.Tensor:
+    """A view (E, outputs, inputs) of an expert tensor. Raises ValueError for one that is not plain floating point."""
+    weights: torch.Tensor = getattr(experts, name).detach()
+    if not weights.is_floating_point() or weights.dtype.itemsize < 2:
+        raise ValueError(f"{type(experts).__name__}.{name} is {weights.dtype}; load the model unquantised to slice its experts")
+    return weights.transpose(-1, -2) if is_inputs_first(experts) else weights
+
+
+def is_inputs_first(experts: nn.Module) -> bool:
+    """Whether the module keeps its matrices as (inputs, outputs), as GPT-OSS does."""
+    return bool(getattr(experts, "is_transposed", False))
+
+
+class StackedExperts(ABC):
+    """Context manager; a subclass says what the copies are.
+
+    `copy_of` (layer -> (n, k) int or bool: which copy each selection gets) is read by the layer's next forward pass; a layer
+    without an entry runs on copy 0.
+    """
+
+    def __init__(self, model: nn.Module, n_copies: int) -> None:
+        self.experts, self.n_copies = experts_of(model), n_copies
+        self.copy_of: dict[int, torch.Tensor] = {}
+        self._whole: list[tuple[nn.Module, str, Any]] = []
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    @abstractmethod
+    def copies(self, layer: int, name: str) -> list[torch.Tensor]:
+        """The n copies of a matrix stack, each shaped and typed as the module keeps it."""
+
+    def __enter__(self) -> Self:
+        try:
+            for layer, experts in self.experts.items():
+                self._stack(layer, experts)
+                self._handles.append(experts.register_forward_pre_hook(self._hook(layer, experts), with_kwargs=True))
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._restore()
+
+    @torch.no_grad()
+    def _stack(self, layer: int, experts: nn.Module) -> None:
+        """Puts the copies one after the other; biases are the same in all."""
+        n_experts = int(experts.num_experts)  # type: ignore[arg-type]
+        self._replace(experts, "num_experts", self.n_copies * n_experts)
+        for name, weights in list(experts.named_parameters(recurse=False)):
+            if weights.shape[0] == n_experts:
+                made = self.copies(layer, name) if weights.ndim == 3 else [weights.detach()] * self.n_copies
+                self._replace(experts, name, nn.Parameter(torch.cat(made), requires_grad=False))
+
+    def _replace(self, experts: nn.Module, name: str, value: Any) -> None:
+        self._whole.append((experts, name, getattr(experts, name)))
+        setattr(experts, name, value)
+
+    def _hook(self, layer: int, experts: nn.Module) -> Any:
+        def send(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            copy = self.copy_of.pop(layer, None)
+            if copy is None:
+                return args, kwargs
+            n_experts = int(experts.num_experts) // self.n_copies  # type: ignore[arg-type]
+            if "top_k_index" in kwargs:
+                return args, {**kwargs, "top_k_index": kwargs["top_k_index"] + n_experts * copy.to(kwargs["top_k_index"])}
+            states, ids, *rest = args
+            return (states, ids + n_experts * copy.to(ids), *rest), kwargs
+
+        return send
+
+    def _restore(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for experts, name, value in self._whole:
+            setattr(experts, name, value)
+        self._handles.clear()
+        self._whole.clear()
+        self.copy_of.clear()

@@ -1,0 +1,324 @@
+"""Losses of experts: reservoirs against their definition, GPTQ against a dense inverse, every family, and a tape that resumes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tiny_families import MOE_CONFIGS, build, prompt
+
+from capture.decode import Request, Sampling, decode
+from capture.losses import reservoir, run
+from capture.losses.experts import expert_of, matrices_of, replicas
+from capture.losses.gptq import DAMPING, Gptq
+from capture.losses.reservoir import LEAST, Reservoirs
+from capture.plan import CaptureSettings
+from capture.run import capture
+from capture.stacked_experts import experts_of
+from policies.replicas import WIDTHS, levels
+from warehouse.losses import loss_table
+from warehouse.tape import BadTape, Store
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: build(name) for name in MOE_CONFIGS}
+
+
+# ------------------------------------------------------------------------------------------------------------------- GPTQ
+
+
+def dense_gptq(w, x, of, dead=()):
+    """Column by column with the inverse of what is left of H, computed anew each time: GPTQ as its derivation states it."""
+    h = 2 * x.T @ x
+    for j in dead:
+        h[j, j] = 1.0
+    h += DAMPING * np.diag(h).mean() * np.eye(len(h))
+    rest, rounded = w.astype(np.float64).copy(), np.zeros_like(w)
+    rest[:, list(dead)] = 0.0
+    for j in range(w.shape[1]):
+        inverse = np.linalg.inv(h[j:, j:])
+        rounded[:, j] = of.nearest(rest[:, j : j + 1].astype(np.float32), j)[:, 0]
+        rest[:, j:] -= np.outer((rest[:, j] - rounded[:, j]) / inverse[0, 0], inverse[0])
+    return rounded
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("seed", range(3))
+def test_gptq_is_the_dense_version(bits, seed, monkeypatch):
+    monkeypatch.setattr("capture.losses.gptq.BLOCK", 12)  # errors cross the borders of blocks
+    rng = np.random.default_rng(seed)
+    w = rng.standard_normal((16, 32), dtype=np.float32)
+    x = rng.standard_normal((80, 32), dtype=np.float32) @ rng.standard_normal((32, 32), dtype=np.float32)
+    x[:, 5] = 0.0  # an input that is never active
+    of = levels(w, bits, 8)
+    found = Gptq(torch.from_numpy(x))(torch.from_numpy(w), levels(torch.from_numpy(w), bits, 8)).numpy()
+    expected = dense_gptq(w, x.astype(np.float64), of, dead=(5,))
+    # A weight half-way between two levels may fall to either side in f32; everything after it then differs in its row.
+    same = np.isclose(found, expected, atol=1e-4).all(axis=1)
+    assert same.sum() >= 15
+    error = lambda q: np.square(x @ (q - w).T).mean()  # noqa: E731
+    assert error(found) == pytest.approx(error(expected), rel=0.02)
+    assert error(found) < error(of.nearest(w))
+
+
+def test_inputs_of_equal_strength_without_correlation_are_rounded_to_nearest():
+    """H is then a multiple of the identity: no error can be made good elsewhere."""
+    x = torch.from_numpy(np.kron(np.ones((2, 1)), np.eye(32)).astype(np.float32))
+    w = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    for bits in WIDTHS:
+        of = levels(w, bits, 8)
+        assert torch.allclose(Gptq(x)(w, of), of.nearest(w), atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------- reservoirs
+
+
+def watched(model, n_prompts=4, batch_size=2, layers=None, **options):
+    """Reservoirs after prompts of unequal length, and (hidden, ids) of all real tokens per layer."""
+    experts, seen = experts_of(model), {}
+    layers = list(experts) if layers is None else layers
+    prompts = [Request(i, tuple(prompt(20 + 3 * i)[0].tolist()), 0) for i in range(n_prompts)]
+
+    def keep(layer):
+        def hook(module, args, kwargs):
+            ids = kwargs["top_k_index"] if "top_k_index" in kwargs else args[1]
+            seen.setdefault(layer, []).append((args[0].clone(), ids.clone()))
+
+        return hook
+
+    handles = [experts[layer].register_forward_pre_hook(keep(layer), with_kwargs=True) for layer in layers]
+    with Reservoirs(model, layers, **{"seed": 7} | options) as reservoirs:
+        for start in range(0, n_prompts, batch_size):
+            decode(model, prompts[start : start + batch_size], Sampling(), frozenset(), 0, before_prefill=reservoirs.begin)
+    for handle in handles:
+        handle.remove()
+    return reservoirs, seen
+
+
+def rows_in(found):
+    return {tuple(row) for row in torch.cat([found.calibration, found.held_out]).tolist()}
+
+
+@pytest.mark.parametrize("name", MOE_CONFIGS)
+def test_a_reservoir_holds_what_was_routed_to_the_expert_and_then_others_of_the_layer(models, name):
+    reservoirs, seen = watched(models[name], batch_size=1)
+    some_topped_up = False
+    for layer, passes in seen.items():
+        states = torch.cat([states for states, _ in passes]).float()
+        ids = torch.cat([ids for _, ids in passes])
+        for expert in range(8):
+            found = reservoirs.rows(layer, expert)
+            mine = {tuple(row) for row in states[(ids == expert).any(dim=1)].tolist()}
+            assert mine <= rows_in(found) <= {tuple(row) for row in states.tolist()}
+            n = max(LEAST, int((ids == expert).any(dim=1).sum()))
+            assert (len(found.held_out), len(found.calibration)) == (round(0.2 * n), n - round(0.2 * n))
+            assert found.topped_up == (int((ids == expert).any(dim=1).sum()) < LEAST)
+            some_topped_up |= found.topped_up
+    assert some_topped_up
+
+
+def test_padding_is_no_token(models):
+    alone, _ = watched(models["Qwen3Moe"], batch_size=1)
+    padded, _ = watched(models["Qwen3Moe"], batch_size=4)
+    for expert in range(8):
+        one, other = alone.rows(1, expert), padded.rows(1, expert)
+        assert (one.calibration.shape, one.topped_up) == (other.calibration.shape, other.topped_up)
+        assert torch.allclose(one.calibration, other.calibration, atol=1e-4)
+
+
+def test_a_full_reservoir_is_a_seeded_uniform_sample(models):
+    size = 12
+    reservoirs, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size)
+    again, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size, layers=[2])
+    other, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size, seed=8)
+    full = [expert for expert in range(8) if reservoirs._of[2, expert].seen > size]
+    assert len(full) >= 5
+    for expert in full:
+        rows = reservoirs._of[2, expert].columns[0]
+        assert len(rows) == size
+        assert torch.equal(rows, again._of[2, expert].columns[0])
+        assert not torch.equal(rows, other._of[2, expert].columns[0])
+
+
+def test_every_row_is_kept_as_often_as_every_other():
+    counts = np.zeros(40)
+    for seed in range(2000):
+        held = reservoir._Reservoir(10, np.random.default_rng(seed))
+        for batch in torch.arange(40.0).reshape(-1, 1).split(7):
+            held.add(batch)
+        (rows,) = held.columns
+        assert len(rows.unique()) == 10
+        counts[rows[:, 0].long().numpy()] += 1
+    assert np.abs(counts / 2000 - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 2000)  # a binomial's four standard deviations
+
+
+def test_batches_do_not_decide_what_is_kept():
+    kept = []
+    for size in (1, 9, 100):
+        held = reservoir._Reservoir(10, np.random.default_rng(3))
+        for batch in torch.arange(100.0).reshape(-1, 1).split(size):
+            held.add(batch)
+        kept.append(held.columns[0])
+    assert torch.equal(kept[0], kept[1])
+    assert torch.equal(kept[0], kept[2])
+
+
+def test_too_little_text_and_overflows_are_refused(models):
+    reservoirs, _ = watched(models["Qwen3Moe"], n_prompts=2)
+    with pytest.raises(ValueError, match="calibration text has 43 tokens; an expert needs at least 64"):
+        reservoirs.rows(0, 0)
+    reservoirs, _ = watched(models["Qwen3Moe"])
+    with torch.inference_mode():
+        reservoirs._of[1, 3].columns[0][0, 0] = float("inf")
+    with pytest.raises(ValueError, match="layer 1, expert 3: hidden vectors overflow"):
+        reservoirs.rows(1, 3)
+
+
+# ---------------------------------------------------------------------------------------------------------------- experts
+
+
+@pytest.mark.parametrize("name", MOE_CONFIGS)
+def test_an_expert_by_itself_is_the_familys_own(models, name):
+    module = experts_of(models[name])[max(experts_of(models[name]))]
+    x = torch.randn(6, 32, generator=torch.Generator().manual_seed(4))
+    for index in (0, 7):
+        with torch.no_grad():
+            theirs = module(x, torch.full((6, 1), index), torch.ones(6, 1))
+            assert torch.allclose(expert_of(module, index)(x), theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MOE_CONFIGS)
+def test_losses_of_every_family(models, name):
+    """From the definition: the expert with rounded matrices against itself, on calibration and on held-out rows."""
+    model = models[name]
+    reservoirs, _ = watched(model)
+    layer = max(experts_of(model))
+    found = run.Calibrated(layer, 3, expert_of(experts_of(model)[layer], 3), reservoirs.rows(layer, 3))
+    rows = pl.DataFrame(run.losses_of(found, group=8))
+    assert rows.select("method", "bits").rows() == [(m, b) for m in ("gptq", "rtn") for b in WIDTHS]
+    expert, x, held_out = found.expert, found.rows.calibration, found.rows.held_out
+    for bits in WIDTHS:
+        rounded = {part: levels(getattr(expert, part), bits, 8).nearest(getattr(expert, part)) for part in ("up", "down")}
+        wrong = replace(expert, **rounded)
+        row = rows.row(by_predicate=(pl.col("method") == "rtn") & (pl.col("bits") == bits), named=True)
+        assert row["mse"] == pytest.approx(np.square((wrong(x) - expert(x)).numpy()).mean(), rel=1e-4)
+        assert row["heldout_mse"] == pytest.approx(np.square((wrong(held_out) - expert(held_out)).numpy()).mean(), rel=1e-4)
+    by_bits = rows.filter(pl.col("method") == "gptq")["mse"].to_numpy()
+    assert by_bits[3] < by_bits[2] < by_bits[1]
+
+
+def test_down_is_calibrated_on_activations_at_full_precision(models):
+    expert = expert_of(experts_of(models["GptOss"])[0], 1)
+    x = torch.randn(100, 32, generator=torch.Generator().manual_seed(5))
+    for bits, replica in replicas(expert, x, "gptq", group=8):
+        assert torch.equal(replica.down, Gptq(expert.inner(x))(expert.down, levels(expert.down, bits, 8)))
+        assert torch.equal(replica.up_bias, expert.up_bias)
+
+
+def test_unknown_layouts_and_quantisers_are_refused(models):
+    module = build("Qwen3Moe").model.layers[0].mlp.experts
+    with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
+        next(replicas(expert_of(module, 0), None, "awq"))
+    module.has_gate = False
+    with pytest.raises(ValueError, match="Qwen3MoeExperts: its layout is not known"):
+        matrices_of(module)
+
+
+# ------------------------------------------------------------------------------------------------------------------- tape
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "tape"))
+
+
+@pytest.fixture
+def settings(model_folder, tmp_path):
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(f'{{"text": "{" ".join(f"word{i * j}" for j in range(30))}"}}\n' for i in range(4)))
+    return CaptureSettings(model_folder("Mixtral"), str(text), tables=("losses",), max_requests=9, max_prompt_tokens=40)
+
+
+def losses(store, trace_id):
+    return store.open(trace_id).read("losses")
+
+
+def test_the_tape_of_a_capture(settings, store):
+    told = []
+    trace_id = capture(settings, store, progress=told.append)
+    tape = store.open(trace_id)
+    assert tape.manifest.tables == ("requests", "losses")
+    assert tape.manifest.settings["max_new_tokens"] == 0
+    assert tape.read("requests")["n_prompt_tokens"].to_list() == [40] * 9  # pieces of four documents
+    assert tape.read("requests")["n_output_tokens"].to_list() == [0] * 9
+    table = tape.read("losses")
+    keys = [(layer, e, b, m) for layer in range(3) for e in range(8) for m in ("gptq", "rtn") for b in WIDTHS]
+    assert table.select("layer", "expert", "bits", "method").rows() == keys
+    assert table["n_tokens"].min() >= LEAST
+    assert (table["mse"] > 0).all()
+    assert (told[-1].done, told[-1].total, told[-1].what) == (24, 24, "experts")
+    assert {p.what for p in told} == {"prompts through layers 0 to 2", "experts"}
+    array = loss_table(tape, "rtn")
+    assert array.shape == (3, 8, 4)
+    chosen = table.filter((pl.col("layer") == 2) & (pl.col("expert") == 5) & (pl.col("method") == "rtn") & (pl.col("bits") == 3))
+    assert array[2, 5, 2] == chosen["mse"][0]
+
+
+def test_equal_seeds_give_equal_losses_and_others_do_not(settings, store, tmp_path):
+    elsewhere = Store(str(tmp_path / "again"))
+    trace_id = capture(settings, store)
+    assert capture(settings, elsewhere) == trace_id
+    assert losses(store, trace_id).equals(losses(elsewhere, trace_id))
+    other = capture(replace(settings, seed=1), store)
+    assert other != trace_id
+    assert not losses(store, trace_id)["mse"].equals(losses(store, other)["mse"])
+
+
+def test_a_stopped_capture_goes_on_with_the_next_layer(settings, store, tmp_path, monkeypatch):
+    whole = losses(store, capture(settings, store))
+    monkeypatch.setattr(run, "RESERVOIR_BYTES", 1)  # a pass per layer
+    elsewhere = Store(str(tmp_path / "again"))
+
+    def stop(done):
+        if (done.what, done.done) == ("experts", 12):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture(settings, elsewhere, progress=stop)
+    with pytest.raises(ValueError, match="was stopped before it finished; continue with --resume"):
+        capture(settings, elsewhere)
+    told = []
+    trace_id = capture(settings, elsewhere, resume=True, progress=told.append)
+    assert {p.total for p in told if p.what == "experts"} == {16}  # two layers of three were left
+    assert losses(elsewhere, trace_id).equals(whole)
+    assert elsewhere.open(trace_id).manifest.rows == {"requests": 9, "losses": 192}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tables": ("losses", "routing")}, "table losses is about weights and has a tape of its own; capture routing with"),
+        ({"teacher_forced": True}, "--teacher-forced does not go with --tables losses"),
+        ({"tables": ("loss",)}, "unknown table 'loss'; did you mean 'losses'"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(settings, **change)
+
+
+def test_dense_models_have_no_losses(settings, store, model_folder):
+    with pytest.raises(ValueError, match="is a dense model without experts: there are no losses to record"):
+        capture(replace(settings, model=model_folder("Llama")), store)
+    assert not store.trace_ids()
+    assert not store.unfinished_ids()
+
+
+def test_a_table_that_does_not_fit_is_named(settings, store):
+    trace_id = capture(settings, store)
+    with pytest.raises(BadTape, match="holds no losses of awq; it has gptq, rtn"):
+        loss_table(store.open(trace_id), "awq")
