@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import elmoe3d, experts, hardware, index, layered, shell, slicemoe, validation
+from dashboards import cxl_ndp, elmoe3d, experts, hardware, index, layered, shell, slicemoe, validation
 from dashboards.shell import Page
 from warehouse.sql import BadWarehouse, connect, one_line
 
@@ -26,6 +26,7 @@ TOPICS: dict[str, tuple[str, Topic]] = {
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
     layered.FILE: (layered.TITLE, layered.page),
     elmoe3d.FILE: (elmoe3d.TITLE, elmoe3d.page),
+    cxl_ndp.FILE: (cxl_ndp.TITLE, cxl_ndp.page),
 }
 
 
