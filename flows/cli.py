@@ -23,6 +23,7 @@ from flows import (
     commands_kv,
     commands_live,
     commands_models,
+    commands_ndp,
     commands_quantise,
     commands_replay,
     commands_serving,
@@ -101,6 +102,7 @@ app.command("simulate")(commands_serving.simulate)
 app.command("kv-step")(commands_kelle.kv_step)
 app.command("capacity")(commands_serving.capacity)
 app.command("speculate")(commands_elastic.speculate)
+app.command("ndp")(commands_ndp.ndp)
 app.add_typer(models, name="models")
 models.command("list")(commands_models.models_list)
 models.command("show")(commands_models.models_show)
@@ -116,6 +118,7 @@ calibrate.command("router")(commands_synthesize.calibrate_router)
 calibrate.command("kelle")(commands_kelle.calibrate_kelle)
 calibrate.command("serving")(commands_serving_fit.calibrate_serving)
 calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
+calibrate.command("cxl-ndp")(commands_ndp.calibrate_cxl_ndp)
 app.add_typer(validate, name="validate")
 validate.command("hardware")(commands_hardware.validate_hardware)
 app.command("claims")(commands_claims.claims)

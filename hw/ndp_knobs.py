@@ -18,7 +18,6 @@ BOUNDS = {
     "fixed_s": (0.0, 5e-4),
     "link_frac": (0.7, 1.0),  # the range of hw/specs/h100-cxl-ndp.toml
     "hobbit_bits": (2.0, 16.0),
-    "drift_sd": (0.0, 3.0),
 }
 
 
@@ -26,14 +25,13 @@ BOUNDS = {
 class Knobs:
     """Shares are of the machine's peaks.
 
-    Fitted: fixed_s, of a layer beside its reads; link_frac; hobbit_bits, mean width that HOBBIT fetches at; drift_sd, of decode
-    routing away from its prompt (capture.synthetic). Assumed: the rest, as the specification's section 5 has them.
+    Fitted: fixed_s, of a layer beside its reads; link_frac; hobbit_bits, mean width that HOBBIT fetches at. Assumed: the rest, as
+    the specification's section 5 has them.
     """
 
     fixed_s: float
     link_frac: float
     hobbit_bits: float
-    drift_sd: float
     batch: int = 16
     context_tokens: int = 768  # cached tokens per sequence
     ema_beta: float = 0.9
@@ -47,7 +45,7 @@ class Knobs:
         for field in fields(self):
             value = getattr(self, field.name)
             low, high = BOUNDS.get(field.name, (0.0, 1.0 if field.name.endswith("_frac") else float("inf")))
-            may_be_0 = field.name in ("fixed_s", "drift_sd", "ema_beta", "context_tokens")
+            may_be_0 = field.name in ("fixed_s", "ema_beta", "context_tokens")
             if not low <= value <= high or value == float("inf") or (value == 0.0 and not may_be_0):
                 raise ValueError(f"{field.name} is {value}; it must lie in {low:g} to {high:g}{'' if may_be_0 else ', above 0'}")
 

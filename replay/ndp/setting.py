@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,8 @@ COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts; empty: all
-    have the mean width. overlaps, compute_scales: see System. seed: of a random placement."""
+    """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts;
+    empty: all have the mean width. overlaps, compute_scales: see System. seed: of a random placement."""
 
     batch: int
     hot_experts: int
@@ -68,7 +68,7 @@ def run(
     machine: Machine,
     knobs: Knobs,
     setting: Setting,
-    systems: Sequence[str] = COMPARED,
+    systems: Iterable[str] = COMPARED,
     losses: Floats | None = None,
 ) -> dict[str, Decoded]:
     """Every system's decode of the same batches, by name. losses: (L, E, 4); None: all of the NDP's experts have mean bits."""

@@ -32,6 +32,9 @@ OF_THE_FIVE_SYSTEMS = {
     "a100",
     "a100x2",
     "h100-cxl-ndp",
+    "h100-cxl-ndp-gen5",
+    "h100-cxl-ndp-gen6",
+    "h100-cxl-ndp-cxl3",
 }
 WHAT_A_USER_OWNS = {"phone-lpddr5x-ufs4", "mac-unified", "workstation-rtx4090-pcie4"}
 

@@ -1,0 +1,149 @@
+"""One layer-step, memory and bit widths: rows of `ndp_lanes`, `ndp_capacity`, `ndp_bits`, `ndp_losses` and Table 3."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import warehouse
+from flows.systems.cxl_ndp.points import headline
+from flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from policies.bits import BIT_RULES
+from policies.placement import shares, start_average
+from replay.ndp import timing
+from replay.ndp.capacity import HBM, parts
+from replay.ndp.decode import Placed
+from replay.ndp.lanes import LANES, segments
+from replay.ndp.routing import NDPRouting
+from replay.ndp.setting import Floats, Setting, placed_by, widths
+from replay.ndp.system import FP16_BITS, System, system_of
+
+Row = dict[str, Any]
+UNIFORM = "uniform"
+ACCURACY = Path(str(warehouse.__path__[0])) / "claims" / "cxl_ndp_table3_accuracy.csv"
+
+
+def lanes(made: Setup, model: Model, tape: NDPRouting, losses: Floats) -> Iterator[Row]:
+    """The first batch's first decode step in the first layer, on every system of the headline."""
+    of = headline(made, model)
+    placed = placed_by(tape, of.setting)
+    members = placed.groups[0]
+    counts = np.bincount(tape.decode_ids[members, 0, 0].ravel(), minlength=tape.n_experts)
+    for name in of.systems:
+        system = system_of(name, made.knobs, made.shape, made.machine)
+        bits = np.full(tape.n_experts, float(FP16_BITS))
+        if system.bits != FP16_BITS:
+            bits = widths(tape, placed, losses, system.bits, of.setting.rule)[0, 0].astype(np.float64)
+        average = start_average(tape.prefill_counts[members, 0].sum(axis=0), members.size, tape.top_k)
+        resident, migrated = _after_migration(system, counts, placed.hot[0, 0], average, placed.capacity)
+        unit = timing.unit_of(made.shape, made.machine, made.knobs, system)
+        found = segments(counts, resident, bits, members.size, migrated, unit, system)
+        for lane in LANES:
+            for place, one in enumerate(one for one in found if one.lane == lane):
+                where = {"study": NAME, "model_id": made.shape.name, "system": system.name, "lane": lane, "place": place}
+                yield where | {"label": one.label, "start_s": one.start_s, "seconds": one.seconds}
+
+
+def _after_migration(
+    system: System, counts: NDArray[np.int64], hot: NDArray[np.bool_], average: Floats, capacity: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """(E,) residents once the first step's experts have moved, and which did."""
+    before = (hot if system.starts_placed else np.zeros_like(hot)).astype(np.uint8)
+    resident = before.copy()
+    system.reactive.migrate(counts, average, resident, capacity, system.reactive.params())
+    return resident.astype(np.bool_), np.flatnonzero(resident > before)
+
+
+def capacities(made: Setup, model: Model) -> Iterator[Row]:
+    """At the paper's batch and context."""
+    for part in parts(made.shape, made.knobs, model.hot_experts, made.knobs.batch):
+        yield {
+            "study": NAME,
+            "hardware": made.machine.name,
+            "model_id": made.shape.name,
+            "hot_experts": model.hot_experts,
+            "tier": part.tier,
+            "part": part.part,
+            "placed_bytes": part.n_bytes,
+            "tier_bytes": made.machine.hbm_bytes if part.tier == HBM else made.machine.ndp_bytes,
+        }
+
+
+def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row]:
+    """Of a table (L, E, 4). where: model_id, source and method."""
+    for at, layer in enumerate(layers):
+        for expert in range(losses.shape[1]):
+            for width in range(losses.shape[2]):
+                key = {"study": NAME, **where, "layer": layer, "expert": expert, "bits": width + 1}
+                yield key | {"mse": float(losses[at, expert, width])}
+
+
+def bit_rows(
+    made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats], where: Row, hot_experts: int
+) -> tuple[list[Row], list[Row]]:
+    """Rows of `ndp_bits` and of `ndp_losses`, placed by the prompt, once per sequence and once per batch.
+
+    losses: a table (L, E, 4) per tape. where: model_id, source and method. Losses count by an expert's share of its prompts.
+    """
+    bits_rows, losses_rows = [], []
+    for batch in (1, min(made.knobs.batch, min(tape.n_sequences for tape in tapes))):
+        setting = Setting(batch=batch, hot_experts=hot_experts)
+        placed = [placed_by(tape, setting) for tape in tapes]
+        for mean_bits in made.study.losses.mean_bits:
+            found = {}
+            for rule in BIT_RULES:
+                of = [
+                    (tape, at, table, widths(tape, at, table, mean_bits, rule))
+                    for tape, at, table in zip(tapes, placed, losses, strict=True)
+                ]
+                found[rule] = np.concatenate([table_losses(*one).ravel() for one in of])
+                by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
+                key = {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                bits_rows += [key | row for row in _by_rank(by_rank)]
+            for rule, mine in found.items():
+                ratio = mine / found[UNIFORM]
+                losses_rows.append(
+                    {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                    | {"loss_ratio": float(np.median(ratio)), "low": float(np.quantile(ratio, 0.05))}
+                    | {
+                        "high": float(np.quantile(ratio, 0.95)),
+                        "loss_gain": float((found[UNIFORM] - mine).mean()),
+                        "n": ratio.size,
+                    }
+                )
+    return bits_rows, losses_rows
+
+
+def table_losses(tape: NDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8]) -> Floats:
+    """(G, L) loss of the NDP's experts at their bits, each by its share of the prompts."""
+    chosen = np.take_along_axis(losses[None], np.maximum(bits.astype(np.int64) - 1, 0)[..., None], axis=-1)[..., 0]
+    share = shares(tape.prefill_counts[placed.groups].sum(axis=1))
+    return np.asarray(np.where(bits > 0, chosen * share, 0.0).sum(axis=-1))
+
+
+def ranked_bits(placed: Placed, bits: NDArray[np.int8]) -> NDArray[np.int8]:
+    """(G L, n) bits of the NDP's experts of every group and layer, by falling importance."""
+    n = bits.shape[-1] - placed.capacity
+    order = np.argsort(np.where(placed.hot, np.inf, -placed.scores), axis=-1, kind="stable")[..., :n]
+    return np.take_along_axis(bits, order, axis=-1).reshape(-1, n)
+
+
+def _by_rank(bits: NDArray[np.int8]) -> Iterator[Row]:
+    for rank in range(bits.shape[1]):
+        low, high = np.quantile(bits[:, rank], (0.05, 0.95))
+        row = {"importance_rank": rank + 1, "n_ranked": bits.shape[1], "bits_mean": float(bits[:, rank].mean())}
+        yield row | {"bits_p05": float(low), "bits_p95": float(high)}
+
+
+def accuracy_rows() -> list[Row]:
+    """Table 3 of the paper, as printed."""
+    with ACCURACY.open(encoding="utf-8", newline="") as handle:
+        return [
+            {"model_id": row["model"], "method": row["method"], "task": row["task"], "accuracy_pct": float(row["accuracy_pct"])}
+            for row in csv.DictReader(handle)
+        ]

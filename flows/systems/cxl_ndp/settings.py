@@ -1,0 +1,124 @@
+"""What the GPU-NDP study runs: study.toml, checked, and the machine, the knobs and the models as numbers."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from flows.grid import load_hardware
+from hw import ndp_knobs
+from hw.ndp_knobs import Knobs
+from replay.ndp.system import Machine, Shape, machine_of, shape_of
+from warehouse import models
+
+NAME, PAPER = "cxl-ndp", "cxl_ndp"
+FILE = Path(__file__).parent / "study.toml"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Model(_Part):
+    """hot_experts: per layer; seeds: tapes drawn; is_swept: past links, batches and NDP sizes."""
+
+    name: str
+    hot_experts: int
+    seeds: tuple[int, ...]
+    is_swept: bool = False
+
+
+class Requests(_Part):
+    """Lengths: prompts by the name of their grid, outputs."""
+
+    grids: dict[str, tuple[int, ...]]
+    decode_tokens: tuple[int, ...]
+
+
+class Sweeps(_Part):
+    """One thing changed at a time. links: machines by what their link is called."""
+
+    batches: tuple[int, ...]
+    alphas: tuple[float, ...]
+    hot_experts: tuple[int, ...]
+    links: dict[str, str]
+    link_gb_per_s: tuple[float, ...]
+    ndp_factors: tuple[float, ...]
+    ndp_devices: tuple[float, ...]
+    rules: tuple[str, ...]
+    placements: tuple[str, ...]
+
+
+class Losses(_Part):
+    """The stand-in table, and the mean widths at which rules are compared."""
+
+    spread: float
+    mean_bits: tuple[float, ...]
+
+
+class Recorded(_Part):
+    """Tapes of a live model. use_requests: of each, whose expert use is kept, in bins of use_bin_steps."""
+
+    model: str
+    datasets: tuple[str, ...]
+    requests: int
+    prompt: int
+    output: int
+    hot_experts: int
+    use_requests: int
+    use_bin_steps: int
+
+
+class Bars(_Part):
+    """How far from the published value still counts as reproduced."""
+
+    decode_tolerance: float
+    ndp_gain_tolerance: float
+    e2e_tolerance: float
+    hobbit_tolerance: float
+    cosine_tolerance: float
+    least_hit_gain: float
+
+
+class Settings(_Part):
+    """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims."""
+
+    question: str
+    hardware: str
+    knobs: str
+    systems: tuple[str, ...]
+    compared: tuple[str, ...]
+    sequences: int
+    models: tuple[Model, ...]
+    requests: Requests
+    sweeps: Sweeps
+    losses: Losses
+    recorded: Recorded
+    bars: Bars
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The study as shipped."""
+    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The machine, the knobs, and a model's shape."""
+
+    study: Settings
+    machine: Machine
+    knobs: Knobs
+    shape: Shape
+
+
+def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
+    """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
+    found = models.load(model)
+    machine = machine_of(load_hardware(study.hardware))
+    return Setup(study, machine, knobs or ndp_knobs.load(study.knobs).knobs, shape_of(found.name, found.geometry))

@@ -1,0 +1,113 @@
+"""The GPU-NDP study: decode, requests, memory, bit widths and routing of five models, and what tapes of a live model say.
+
+The knobs are read from hw/fits/cxl_ndp.toml (`tokentape calibrate cxl-ndp`); nothing is fitted here. What is drawn takes half a
+minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from flows import ndp_routing
+from flows.console import note
+from flows.systems.cxl_ndp import details, live, points, requests, routing
+from flows.systems.cxl_ndp.answers import answers
+from flows.systems.cxl_ndp.checks import checks, summary
+from flows.systems.cxl_ndp.fit import drawn
+from flows.systems.cxl_ndp.settings import NAME, Model, Settings, settings, setup
+from flows.systems.cxl_ndp.tapes import DRAWN, recorded
+from flows.workers import each, pool_of
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+__all__ = ["run", "settings"]
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def run(
+    store: Store,
+    progress: Callable[..., None],
+    chosen: Settings | None = None,
+    runner: str = "processes",
+    workers: int | None = None,
+    say: Callable[[str], None] = note,
+) -> list[dict[str, Any]]:
+    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
+
+    What is drawn is written first. A job inside the live model is one file or one tape: an interrupted study goes on there.
+    say: told which bars hold.
+    """
+    study = chosen or settings()
+    inside = live.jobs(study)
+    total = len(study.models) + len(inside) + 1
+    progress(0, total, "drawn routing")
+    made: Rows = {"ndp_accuracy": details.accuracy_rows()}
+    for n_done, (model, of) in enumerate(each(pool_of(runner, workers), partial(of_model, study), study.models)):
+        progress(n_done + 1, total, model.name)
+        _add(made, of)
+    made["answers"] = answers(study, made)
+    made["ndp_checks"] = checks(study, made)
+    _write(store, made)
+    for line in summary(made["ndp_checks"]):
+        say(line)
+    n_drawn = len(study.models)
+    for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
+        progress(n_drawn + n_done + 1, total, str(job))
+    progress(total - 1, total, "tapes")
+    for trace_id in recorded(store, study):
+        _add(made, of_tape(store, study, trace_id))
+    _write(store, made)
+    progress(total, total, "done")
+    return made["answers"]
+
+
+def of_model(study: Settings, model: Model) -> Rows:
+    """Rows of a model's drawn tapes."""
+    made = setup(study, model.name)
+    tapes = drawn(made, model)
+    where = {"model_id": made.shape.name, "source": DRAWN, "origin": "synthetic"}
+    losses = [points.losses_of(made, seed) for seed in tapes]
+    stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
+    bits, table_losses = details.bit_rows(made, list(tapes.values()), losses, stand_in, model.hot_experts)
+    first = next(iter(tapes.values()))
+    seen = study.recorded
+    return {
+        "ndp_points": list(points.rows(made, model, tapes)),
+        "ndp_requests": list(requests.rows(made, model, tapes)),
+        "ndp_hits": list(routing.hit_rows(list(tapes.values()), where, made.knobs, model.hot_experts)),
+        "ndp_similarity": list(routing.similarity_rows(list(tapes.values()), where)),
+        "ndp_use": list(routing.use_rows(first, where, seen.use_requests, seen.use_bin_steps)) if model.is_swept else [],
+        "ndp_lanes": list(details.lanes(made, model, first, losses[0])),
+        "ndp_loss_tables": list(details.loss_rows(losses[0], first.layers, stand_in)),
+        "ndp_bits": bits,
+        "ndp_losses": table_losses,
+        "ndp_capacity": list(details.capacities(made, model)),
+    }
+
+
+def of_tape(store: Store, study: Settings, trace_id: str) -> Rows:
+    """What a recorded tape's routing says."""
+    tape, of = ndp_routing.of_tape(store, trace_id), study.recorded
+    where = {"model_id": store.open(trace_id).manifest.model_id, "source": trace_id, "origin": tape.origin}
+    knobs = setup(study, study.models[0].name).knobs
+    return {
+        "ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
+        "ndp_similarity": list(routing.similarity_rows([tape], where)),
+        "ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
+    }
+
+
+def _live(uri: str, study: Settings, job: live.Job) -> None:
+    live.run_job(Store(uri), study, job)
+
+
+def _add(made: Rows, of: Rows) -> None:
+    for name, rows in of.items():
+        made.setdefault(name, []).extend(rows)
+
+
+def _write(store: Store, made: Rows) -> None:
+    for name, rows in made.items():
+        write_rows(store, name, rows, of=NAME)
