@@ -17,6 +17,7 @@ from bench import elastic as bench_elastic
 from bench import hardware as bench_hardware
 from bench import kelle as bench_kelle
 from bench import kv as bench_kv
+from bench import ndp as bench_ndp
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -57,6 +58,7 @@ def main() -> None:
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
     report |= bench_elastic.bench()
+    report |= bench_ndp.bench()
     report |= bench_kv.bench()
     report |= {name: round(value, 4) for name, value in (bench_capture.measure() | bench_closed_loop.measure()).items()}
     sys.stdout.flush()

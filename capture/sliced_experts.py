@@ -39,8 +39,8 @@ class SlicedExperts(StackedExperts):
         super().__init__(model, n_copies=2)
         self.pair, self.scheme, self.group = pair, scheme, group
 
-    def copies(self, layer: int, name: str) -> list[torch.Tensor]:
+    def stacked(self, layer: int, name: str) -> torch.Tensor:
         experts = self.experts[layer]
         high = on_inputs(experts, name, lambda w: dequantise(quantise(w, self.pair.high, self.group)))
         cut = lambda w: approximate(w, self.pair, self.scheme, self.group)  # noqa: E731
-        return [high, on_inputs(experts, name, cut) if self.pair.dropped else high]
+        return torch.cat([high, on_inputs(experts, name, cut) if self.pair.dropped else high])

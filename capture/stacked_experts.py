@@ -56,14 +56,15 @@ class StackedExperts(ABC):
     """
 
     def __init__(self, model: nn.Module, n_copies: int) -> None:
-        self.experts, self.n_copies = experts_of(model), n_copies
+        self.model, self.n_copies = model, n_copies
+        self.experts = experts_of(model)
         self.copy_of: dict[int, torch.Tensor] = {}
         self._whole: list[tuple[nn.Module, str, Any]] = []
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     @abstractmethod
-    def copies(self, layer: int, name: str) -> list[torch.Tensor]:
-        """The n copies of a matrix stack, each shaped and typed as the module keeps it."""
+    def stacked(self, layer: int, name: str) -> torch.Tensor:
+        """The n copies of a matrix stack (E, ...) one after the other, (n E, ...), typed as the module keeps it."""
 
     def __enter__(self) -> Self:
         try:
@@ -80,13 +81,13 @@ class StackedExperts(ABC):
 
     @torch.no_grad()
     def _stack(self, layer: int, experts: nn.Module) -> None:
-        """Puts the copies one after the other; biases are the same in all."""
+        """Biases are the same in all copies."""
         n_experts = int(experts.num_experts)  # type: ignore[arg-type]
         self._replace(experts, "num_experts", self.n_copies * n_experts)
         for name, weights in list(experts.named_parameters(recurse=False)):
             if weights.shape[0] == n_experts:
-                made = self.copies(layer, name) if weights.ndim == 3 else [weights.detach()] * self.n_copies
-                self._replace(experts, name, nn.Parameter(torch.cat(made), requires_grad=False))
+                made = self.stacked(layer, name) if weights.ndim == 3 else torch.cat([weights.detach()] * self.n_copies)
+                self._replace(experts, name, nn.Parameter(made, requires_grad=False))
 
     def _replace(self, experts: nn.Module, name: str, value: Any) -> None:
         self._whole.append((experts, name, getattr(experts, name)))

@@ -24,6 +24,7 @@ from flows import (
     commands_live,
     commands_models,
     commands_ndp,
+    commands_placement,
     commands_quantise,
     commands_replay,
     commands_serving,
@@ -95,6 +96,8 @@ app.command("show")(commands_store.show)
 app.command("rm")(commands_store.rm)
 app.command("replay")(commands_replay.replay)
 app.command("kv")(commands_kv.kv)
+app.command("placement")(commands_placement.placement)
+app.command("bits")(commands_placement.bits)
 app.command("timeline")(commands_replay.timeline)
 app.command("verify")(commands_replay.verify)
 app.command("study")(commands_replay.study)

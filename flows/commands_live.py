@@ -14,7 +14,8 @@ ParamOption = Annotated[
     typer.Option(
         "--param",
         help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
-        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ...",
+        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of ndp: losses=TRACE, "
+        "bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
     ),
 ]
 CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
@@ -37,8 +38,8 @@ def evaluate(
         str | None,
         typer.Option(
             "--policy",
-            help="Run it inside the model: slicemoe, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, random, "
-            "full; my.py:MyPolicy. [default: the model as it is]",
+            help="Run it inside the model: slicemoe, ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
+            "random, full; my.py:MyPolicy. [default: the model as it is]",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +68,7 @@ def evaluate(
       tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
       tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
       tokentape evaluate --datasets code --policy full --param storage=quarot
+      tokentape evaluate --datasets code --policy ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
     from flows.console import note, print_table, progress_bar
     from warehouse.results import write_rows
@@ -83,7 +85,7 @@ def evaluate(
         else:
             chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
             if tape and policy != SLICED:
-                raise ValueError("--tape records applied routing, which a KV policy does not change; leave it out")
+                raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
             rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
     write_rows(place, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
@@ -95,20 +97,24 @@ def evaluate(
 def orderings(
     model: ModelOption = "embedded",
     of: Annotated[
-        str, typer.Option("--of", help="experts (precision, router, warm-up) or kv (eviction, lost bits, refresh groups).")
+        str,
+        typer.Option(
+            "--of", help="experts (precision, router, warm-up), kv (eviction, lost bits, refresh groups) or ndp (bit widths)."
+        ),
     ] = "experts",
     seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
     store: StoreOption = None,
 ) -> None:
     """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
 
-    Held-out text, teacher-forced; about three minutes for the embedded model, ten with --of kv. A row holds if every seed keeps
-    the margin.
+    Held-out text, teacher-forced; about three minutes for the embedded model, ten with --of kv, five with --of ndp, which first
+    captures the losses of the experts if the store has none. A row holds if every seed keeps the margin.
 
     \b
     Examples:
       tokentape orderings --model embedded
       tokentape orderings --model embedded --of kv
+      tokentape orderings --model embedded --of ndp
     """
     from functools import partial
 
@@ -120,19 +126,34 @@ def orderings(
     from warehouse.tape import Store
 
     about_experts = (*of_experts.ORDERINGS, *of_experts.ACCEPTANCE_ORDERINGS)
-    measures = {"experts": partial(of_experts.orderings, of=about_experts), "kv": kv_orderings.orderings}
+    place = Store(store)
+    measures = {
+        "experts": partial(of_experts.orderings, of=about_experts),
+        "kv": kv_orderings.orderings,
+        "ndp": partial(_orderings_of_ndp, store=place),
+    }
     if of not in measures:
         raise unknown("kind of orderings", of, measures)
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
         rows = measures[of](loaded, range(seeds), progress=show)
-    write_rows(Store(store), "orderings", rows)
+    write_rows(place, "orderings", rows)
     shown = [
         (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
         for r in rows
     ]
     columns = ("ratio or difference", "margin", "mean", f"over {seeds} seeds", "holds")
     print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
+
+
+def _orderings_of_ndp(loaded: Any, seeds: range, progress: Any, store: Any) -> list[dict[str, Any]]:
+    """With the losses on `docs`, captured now if the store does not hold them."""
+    from capture.ndp.orderings import CALIBRATION, Bench, orderings
+    from capture.run import CaptureSettings, capture
+
+    settings = CaptureSettings(loaded.source.model_id, tables=("losses",), **CALIBRATION)
+    trace_id = capture(settings, store, resume=True, progress=lambda done: progress(done.done, done.total, done.what))
+    return orderings(Bench(loaded, store.open(trace_id)), seeds, progress)
 
 
 def fidelity(
@@ -190,16 +211,18 @@ def fidelity(
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
     from capture.evaluate_policy import DEFAULT_WINDOWS
-    from flows import kv_policy, sliced_policy
+    from flows import kv_policy, ndp_policy, sliced_policy
     from flows.names import unknown
     from flows.own_policy import is_path, parse_params
 
+    if policy != SLICED and (cache, scheme) != (CACHE_FRAC, SCHEME):
+        raise ValueError(f"--cache and --scheme are of {SLICED}; give what {policy} takes by --param")
+    if policy == ndp_policy.NAME:
+        return ndp_policy.inside_model(parse_params(param), max_items or DEFAULT_WINDOWS, store)
     if kv_policy.is_kv(policy) or is_path(policy):
-        if (cache, scheme) != (CACHE_FRAC, SCHEME):
-            raise ValueError(f"--cache and --scheme are of {SLICED}; the budget of {policy} is in tokens: --param budget=64")
         return kv_policy.inside_model(policy, parse_params(param), max_items or DEFAULT_WINDOWS)
     if policy != SLICED:
-        raise unknown("policy inside a model", policy, (SLICED, *kv_policy.NAMES))
+        raise unknown("policy inside a model", policy, (SLICED, ndp_policy.NAME, *kv_policy.NAMES))
     share = cache.removesuffix("%")
     if share == cache or not share.replace(".", "", 1).isdigit():
         raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
@@ -216,9 +239,12 @@ def _measure_policy(
     from capture.applied import AppliedTape
     from capture.evaluate_policy import PolicyRun, evaluate_policy
     from capture.kv_evaluate import evaluate_kv
+    from flows.ndp_policy import Chosen
 
     loaded = models.load(models.find(model), device, dtype)
     rows, tapes = [], []
+    if isinstance(run, Chosen):
+        return _measure_ndp(loaded, names, run, seeds, show), []
     if not isinstance(run, PolicyRun):
         return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []
     for name, seed in product(names, range(seeds)):
@@ -228,7 +254,18 @@ def _measure_policy(
     return rows, tapes
 
 
-MEASURED = ("bits_per_byte", "perplexity", "kl", "acceptance", "accuracy", "miss_frac", "flash_bytes_per_token", "kv_bytes")
+def _measure_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
+    from capture.ndp.evaluate import evaluate_ndp
+    from capture.ndp.replicas import ReplicaExperts
+
+    experts = ReplicaExperts(loaded, chosen.tape, chosen.method, show)
+    return [evaluate_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
+
+
+MEASURED = (
+    *("bits_per_byte", "perplexity", "kl", "acceptance", "agreement_frac", "accuracy", "miss_frac", "flash_bytes_per_token"),
+    *("kv_bytes", "hot_frac", "table_loss"),
+)
 
 
 def _short(value: object) -> object:

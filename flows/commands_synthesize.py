@@ -23,19 +23,36 @@ def synthesize(
     scores: Annotated[
         bool, typer.Option("--scores/--no-scores", help="Keep all router logits: policies that reroute need them.")
     ] = True,
+    routing: Annotated[
+        str,
+        typer.Option(
+            "--routing",
+            help="popular (experts are, tokens drift), context (prompts foretell their decode), table (drawn from --counts).",
+        ),
+    ] = "popular",
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            "--counts", help="table: a JSON file of counts per expert, FILE#KEY/KEY for a part of it.", show_default=False
+        ),
+    ] = None,
     store: StoreOption = None,
 ) -> None:
     """Make a tape of a model that cannot be run here, from a generator of router logits. Prints the trace id.
 
-    Two models are calibrated: the generator misses an LRU cache as often as they were measured to (docs/synthetic.md). Any other
-    gets the generator's defaults, and the tape says so.
+    Two models are calibrated: the generator misses an LRU cache as often as they were measured to (docs/synthetic.md). With
+    --routing context Mixtral-8x7B is: prompts are as like their decode as published. Any other gets the generator's defaults, and
+    the tape says so.
 
     \b
     Examples:
       tokentape synthesize --like DeepSeek-V2-Lite
       tokentape synthesize --like Qwen1.5-MoE-A2.7B --requests 100 --seed 1 --no-scores
       tokentape synthesize --like ./my-model/config.json
+      tokentape synthesize --like Mixtral-8x7B --routing context --requests 64 --prompt 128 --no-scores
+      tokentape synthesize --like OLMoE-1B-7B --routing table --counts counts.json.gz#olmoe
     """
+    from capture.synthetic import profiles
     from capture.synthetic.tape import SynthesisSettings
     from capture.synthetic.tape import synthesize as draw
     from flows.console import note, percent, progress_bar
@@ -44,8 +61,9 @@ def synthesize(
 
     settings = SynthesisSettings(requests=requests, prompt=prompt, output=output, seed=seed, scores=scores)
     model, place = models.load(like), Store(store)
+    drawn = profiles.of_routing(routing, model.name, model.geometry, counts)
     with progress_bar(f"synthesize {model.name}") as show:
-        trace_id = draw(model.name, model.geometry, settings, place, show)
+        trace_id = draw(model.name, model.geometry, settings, place, show, drawn=drawn)
     told = place.open(trace_id).manifest.statistics
     if not told["is_calibrated"]:
         note(told["note"])

@@ -432,6 +432,12 @@ COLUMNS: dict[str, Column] = {
     "bits_p95": Column(F64, "bit", "their 95th percentile"),
     "loss_ratio": Column(F64, "1", "table loss over that of uniform bits, median over batches and layers; low, high: 5 to 95 %"),
     "loss_gain": Column(F64, "1", "table loss of uniform bits less that of the rule, mean over batches and layers"),
+    "ranking": Column(
+        TEXT, "", "how experts are ranked: loss (at 1 bit, which no prompt tells), or importance with its tape and settings"
+    ),
+    "loss": Column(F64, "1", "sum over a layer's NDP experts of the mse at their bits, mean over sequences"),
+    "uniform_loss": Column(F64, "1", "the same with uniform bits"),
+    "optimum_loss": Column(F64, "1", "the least that any assignment within the budget reaches"),
     "tier_bytes": Column(F64, "B", "capacity of the tier"),
     "task": Column(TEXT, "", "benchmark; average: over the paper's eight"),
     "accuracy_pct": Column(F64, "%", "accuracy as the paper prints it"),

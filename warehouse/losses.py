@@ -25,4 +25,4 @@ def loss_table(tape: Tape, method: str = "gptq") -> NDArray[np.float64]:
     expected = [(layer, expert, bits) for layer in layers for expert in range(n_experts) for bits in WIDTHS]
     if mine.select("layer", "expert", "bits").rows() != expected:
         raise BadTape(f"tape {tape.trace_id}: table losses does not hold every expert at 1 to 4 bits once; capture it again")
-    return mine["mse"].cast(pl.Float64).to_numpy().reshape(len(layers), n_experts, len(WIDTHS))
+    return np.array(mine["mse"].to_list()).reshape(len(layers), n_experts, len(WIDTHS))

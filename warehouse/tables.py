@@ -676,6 +676,15 @@ TABLES: dict[str, Table] = {
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch"),
         "table loss of a rule against uniform bits of the same mean",
     ),
+    "bit_losses": Table(
+        (
+            *("study", "model_id", "source", "method", "ranking", "hot_experts", "layer", "rule", "mean_bits", "loss"),
+            *("uniform_loss", "optimum_loss"),
+        ),
+        ("study", "source", "method", "ranking", "hot_experts", "layer", "rule", "mean_bits"),
+        "the table loss of a rule in a layer of a measured model; all layers together where none is named",
+        nullable=("layer",),
+    ),
     "ndp_capacity": Table(
         ("study", "hardware", "model_id", "hot_experts", "tier", "part", "placed_bytes", "tier_bytes"),
         ("study", "hardware", "model_id", "hot_experts", "tier", "part"),
@@ -761,6 +770,7 @@ SIDE_TABLES = (
     "ndp_loss_tables",
     "ndp_bits",
     "ndp_losses",
+    "bit_losses",
     "ndp_capacity",
     "ndp_checks",
     "ndp_accuracy",

@@ -14,6 +14,7 @@ from capture.synthetic.routes import Length
 from warehouse.geometry import Geometry
 
 _SHIPPED = tomllib.loads((Path(__file__).parent / "profiles.toml").read_text(encoding="utf-8"))
+ROUTINGS = ("popular", "context", "table")
 ANCHOR = "LRU per layer over half of the layer's experts, decoded tokens after the prompt"
 
 
@@ -70,6 +71,17 @@ def profile(name: str, geometry: Geometry) -> Profile:
         "score_rule_source": rule_source,
     }
     return Profile(Generator(**parameters), rule, params, statistics)
+
+
+def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None = None) -> Profile:
+    """The profile of a model under one of ROUTINGS; counts: the file of `table`. Raises ValueError for anything else."""
+    if routing not in ROUTINGS:
+        raise ValueError(f"routing {routing!r} is unknown; choose {', '.join(ROUTINGS)}")
+    if (routing == "table") != (counts is not None):
+        raise ValueError("routing table is drawn from --counts FILE, and no other routing is: give both or neither")
+    if counts is not None:
+        return table_profile(counts, geometry)
+    return context_profile(name, geometry) if routing == "context" else profile(name, geometry)
 
 
 def context_generator() -> context.Context:

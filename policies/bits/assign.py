@@ -36,9 +36,9 @@ def assign(
     if table.ndim != 3 or scores.shape != hot.shape or scores.shape[1:] != table.shape[:2]:
         raise ValueError(f"losses {table.shape} are (L, E, 4); scores {scores.shape} and hot {hot.shape} must be (G, L, E)")
     bits = np.zeros(scores.shape, np.int8)
-    weights = np.ascontiguousarray(share, np.float64) if share is not None else np.zeros((0, 0, 0))
-    arrays = (table, np.ascontiguousarray(scores, np.float64), np.ascontiguousarray(hot), weights)
-    _assign(rule.split, *arrays, float(mean_bits), across_layers, bits)
+    weights = np.zeros((0, 0, 0)) if share is None else share
+    ranked, weights = (np.require(array, np.float64, ["C", "W"]) for array in (scores, weights))
+    _assign(rule.split, table, ranked, np.require(hot, np.bool_, ["C", "W"]), weights, float(mean_bits), across_layers, bits)
     return bits
 
 

@@ -32,10 +32,13 @@ def budget_bits(n: int, mean_bits: float) -> int:
 
 
 def checked(losses: NDArray[np.generic]) -> Floats:
-    """(..., 4) f64, contiguous. Raises ValueError for another width or a loss that is not finite, naming where it stands."""
+    """(..., 4) f64, contiguous and writable, as kernels take it.
+
+    Raises ValueError for another width or a loss that is not finite, naming where it stands.
+    """
     if losses.ndim < 2 or losses.shape[-1] != N_WIDTHS:
         raise ValueError(f"a loss table needs {N_WIDTHS} columns, losses at 1 to {MOST} bits; got shape {losses.shape}")
-    table = np.ascontiguousarray(losses, np.float64)
+    table = np.require(losses, np.float64, ["C", "W"])
     if not np.isfinite(table).all():
         *expert, width = (int(i) for i in np.argwhere(~np.isfinite(table))[0])
         value = table[(*expert, width)]
@@ -58,7 +61,13 @@ class BitRule:
         return bits
 
 
+def chosen_losses(losses: NDArray[np.generic], bits: NDArray[np.integer]) -> Floats:
+    """(..., n) losses (n, 4) at the chosen bits (..., n); experts of 0 bits, kept at full precision, lose nothing."""
+    table = np.broadcast_to(losses, (*bits.shape, N_WIDTHS))
+    chosen = np.take_along_axis(table, np.maximum(bits.astype(np.int64) - FEWEST, 0)[..., None], axis=-1)[..., 0]
+    return np.where(bits > 0, chosen, 0.0)
+
+
 def table_loss(losses: NDArray[np.generic], bits: NDArray[np.integer]) -> float:
-    """Sum of the losses (..., n, 4) at the chosen bits (..., n); experts of 0 bits, kept at full precision, lose nothing."""
-    chosen = np.take_along_axis(losses, np.maximum(bits.astype(np.int64) - FEWEST, 0)[..., None], axis=-1)[..., 0]
-    return float(np.where(bits > 0, chosen, 0.0).sum())
+    """Their sum."""
+    return float(chosen_losses(losses, bits).sum())

@@ -47,16 +47,25 @@ def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -
 def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     for e in range(counts.shape[0]):
         average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
-    before = resident.copy()
-    resident[:] = 0
-    n_moved = 0
-    for _ in range(min(capacity, counts.shape[0])):
-        best = -1
+    n_moved, n_free = 0, capacity - resident.sum()
+    while capacity > 0:  # few enter in a step: one after the other is faster than sorting all
+        enters, leaves = -1, -1
         for e in range(counts.shape[0]):
-            if not resident[e] and (best < 0 or average[e] > average[best]):
-                best = e
-        resident[best] = 1
-        n_moved += 1 - before[best]
+            if resident[e]:
+                if leaves < 0 or average[e] <= average[leaves]:
+                    leaves = e
+            elif enters < 0 or average[e] > average[enters]:
+                enters = e
+        if enters < 0:
+            break
+        if n_free > 0:
+            n_free -= 1
+        elif average[enters] > average[leaves] or (average[enters] == average[leaves] and enters < leaves):
+            resident[leaves] = 0
+        else:
+            break
+        resident[enters] = 1
+        n_moved += 1
     return n_moved
 
 

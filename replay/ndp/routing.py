@@ -6,6 +6,7 @@ is the t-th decoded token of its sequence: a batch of sequences is replayed in l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +77,31 @@ class NDPRouting:
         for name, here, there in (("experts per layer", self.n_experts, n_experts), ("experts per token", self.top_k, top_k)):
             if here != there:
                 raise ValueError(f"tape {self.trace_id} routes over {here} {name}, {model} has {there}; give another tape")
+
+
+def joined(routings: Sequence[NDPRouting]) -> NDPRouting:
+    """The sequences of several tapes of one model as one, in order; request ids are counted anew. Weights of decode are dropped.
+
+    Raises ValueError where the tapes are of different layers, experts or top k.
+    """
+    first = routings[0]
+    for other in routings[1:]:
+        other.refuse_other_model(first.n_experts, first.top_k, first.trace_id)
+        if other.layers != first.layers:
+            raise ValueError(f"tape {other.trace_id} has MoE layers {other.layers}, {first.trace_id} has {first.layers}")
+    longest = max(routing.n_steps for routing in routings)
+    short = [((0, 0), (0, longest - routing.n_steps), (0, 0), (0, 0)) for routing in routings]
+    ids = [np.pad(routing.decode_ids, pad, constant_values=ENDED) for routing, pad in zip(routings, short, strict=True)]
+    return NDPRouting(
+        trace_id=" + ".join(routing.trace_id for routing in routings),
+        origin=" + ".join(dict.fromkeys(routing.origin for routing in routings)),
+        layers=first.layers,
+        request_ids=np.arange(sum(routing.n_sequences for routing in routings)),
+        prefill_counts=np.concatenate([routing.prefill_counts for routing in routings]),
+        prefill_weights=np.concatenate([routing.prefill_weights for routing in routings]),
+        decode_ids=np.concatenate(ids),
+        n_decode=np.concatenate([routing.n_decode for routing in routings]),
+    )
 
 
 def in_batches(n_sequences: int, batch: int) -> NDArray[np.int64]:

@@ -248,6 +248,15 @@ def test_no_cold_expert_and_no_hot_one():
     assert assign(PREFIX, losses, scores, hot_set(scores, 0), 2.0).sum() == 3 * 5 * 8 * 2
 
 
+def test_arrays_that_must_not_be_written_to_are_taken():
+    losses, scores, hot = layers(6)
+    expected = assign(PREFIX, losses, scores, hot, 2.4, share=scores)
+    for array in (losses, scores, hot):
+        array.flags.writeable = False
+    assert np.array_equal(assign(PREFIX, losses, scores, hot, 2.4, share=scores), expected)
+    assert PREFIX(losses[0], 2.0).sum() == 16
+
+
 def test_assign_refuses_tables_that_do_not_fit():
     losses, scores, hot = layers()
     with pytest.raises(ValueError, match=r"\(L, E, 4\)"):

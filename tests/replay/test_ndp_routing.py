@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from ndp_tapes import GEOMETRY, make_routing, make_tables
 
-from replay.ndp.routing import ENDED, in_batches
+from replay.ndp.routing import ENDED, in_batches, joined
 from replay.ndp.tapes import Reading, routing_of_tape
 
 
@@ -133,6 +133,19 @@ def test_batches_are_in_tape_order_and_whole():
     for wrong in ((2, 3), (2, 0)):
         with pytest.raises(ValueError, match="batch"):
             in_batches(*wrong)
+
+
+def test_tapes_of_one_model_join_and_others_do_not():
+    first, second = make_routing(0), make_routing(1, prompts=(4, 6), decodes=(9, 1))
+    both = joined([first, second])
+    assert both.n_steps == 9
+    assert np.array_equal(both.decode_counts(), np.concatenate([first.decode_counts(), second.decode_counts()]))
+    assert np.array_equal(both.prefill_weights, np.concatenate([first.prefill_weights, second.prefill_weights]))
+    assert both.request_ids.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match=r"MoE layers \(1, 2\), test has \(1, 3\)"):
+        joined([first, replace(second, layers=(1, 2))])
+    with pytest.raises(ValueError, match="experts per layer"):
+        joined([first, replace(second, prefill_counts=second.prefill_counts[..., :5])])
 
 
 def test_groups_see_the_sums_of_their_members():

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import warehouse
 from flows.systems.cxl_ndp.points import headline
-from flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from flows.systems.cxl_ndp.settings import NAME, Model, Settings, Setup
+from hw.ndp_knobs import Knobs
 from policies.bits import BIT_RULES
 from policies.placement import shares, start_average
 from replay.ndp import timing
@@ -84,24 +85,30 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
 
 
 def bit_rows(
-    made: Setup, tapes: Sequence[NDPRouting], losses: Sequence[Floats], where: Row, hot_experts: int
+    study: Settings,
+    knobs: Knobs,
+    tapes: Sequence[NDPRouting],
+    losses: Sequence[Floats],
+    where: Row,
+    hot_experts: int,
+    weighted: bool = True,
 ) -> tuple[list[Row], list[Row]]:
     """Rows of `ndp_bits` and of `ndp_losses`, placed by the prompt, once per sequence and once per batch.
 
-    losses: a table (L, E, 4) per tape. where: model_id, source and method. Losses count by an expert's share of its prompts.
+    losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by shares of the prompts.
     """
     bits_rows, losses_rows = [], []
-    for batch in (1, min(made.knobs.batch, min(tape.n_sequences for tape in tapes))):
+    for batch in (1, min(knobs.batch, min(tape.n_sequences for tape in tapes))):
         setting = Setting(batch=batch, hot_experts=hot_experts)
         placed = [placed_by(tape, setting) for tape in tapes]
-        for mean_bits in made.study.losses.mean_bits:
+        for mean_bits in study.losses.mean_bits:
             found = {}
             for rule in BIT_RULES:
                 of = [
-                    (tape, at, table, widths(tape, at, table, mean_bits, rule))
+                    (tape, at, table, widths(tape, at, table, mean_bits, rule, weighted))
                     for tape, at, table in zip(tapes, placed, losses, strict=True)
                 ]
-                found[rule] = np.concatenate([table_losses(*one).ravel() for one in of])
+                found[rule] = np.concatenate([table_losses(*one, weighted).ravel() for one in of])
                 by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
                 key = {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
                 bits_rows += [key | row for row in _by_rank(by_rank)]
@@ -119,10 +126,10 @@ def bit_rows(
     return bits_rows, losses_rows
 
 
-def table_losses(tape: NDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8]) -> Floats:
-    """(G, L) loss of the NDP's experts at their bits, each by its share of the prompts."""
+def table_losses(tape: NDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8], weighted: bool) -> Floats:
+    """(G, L) loss of the NDP's experts at their bits."""
     chosen = np.take_along_axis(losses[None], np.maximum(bits.astype(np.int64) - 1, 0)[..., None], axis=-1)[..., 0]
-    share = shares(tape.prefill_counts[placed.groups].sum(axis=1))
+    share = shares(tape.prefill_counts[placed.groups].sum(axis=1)) if weighted else 1.0
     return np.asarray(np.where(bits > 0, chosen * share, 0.0).sum(axis=-1))
 
 

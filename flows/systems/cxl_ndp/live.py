@@ -1,27 +1,70 @@
-"""Inside the live model: losses of every expert's replicas, and perplexity with and without the selector. One job, one file."""
+"""Inside the model that ships: losses of every expert's replicas, perplexity with and without the selector, and tapes of routing.
+
+A job is one file or one tape; finished ones are skipped.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flows.systems.cxl_ndp.settings import Settings
+import capture
+from capture import models
+from capture.ndp.orderings import CALIBRATION, METHODS, Bench, Effort, Lab, orderings
+from capture.plan import CaptureSettings
+from capture.run import capture as record
+from flows.grid import source_sha256
+from flows.systems.cxl_ndp.settings import NAME, Live, Settings
+from policies.mixed import FULL, MixedPrecision
+from warehouse.results import side_path, write_rows
 from warehouse.tape import Store
+
+SELECTOR, REVERSED, UNIFORM = "prefix_split", "reversed", "uniform"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is measured."""
+    """What is measured: quality of one seed, or the orderings of all."""
 
     what: str
+    seed: int = 0
 
     def __str__(self) -> str:
-        return self.what
+        return f"{self.what} seed {self.seed}" if self.what == "quality" else self.what
+
+
+def losses_tape(store: Store, study: Settings) -> str:
+    """Id of the tape of losses, captured where it is missing."""
+    return record(CaptureSettings(model=study.recorded.model, tables=("losses",), **CALIBRATION), store, resume=True)
 
 
 def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model."""
-    return []
+    return [Job("orderings"), *(Job("quality", seed) for seed in study.live.seeds)]
 
 
-def run_job(store: Store, study: Settings, job: Job) -> None:
-    """Measures a job and writes its rows, unless they are there."""
+def policies(live: Live, hot: int) -> list[MixedPrecision]:
+    """Full precision; rules by mean bits; alpha and placements at the fewest bits; losses weighted by use."""
+    few = min(live.bits)
+    of_bits = [MixedPrecision(hot, bits, rule) for bits in live.bits for rule in (UNIFORM, SELECTOR, REVERSED)]
+    between = [MixedPrecision(hot, bits) for bits in live.selector_bits]
+    by_alpha = [MixedPrecision(hot, few, alpha=alpha) for alpha in live.alphas]
+    placed = [MixedPrecision(hot, few, placement=name) for name in live.placements]
+    by_use = [MixedPrecision(hot, bits, loss_weight="prefill_share") for bits in live.bits]
+    return list(dict.fromkeys([MixedPrecision(hot, rule=FULL), *of_bits, *between, *by_alpha, *placed, *by_use]))
+
+
+def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
+    """Measures a job and writes its rows, unless they are there. trace_id: of the tape of losses."""
+    live = study.live
+    table = "quality" if job.what == "quality" else "orderings"
+    of = f"{NAME}/{job!r}/{trace_id}/{live!r}/{source_sha256(capture)}"
+    if store.fs.exists(side_path(store, table, of)):
+        return
+    effort = Effort(live.windows, live.prompt, live.output)
+    bench = Bench(models.load(models.find(study.recorded.model)), store.open(trace_id), effort)
+    if job.what == "quality":
+        lab = Lab(bench, job.seed)
+        rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half)]
+    else:
+        rows = orderings(bench, live.seeds)
+    write_rows(store, table, rows, of=of)

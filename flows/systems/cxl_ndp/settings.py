@@ -68,9 +68,23 @@ class Recorded(_Part):
     requests: int
     prompt: int
     output: int
+    batch_size: int
     hot_experts: int
     use_requests: int
     use_bin_steps: int
+
+
+class Live(_Part):
+    """Windows of text per seed, their tokens, and what is varied inside the model."""
+
+    seeds: tuple[int, ...]
+    windows: int
+    prompt: int
+    output: int
+    bits: tuple[float, ...]
+    selector_bits: tuple[float, ...]
+    alphas: tuple[float, ...]
+    placements: tuple[str, ...]
 
 
 class Bars(_Part):
@@ -98,6 +112,7 @@ class Settings(_Part):
     sweeps: Sweeps
     losses: Losses
     recorded: Recorded
+    live: Live
     bars: Bars
 
 

@@ -7,9 +7,11 @@ minute, a model per process, and is computed anew with every run; tapes and jobs
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from capture.ndp.orderings import METHODS
 from flows import ndp_routing
 from flows.console import note
 from flows.systems.cxl_ndp import details, live, points, requests, routing
@@ -19,11 +21,14 @@ from flows.systems.cxl_ndp.fit import drawn
 from flows.systems.cxl_ndp.settings import NAME, Model, Settings, settings, setup
 from flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from flows.workers import each, pool_of
+from replay.ndp.routing import NDPRouting, joined
+from warehouse.losses import loss_table
 from warehouse.results import write_rows
 from warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 Rows = dict[str, list[dict[str, Any]]]
+TOGETHER = "all data sets"  # source of the live model's tapes as one
 
 
 def run(
@@ -41,7 +46,7 @@ def run(
     """
     study = chosen or settings()
     inside = live.jobs(study)
-    total = len(study.models) + len(inside) + 1
+    total = len(study.models) + len(inside)
     progress(0, total, "drawn routing")
     made: Rows = {"ndp_accuracy": details.accuracy_rows()}
     for n_done, (model, of) in enumerate(each(pool_of(runner, workers), partial(of_model, study), study.models)):
@@ -52,13 +57,19 @@ def run(
     _write(store, made)
     for line in summary(made["ndp_checks"]):
         say(line)
-    n_drawn = len(study.models)
-    for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
-        progress(n_drawn + n_done + 1, total, str(job))
-    progress(total - 1, total, "tapes")
-    for trace_id in recorded(store, study):
-        _add(made, of_tape(store, study, trace_id))
+    n_done = len(study.models)
+    progress(n_done, total, "tapes of the live model")
+    losses = live.losses_tape(store, study)
+    for method in METHODS:
+        of = {"model_id": study.recorded.model, "source": losses, "method": method}
+        table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
+        _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, of))})
+    tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
+    for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
+        _add(made, of_tape(store, study, tape, losses))
     _write(store, made)
+    for n_measured, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study, losses), inside)):
+        progress(n_done + n_measured + 1, total, str(job))
     progress(total, total, "done")
     return made["answers"]
 
@@ -70,7 +81,7 @@ def of_model(study: Settings, model: Model) -> Rows:
     where = {"model_id": made.shape.name, "source": DRAWN, "origin": "synthetic"}
     losses = [points.losses_of(made, seed) for seed in tapes]
     stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
-    bits, table_losses = details.bit_rows(made, list(tapes.values()), losses, stand_in, model.hot_experts)
+    bits, table_losses = details.bit_rows(study, made.knobs, list(tapes.values()), losses, stand_in, model.hot_experts)
     first = next(iter(tapes.values()))
     seen = study.recorded
     return {
@@ -87,20 +98,25 @@ def of_model(study: Settings, model: Model) -> Rows:
     }
 
 
-def of_tape(store: Store, study: Settings, trace_id: str) -> Rows:
-    """What a recorded tape's routing says."""
-    tape, of = ndp_routing.of_tape(store, trace_id), study.recorded
-    where = {"model_id": store.open(trace_id).manifest.model_id, "source": trace_id, "origin": tape.origin}
+def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Rows:
+    """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape."""
+    of, measured = study.recorded, store.open(losses)
+    where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
     knobs = setup(study, study.models[0].name).knobs
+    method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
+    table = loss_table(measured, METHODS[0])
+    bits, table_losses = details.bit_rows(study, knobs, [tape], [table], method, of.hot_experts, weighted=False)
     return {
+        "ndp_bits": bits,
+        "ndp_losses": table_losses,
         "ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
         "ndp_similarity": list(routing.similarity_rows([tape], where)),
         "ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
     }
 
 
-def _live(uri: str, study: Settings, job: live.Job) -> None:
-    live.run_job(Store(uri), study, job)
+def _live(uri: str, study: Settings, losses: str, job: live.Job) -> None:
+    live.run_job(Store(uri), study, losses, job)
 
 
 def _add(made: Rows, of: Rows) -> None:

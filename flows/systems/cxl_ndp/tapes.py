@@ -37,6 +37,7 @@ def recorded(store: Store, study: Settings) -> list[str]:
                 max_requests=of.requests,
                 max_prompt_tokens=of.prompt,
                 max_new_tokens=of.output,
+                batch_size=of.batch_size,
             ),
             store,
             resume=True,

@@ -1,0 +1,156 @@
+"""Placements over recorded routing, and bit widths over measured losses: what the commands `placement` and `bits` compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from flows import ndp_routing
+from flows.names import unknown
+from policies.placement import PLACEMENTS, Capacity, importance, shares
+from policies.placement.fixed import ShuffledPrompts
+from replay.capacity import bytes_of
+from replay.ndp.bit_losses import bit_loss_rows, by_loss
+from replay.ndp.hits import Hits, Placement, hits_of
+from replay.ndp.routing import NDPRouting, in_batches, joined
+from replay.ndp.rows import hit_rows, similarity_rows, use_rows
+from replay.ndp.similarity import similarity
+from replay.ndp.tapes import Reading
+from warehouse.geometry import Geometry
+from warehouse.losses import loss_table
+from warehouse.results import write_rows
+from warehouse.tape import Store
+
+STUDY = "adhoc"
+SCOPES = ("per-layer", "global")
+LOSS_WEIGHTS = ("none", "prefill_share")
+
+
+def capacity_of(text: str, scope: str, geometry: Geometry, expert_format: str) -> Capacity:
+    """From "4 experts", "50%" or "1.5GB" of a layer; scope global: as many per layer on average. Raises ValueError."""
+    if scope not in SCOPES:
+        raise unknown("scope", scope, SCOPES)
+    n = geometry.n_experts
+    in_bytes = text.strip().lower().endswith("b")
+    expert_bytes = max(geometry.expert_bytes(expert_format)) if in_bytes else 1
+    return Capacity.of_bytes(bytes_of(text, n * expert_bytes, n), expert_bytes, n, across_layers=scope == "global")
+
+
+def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
+    """A placement with those of the parameters that it has, and its label: the name, and what is not the default."""
+    if name not in PLACEMENTS:
+        raise unknown("placement", name, PLACEMENTS)
+    made = PLACEMENTS[name](**{field.name: given[field.name] for field in fields(PLACEMENTS[name]) if field.name in given})
+    changed = [f"{f.name}={getattr(made, f.name):g}" for f in fields(made) if getattr(made, f.name) != f.default]
+    return " ".join([name, *changed]), made
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The answer of a tape, or of several together. hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control."""
+
+    routing: NDPRouting
+    capacity: Capacity
+    hits: dict[tuple[str, int], Hits]
+    similarity: list[dict[str, Any]]
+
+
+def placed(
+    store: Store,
+    traces: Sequence[str],
+    reading: Reading,
+    names: Sequence[str] | None,
+    given: dict[str, Any],
+    capacity: str,
+    scope: str,
+    expert_format: str,
+    batches: Sequence[int],
+    use_requests: int,
+    bin_steps: int,
+) -> Placed:
+    """Computes hit shares and similarity and writes ndp_hits, ndp_similarity and ndp_use. Several tapes count as one.
+
+    names: None for all that go with the scope. Batches of more sequences than the tape has are left out, and shuffled prompts of
+    a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps. Raises ValueError on bad input;
+    nothing is written then.
+    """
+    manifest = store.open(traces[0]).manifest
+    size = capacity_of(capacity, scope, manifest.geometry, expert_format)
+    fitting = [name for name, placement in PLACEMENTS.items() if placement.kind == "fixed" or not size.across_layers]
+    made = dict(make(name, given) for name in names or fitting)
+    tapes = [ndp_routing.of_tape(store, trace, reading) for trace in traces]
+    routing = joined(tapes) if len(tapes) > 1 else tapes[0]
+    possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
+    of_tape = {"study": STUDY, "model_id": manifest.model_id, "source": routing.trace_id, "origin": routing.origin}
+    found, rows = {}, []
+    for batch in possible:
+        groups = in_batches(routing.n_sequences, batch)
+        for label, placement in made.items():
+            if isinstance(placement, ShuffledPrompts) and len(groups) < 2:
+                continue
+            hits = hits_of(routing, groups, placement, size, given["alpha"])
+            found[label, batch] = hits
+            shown = f"{label}, across layers" if size.across_layers else label
+            known = {"batch": batch, "placement": shown, "is_bound": placement.is_bound, "hot_experts": size.experts}
+            shares_of = ((row, row["gpu_hit_frac"]) for row in hit_rows(hits, routing.layers))
+            rows += [{**known, **row, "low": frac, "high": frac} for row, frac in shares_of]
+    alike = similarity_rows(similarity(routing), routing.layers)
+    used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:use_requests], bin_steps)
+    of_seeds = of_tape | {"n_seeds": 1}
+    for name, table, known in (("ndp_hits", rows, of_seeds), ("ndp_similarity", alike, of_seeds), ("ndp_use", used, of_tape)):
+        if table:
+            write_rows(store, name, [{**known, **row} for row in table])
+    return Placed(routing, size, found, alike)
+
+
+def bit_losses(
+    store: Store,
+    losses: str,
+    method: str,
+    mean_bits: Sequence[float],
+    scope: str,
+    routing: str | None,
+    capacity: str,
+    alpha: float,
+    loss_weight: str,
+) -> list[dict[str, Any]]:
+    """Rows of bit_losses, written. routing: a tape whose prompts rank the experts and place the hot ones; None: ranked by loss.
+
+    Raises ValueError on bad input; nothing is written then.
+    """
+    if scope not in SCOPES:
+        raise unknown("scope", scope, SCOPES)
+    if loss_weight not in LOSS_WEIGHTS:
+        raise unknown("loss weight", loss_weight, LOSS_WEIGHTS)
+    tape = store.open(losses)
+    table, geometry = loss_table(tape, method), tape.geometry
+    share, n_hot, ranking = None, 0, "loss"
+    if routing is None:
+        if loss_weight != "none":
+            raise ValueError(f"loss weight {loss_weight} needs prompts; give --routing a tape")
+        scores = by_loss(table)
+        hot = np.zeros(scores.shape, np.bool_)
+    else:
+        used = ndp_routing.of_tape(store, routing)
+        used.refuse_other_model(geometry.n_experts, geometry.top_k, f"losses tape {tape.trace_id}")
+        if used.layers != tuple(geometry.moe_layers):
+            raise ValueError(f"tape {used.trace_id} has MoE layers {used.layers}, {tape.trace_id} {tuple(geometry.moe_layers)}")
+        scores = importance(used.prefill_counts, used.prefill_weights, alpha)
+        size = capacity_of(capacity, "per-layer", geometry, "recorded")
+        hot, n_hot, ranking = size.hot(scores), size.experts, f"importance alpha={alpha:g}, {used.trace_id}"
+        share = shares(used.prefill_counts) if loss_weight == "prefill_share" else None
+    ranking += "".join((", across layers" if scope == "global" else "", ", prefill share" if share is not None else ""))
+    known = {
+        "study": STUDY, "model_id": tape.manifest.model_id, "source": tape.trace_id, "method": method, "ranking": ranking,
+        "hot_experts": n_hot,
+    }  # fmt: skip
+    rows = [
+        {**known, **row}
+        for mean in mean_bits
+        for row in bit_loss_rows(table, tuple(geometry.moe_layers), scores, hot, mean, scope == "global", share)
+    ]
+    write_rows(store, "bit_losses", rows)
+    return rows

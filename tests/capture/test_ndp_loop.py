@@ -1,0 +1,246 @@
+"""Replicas inside a live model of every family: what each copy holds, who computes which token, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_families import MOE_CONFIGS
+
+from capture import models
+from capture.decode import Request, Sampling, decode
+from capture.evaluate_policy import in_loop, requests_of
+from capture.losses.experts import expert_of, matrices_of
+from capture.ndp.evaluate import NDPRun, PlainText, evaluate_ndp, on_text
+from capture.ndp.loop import Counts, NDPLoop
+from capture.ndp.replicas import ReplicaExperts
+from capture.plan import CaptureSettings
+from capture.routing import RoutingCapture
+from capture.run import capture
+from capture.stacked_experts import experts_of, inputs_last
+from policies.mixed import MixedPrecision
+from policies.placement import Seen
+from policies.replicas import WIDTHS, levels
+from warehouse.losses import loss_table
+from warehouse.tape import Store
+
+WINDOWS = {"prompt_tokens": 12, "decode_tokens": 20, "n_items": 3}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(f"{i} goes to {i * i % 97}" for i in range(60)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def made(model_folder, text, tmp_path_factory):
+    """`made(family)` -> (loaded, tape of its losses, replicas rounded to nearest)."""
+    store, found = Store(str(tmp_path_factory.mktemp("tape"))), {}
+
+    def of(family):
+        if family not in found:
+            settings = CaptureSettings(model_folder(family), text, tables=("losses",), max_requests=3, max_prompt_tokens=40)
+            tape = store.open(capture(settings, store))
+            loaded = models.load(models.find(model_folder(family)))
+            found[family] = (loaded, tape, ReplicaExperts(loaded, tape, "rtn"))
+        return found[family]
+
+    return of
+
+
+def run_of(tape, method="rtn", **policy):
+    return NDPRun(MixedPrecision(**{"hot": 4} | policy), loss_table(tape, method), **WINDOWS)
+
+
+# ---------------------------------------------------------------------------------------------------------------- replicas
+
+
+@pytest.mark.parametrize("family", MOE_CONFIGS)
+def test_a_copy_is_the_replica_of_its_width_and_copy_0_the_model(made, family):
+    loaded, _, experts = made(family)
+    for module in experts_of(loaded.model).values():
+        whole = {name: inputs_last(module, name).clone() for name in matrices_of(module).values()}
+        with experts:
+            for name, w in whole.items():
+                copies = inputs_last(module, name).reshape(5, *w.shape)
+                assert torch.equal(copies[0], w)
+                for bits in WIDTHS:
+                    for expert in (0, 5):
+                        nearest = levels(w[expert].contiguous(), bits).nearest(w[expert].contiguous())
+                        assert torch.allclose(copies[bits][expert], nearest, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss"])
+def test_gptq_replicas_are_those_whose_losses_the_tape_holds(made, family):
+    """Made anew from the tape's settings, they have the tape's mse on the tape's calibration rows."""
+    from capture.losses.run import calibrated
+    from capture.plan import plan, requests
+
+    loaded, tape, _ = made(family)
+    recorded = tape.manifest.settings
+    settings = CaptureSettings(**recorded | {"tables": ("losses",)})
+    losses = loss_table(tape, "gptq")
+    prompts = requests(plan(settings), loaded.tokenizer)
+    rows = {(c.layer, c.index): c for c in calibrated(loaded, prompts, [1], settings.seed)}
+    experts = ReplicaExperts(loaded, tape, "gptq")
+    with experts:
+        module = experts_of(loaded.model)[1]
+        for index in (2, 6):
+            found = rows[1, index]
+            x = found.rows.calibration
+            for bits in WIDTHS:
+                replica = expert_of(module, bits * 8 + index)
+                mse = float((replica(x) - found.expert(x)).square().mean())
+                assert mse == pytest.approx(losses[1, index, bits - 1], rel=1e-4)
+
+
+def test_losses_of_another_model_are_refused(made):
+    loaded, _, _ = made("Mixtral")
+    _, tape, _ = made("GptOss")
+    with pytest.raises(ValueError, match=r"not of this model; capture them with `tokentape capture --model .* --tables losses`"):
+        ReplicaExperts(loaded, tape, "rtn")
+
+
+# -------------------------------------------------------------------------------------------------------------------- loop
+
+
+@pytest.mark.parametrize("family", MOE_CONFIGS)
+def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, family):
+    """The same perplexity, hot share and table loss, from the prompts' counts and from the loop's own."""
+    loaded, tape, experts = made(family)
+    run = run_of(tape, bits=2)
+    plain = PlainText(loaded, text, run, 0)
+    at_once = NDPLoop(experts, run.policy, run.losses)
+    scores = on_text(plain, at_once)
+    one_by_one = NDPLoop(experts, run.policy, run.losses)
+    requests = requests_of(plain.ids.tolist(), run)
+    with one_by_one:
+        outcomes = in_loop(one_by_one)(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id, with_nll=True)
+    nll = torch.stack([o.nll for o in outcomes])[:, run.prompt_tokens :].mean()
+    assert scores["perplexity"] == pytest.approx(math.exp(nll), rel=1e-3)
+    assert one_by_one.measured == pytest.approx(at_once.measured, rel=1e-6)
+    assert 0.2 < at_once.measured["hot_frac"] < 1
+    assert scores["kl"] > 1e-4
+
+
+@pytest.mark.parametrize("family", MOE_CONFIGS)
+def test_without_hot_experts_and_prompts_the_model_is_a_model_of_replicas(made, text, family):
+    loaded, tape, experts = made(family)
+    plain = PlainText(loaded, text, run_of(tape), 0)
+    loop = NDPLoop(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
+    with torch.inference_mode(), loop:
+        loop.place(plain.seen)
+        loop.hold(slice(0, 3), first=0)
+        found = loaded.model(input_ids=plain.ids).logits
+    copy = models.load(loaded.source).model
+    with torch.inference_mode():
+        for module in experts_of(copy).values():
+            for name in matrices_of(module).values():
+                for w in inputs_last(module, name):
+                    w.copy_(levels(w.contiguous(), 2).nearest(w.contiguous()))
+        assert torch.allclose(found, copy(input_ids=plain.ids).logits, rtol=1e-3, atol=1e-3)
+
+
+def test_at_full_precision_nothing_changes(made, text):
+    loaded, tape, experts = made("Qwen3Moe")
+    whole = PlainText(loaded, text, run_of(tape), 0)
+    for policy in ({"rule": "full"}, {"hot": 8}):
+        row = evaluate_ndp(loaded, experts, text, run_of(tape, **policy), plain=whole)
+        assert (row["kl"], row["agreement_frac"], row["hot_frac"], row["table_loss"]) == (pytest.approx(0, abs=1e-6), 1, 1, 0)
+        assert row["acceptance"] == pytest.approx(1, abs=1e-5)
+
+
+def test_the_prompt_is_at_full_precision_and_no_later_token_is(made, text):
+    """Windows that share their prompt and differ later: logits of the prompt are the model's, those after it are not."""
+    loaded, tape, experts = made("Mixtral")
+    plain = PlainText(loaded, text, run_of(tape), 0)
+    loop = NDPLoop(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
+    with torch.inference_mode():
+        theirs = loaded.model(input_ids=plain.ids).logits
+        with loop:
+            loop.place(plain.seen)
+            loop.hold(slice(0, 3), first=12)
+            ours = loaded.model(input_ids=plain.ids).logits
+    assert torch.allclose(ours[:, :12], theirs[:, :12], atol=1e-4)
+    assert (ours[:, 12:] - theirs[:, 12:]).abs().amax(dim=-1).min() > 1e-3
+
+
+def test_counts_are_those_of_the_routers_without_padding(made):
+    loaded, _, _ = made("DeepseekV3")
+    prompts = [Request(i, tuple(range(3, 8 + 5 * i)), 0) for i in range(3)]
+    together = Counts(3, 2, 8)
+    with RoutingCapture(loaded.model, with_scores=False) as routing:
+        masks = []
+        decode(loaded.model, prompts, Sampling(), frozenset(), 0, before_prefill=masks.append)
+        step = routing.take()
+        for layer in range(2):
+            together.add(layer, step.ids[layer], step.weights[layer], masks[0].numpy())
+        for i, request in enumerate(prompts):
+            decode(loaded.model, [request], Sampling(), frozenset(), 0)
+            alone = routing.take()
+            for layer in range(2):
+                expected = np.bincount(alone.ids[layer].flatten().numpy(), minlength=8)
+                gates = np.bincount(alone.ids[layer].flatten().numpy(), alone.weights[layer].flatten().numpy(), minlength=8)
+                assert together.selections[i, layer].tolist() == expected.tolist()
+                np.testing.assert_allclose(together.weights[i, layer], gates, rtol=1e-4)
+
+
+def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
+    loaded, tape, experts = made("Olmoe")
+    run = run_of(tape, placement="shuffled_prompts", bits=3)
+    whole = evaluate_ndp(loaded, experts, text, run)
+    monkeypatch.setattr("capture.ndp.evaluate.LOGIT_ELEMENTS", 1)
+    one_by_one = evaluate_ndp(loaded, experts, text, run)
+    for name in ("perplexity", "kl", "agreement_frac", "hot_frac", "table_loss"):
+        assert one_by_one[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)
+
+
+def test_the_oracle_is_hit_most(made, text):
+    loaded, tape, experts = made("Qwen2Moe")
+    hits = {
+        name: evaluate_ndp(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]
+        for name in ("prefill_guided", "static_global", "random", "oracle")
+    }
+    assert max(hits, key=hits.get) == "oracle"
+
+
+def test_items_are_answered_with_replicas_and_place_by_their_own_prompt(made, tmp_path):
+    loaded, tape, experts = made("GraniteMoe")
+    items = tmp_path / "items.jsonl"
+    items.write_text("".join(f'{{"question": "What is {i} + {i}? ", "answer": "{2 * i}"}}\n' for i in range(5)))
+    run = replace(run_of(tape), n_items=5)
+    row = evaluate_ndp(loaded, experts, str(items), run)
+    assert row["accuracy"] is not None
+    assert row["n_items"] == 5
+    assert 0 < row["hot_frac"] < 1
+    with pytest.raises(ValueError, match="placement oracle sees more than a request's prompt: it runs on text only"):
+        evaluate_ndp(loaded, experts, str(items), replace(run, policy=MixedPrecision(4, placement="oracle")))
+
+
+def test_the_model_is_what_it_was(made, text):
+    loaded, tape, experts = made("Phimoe")
+    before = {name: id(p) for name, p in loaded.model.named_parameters()}
+    run = run_of(tape)
+    evaluate_ndp(loaded, experts, text, run)
+    loop = NDPLoop(experts, run.policy, run.losses)
+    with pytest.raises(ValueError, match="9 hot experts of 8 per layer"), loop:
+        NDPLoop(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
+    assert {name: id(p) for name, p in loaded.model.named_parameters()} == before
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
+
+
+def test_windows_that_are_too_short_are_refused(made):
+    _, tape, _ = made("Qwen3Moe")
+    with pytest.raises(ValueError, match="a prompt of at least 1 token and 2 to decode"):
+        replace(run_of(tape), decode_tokens=1)
+
+
+def test_seen_without_a_prompt_ties_to_the_first_experts():
+    nothing = np.zeros((1, 1, 4), np.int64)
+    widths = MixedPrecision(2, 1).widths(Seen(nothing, nothing * 1.0, nothing, nothing[0]), np.ones((1, 4, 4)))
+    assert widths.tolist() == [[[0, 0, 1, 1]]]

@@ -1,0 +1,146 @@
+"""tokentape placement and bits on small tapes, their rows in the warehouse, and bad input in one line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from command import Cli
+from tiny_tape import N_EXPERTS, N_LAYERS, tiny_tables, write_tiny
+
+from warehouse.results import read_rows
+from warehouse.tape import Store
+
+WIDTHS = (0.36, 0.25, 0.05, 0.01)
+
+
+@pytest.fixture
+def losses(store: Store) -> str:
+    """A tape of table losses beside `tiny-0001`, of the same geometry."""
+    rng = np.random.default_rng(0)
+    scale = rng.lognormal(0.0, 1.0, (N_LAYERS, N_EXPERTS))
+    rows = [
+        {
+            "layer": layer, "expert": expert, "bits": bits, "method": "rtn", "group": 128, "mse": scale[layer, expert] * error,
+            "heldout_mse": None, "n_tokens": 100, "topped_up": False,
+        }
+        for layer in range(N_LAYERS) for expert in range(N_EXPERTS) for bits, error in enumerate(WIDTHS, 1)
+    ]  # fmt: skip
+    write_tiny(store, "tiny-losses", more={"losses": pa.Table.from_pylist(rows)})
+    return "tiny-losses"
+
+
+def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
+    done = tokentape("placement", "tiny", "--capacity", "3 experts", "--batch", "1,2,9", "--bin-steps", "10")
+    assert done.code == 0, done.err
+    assert "3 of a layer's 8 experts on the GPU" in done.out
+    assert "left out: batches of more than the tape's 3 sequences" in done.err
+    hits = read_rows(store, "ndp_hits")
+    frac = {(row["placement"], row["batch"]): row["gpu_hit_frac"] for row in hits if row["layer"] is None}
+    assert {batch for _, batch in frac} == {1, 2}
+    assert ("shuffled_prompts", 2) not in frac  # one batch of two: no other prompt
+    for batch in (1, 2):
+        fixed = [frac[name, batch] for name in ("prefill_guided", "static_global", "random")]
+        assert max(fixed) <= frac["oracle", batch]
+        assert frac["never", batch] == 0.0
+    assert len(hits) == 4 * len(frac)
+    similar = read_rows(store, "ndp_similarity")
+    assert [row["layer"] for row in similar] == [None, 0, 1, 2]
+    assert similar[0]["own_cosine"] == pytest.approx(np.mean([row["own_cosine"] for row in similar[1:]]))
+    use = read_rows(store, "ndp_use")
+    assert {row["request_id"] for row in use} == {0, 1}
+    assert {row["first_step"] for row in use} == {0, 10, 20}
+    assert tokentape("load").code == 0
+    told = tokentape("sql", "select count(*) as n from ndp_hits where placement = 'oracle'", "--format", "json")
+    assert json.loads(told.out)[0]["n"] == 8
+
+
+def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
+    for arguments in (
+        ("--capacity", "50%", "--alpha", "0", "--placement", "prefill_guided,ema", "--beta", "0.5"),
+        ("--capacity", "30kB", "--expert-format", "fp16", "--placement", "prefill_guided"),
+        ("--scope", "global", "--capacity", "2 experts"),
+        ("tiny-0001", "--capacity", "1 experts", "--placement", "shuffled_prompts"),
+        ("--prompt-tokens", "3", "--max-steps", "8", "--placement", "random", "--seed", "4"),
+    ):
+        done = tokentape("placement", "tiny", "--batch", "1", *arguments)
+        assert done.code == 0, done.err
+    found = {(row["placement"], row["hot_experts"]) for row in read_rows(store, "ndp_hits")}
+    assert {("prefill_guided alpha=0", 4), ("ema beta=0.5", 4), ("prefill_guided", 2), ("random seed=4", 4)} <= found
+    assert ("oracle, across layers", 2) in found
+    assert "tiny-0001 + tiny-0001" in {row["source"] for row in read_rows(store, "ndp_hits")}
+    assert not any(name.startswith("ema") and "across" in name for name, _ in found)
+
+
+def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> None:
+    done = tokentape("bits", losses, "--method", "rtn", "--mean-bits", "2,2.5,3")
+    assert done.code == 0, done.err
+    rows = read_rows(store, "bit_losses")
+    assert len(rows) == 3 * 5 * (1 + N_LAYERS)
+    by_rule = {(row["rule"], row["mean_bits"], row["layer"]): row["loss"] for row in rows}
+    for mean_bits in (2.0, 3.0):
+        for layer in (None, *range(N_LAYERS)):
+            lost = {rule: by_rule[rule, mean_bits, layer] for rule in ("optimum", "prefix_split", "uniform", "reversed")}
+            assert lost["optimum"] <= lost["prefix_split"] <= lost["uniform"]
+            assert lost["optimum"] <= lost["reversed"]
+    for arguments in (
+        ("--routing", "tiny-0001", "--capacity", "3 experts"),
+        ("--routing", "tiny-0001", "--loss-weight", "prefill_share", "--scope", "global", "--alpha", "1"),
+    ):
+        done = tokentape("bits", losses, "--method", "rtn", "--mean-bits", "2", *arguments)
+        assert done.code == 0, done.err
+    rankings = {(row["ranking"], row["hot_experts"]) for row in read_rows(store, "bit_losses")}
+    assert rankings == {
+        ("loss", 0),
+        ("importance alpha=0.5, tiny-0001", 3),
+        ("importance alpha=1, tiny-0001, across layers, prefill share", 4),
+    }
+
+
+def test_context_routing_is_drawn_and_placed(tokentape: Cli, store: Store) -> None:
+    sizes = ("--requests", "6", "--prompt", "40", "--output", "31", "--no-scores", "--seed", "2")
+    done = tokentape("synthesize", "--like", "Mixtral-8x7B", "--routing", "context", *sizes)
+    assert done.code == 0, done.err
+    assert "nothing is known" not in done.err
+    assert tokentape("placement", done.out.strip(), "--batch", "1").code == 0
+    frac = {row["placement"]: row["gpu_hit_frac"] for row in read_rows(store, "ndp_hits") if row["layer"] is None}
+    assert frac["prefill_guided"] > frac["static_global"] + 0.05
+    other = tokentape("synthesize", "--like", "OLMoE-1B-7B", "--routing", "context", *sizes)
+    assert "nothing is known of this one" in other.err
+
+
+def test_bad_input_is_one_line_and_writes_nothing(tokentape: Cli, store: Store, losses: str) -> None:
+    tables = tiny_tables()
+    other = tables["routing"].slice(0, 0)
+    write_tiny(store, "tiny-empty", more={"routing": other})
+    for arguments, words in (
+        (("placement", "tiny-0001", "--capacity", "9 experts"), "more than all experts"),
+        (("placement", "tiny-0001", "--capacity", "30kB"), "records no expert sizes"),
+        (("placement", "tiny-0001", "--scope", "layer"), "unknown scope"),
+        (("placement", "tiny-0001", "--placement", "lru"), "unknown placement"),
+        (("placement", "tiny-0001", "--placement", "ema", "--scope", "global"), "moves experts layer by layer"),
+        (("placement", "tiny-0001", "--batch", "4"), "a batch of 4"),
+        (("placement", "tiny-0001", "--batch", "a"), "is not a list of numbers"),
+        (("placement", "tiny-0001", "--batch", "0"), "batch 0"),
+        (("placement", "tiny-0001", "--alpha", "2"), "alpha"),
+        (("placement", "tiny-0001", "--bin-steps", "0"), "bin of 0 steps"),
+        (("placement", "tiny-0001", "--weight-source", "softmax"), "holds no scores"),
+        (("placement", "tiny-empty"), "has no prompt rows"),
+        (("bits", "tiny-0001"), "losses"),
+        (("bits", losses), "no losses of gptq; it has rtn"),
+        (("bits", losses, "--method", "rtn", "--mean-bits", "5"), "must lie in 1..4"),
+        (("bits", losses, "--method", "rtn", "--scope", "all"), "unknown scope"),
+        (("bits", losses, "--method", "rtn", "--loss-weight", "all"), "unknown loss weight"),
+        (("bits", losses, "--method", "rtn", "--loss-weight", "prefill_share"), "needs prompts"),
+        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "drift"), "routing 'drift' is unknown"),
+        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "table"), "routing table is drawn from --counts"),
+        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "table", "--counts", "none.json"), "No such file"),
+    ):
+        done = tokentape(*arguments)
+        assert done.code == 2, arguments
+        assert words in done.err
+        assert len(done.err.splitlines()) == 1
+    for name in ("ndp_hits", "ndp_similarity", "ndp_use", "bit_losses"):
+        assert read_rows(store, name) == []

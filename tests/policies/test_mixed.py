@@ -1,0 +1,93 @@
+"""Hot experts and widths of the others together: budgets, bounds, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.bits import budget_bits, table_loss
+from policies.mixed import FIXED, RULES, MixedPrecision
+from policies.placement import Seen
+
+L, E = 2, 6
+
+
+def seen_of(seed, groups=3):
+    rng = np.random.default_rng(seed)
+    counts, decoded = rng.integers(0, 9, (groups, L, E)), rng.integers(0, 9, (groups, L, E))
+    return Seen(counts, counts * rng.random((groups, L, E)), decoded, (counts + decoded).sum(axis=0))
+
+
+def losses_of(seed):
+    return np.sort(np.random.default_rng(seed).random((L, E, 4)), axis=2)[..., ::-1].copy()
+
+
+@given(
+    seed=st.integers(0, 99),
+    hot=st.integers(0, E),
+    bits=st.sampled_from([1.0, 1.5, 2.0, 2.7, 4.0]),
+    rule=st.sampled_from(RULES[1:]),
+    placement=st.sampled_from(FIXED),
+)
+def test_hot_experts_have_no_width_and_the_others_spend_the_budget(seed, hot, bits, rule, placement):
+    policy = MixedPrecision(hot, bits, rule, placement=placement)
+    widths = policy.widths(seen_of(seed), losses_of(seed))
+    n = E - hot
+    assert ((widths == 0).sum(axis=2) == hot).all()
+    spent = widths.sum(axis=2) - n
+    # The bound and the greedy rule may leave bits that gain nothing.
+    assert (spent <= budget_bits(n, bits)).all() if rule in ("optimum", "greedy") else (spent == budget_bits(n, bits)).all()
+
+
+@given(seed=st.integers(0, 99), bits=st.sampled_from([1, 2, 3, 4]))
+def test_the_selector_loses_no_more_than_uniform_and_no_less_than_the_bound(seed, bits):
+    seen, losses = seen_of(seed), losses_of(seed)
+    found = {
+        rule: table_loss(np.broadcast_to(losses, (3, L, E, 4)), MixedPrecision(2, bits, rule).widths(seen, losses))
+        for rule in ("uniform", "prefix_split", "optimum")
+    }
+    assert found["optimum"] - 1e-9 <= found["prefix_split"] <= found["uniform"] + 1e-9
+
+
+def test_the_oracle_holds_what_decode_uses_most():
+    seen, losses = seen_of(3), losses_of(3)
+    for placement in FIXED:
+        hot = MixedPrecision(2, placement=placement).widths(seen, losses) == 0
+        bound = MixedPrecision(2, placement="oracle").widths(seen, losses) == 0
+        assert (seen.decode_counts * hot).sum() <= (seen.decode_counts * bound).sum()
+
+
+def test_losses_weighed_by_use_move_bits_to_what_the_prompt_used():
+    """Convex losses, equal for all: alike they give uniform widths, weighed the one expert in use gets what there is."""
+    losses = np.broadcast_to([8.0, 4.0, 2.0, 1.0], (1, 4, 4)).copy()
+    counts = np.array([[[97, 1, 1, 1]]])
+    seen = Seen(counts, counts / 2, counts, counts[0])
+    assert MixedPrecision(0).widths(seen, losses).tolist() == [[[2, 2, 2, 2]]]
+    assert MixedPrecision(0, loss_weight="prefill_share").widths(seen, losses).tolist() == [[[4, 2, 1, 1]]]
+
+
+def test_full_precision_has_no_replica():
+    assert not MixedPrecision(0, rule="full").widths(seen_of(1), losses_of(1)).any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rule": "best"}, "unknown rule 'best'; known: full, prefix_split"),
+        ({"placement": "ema"}, "unknown placement 'ema'; known: prefill_guided"),
+        ({"loss_weight": "gate"}, "unknown loss_weight 'gate'; known: none, prefill_share"),
+        ({"bits": 5}, "mean bits 5 must lie in 1..4"),
+        ({"alpha": 2.0}, "alpha 2.0 must lie in 0..1"),
+        ({"hot": -1}, "-1 hot experts per layer"),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(ValueError, match=message):
+        MixedPrecision(**{"hot": 1} | fields)
+
+
+def test_more_hot_experts_than_there_are_are_refused():
+    with pytest.raises(ValueError, match="7 hot experts of 6 per layer"):
+        MixedPrecision(7).widths(seen_of(1), losses_of(1))
