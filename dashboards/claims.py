@@ -18,7 +18,7 @@ RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # column
 # How parts of a quantity's name are said.
 SPELLED = {
     "^decode (energy|speed)": "$1", "^dram": "DRAM", "speedup": "speed-up", "^ttft": "TTFT", "^tbt": "TBT", "^e2e": "E2E",
-    "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain",
+    "^ndp side": "NDP-side", "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain",
 }  # fmt: skip
 SAID = ("claim", "said_paper", "said_replay", "said_error")
 

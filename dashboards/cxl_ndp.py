@@ -25,9 +25,9 @@ from dashboards.shell import Page, with_parts
 
 FILE, TITLE = "cxl_ndp.html", "CXL GPU-NDP"
 LEAD = (
-    "A GPU holds the attention and a few hot experts of every layer; the others lie in a CXL memory that computes. Instead of experts, "
-    "activations cross the link. What placing experts by the prompt, running the others at 2 or 3 bits where they lie, and working at "
-    "the same time are worth, and what they cost a model."
+    "A GPU holds the attention and a few hot experts of every layer; the others lie in a CXL memory that computes. Instead of "
+    "experts, activations cross the link. What placing experts by the prompt, running the others at 2 or 3 bits where they "
+    "lie, and working at the same time are worth, and what they cost a model."
 )
 
 

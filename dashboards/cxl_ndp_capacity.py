@@ -37,8 +37,9 @@ def part(capacity: pl.DataFrame, order: list[str]) -> Part:
         place=pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64),
     ).sort("place", "model", "hot", "tier", "part")  # fmt: skip
     reading = (
-        "K: experts of a layer on the GPU. HBM holds them, what every token reads, and the KV of the page's batch and context; the "
-        "NDP holds all experts at FP16 and replicas of 1, 2, 3 and 4 bits. Rule: capacity. Activations and buffers are not counted."
+        "K: experts of a layer on the GPU. HBM holds them, what every token reads, and the KV of the page's batch and context; "
+        "the NDP holds all experts at FP16 and replicas of 1, 2, 3 and 4 bits. Rule: capacity. Activations and buffers are not "
+        "counted."
     )
     return Part(
         (Figure("capacity", QUESTION, _chart(found), {"": answer(found)}, (), reading, NO_CAPACITY),), data={"capacity": found}
@@ -52,10 +53,17 @@ def answer(found: pl.DataFrame) -> str:
     said = []
     for tier, words in TIERS.items():
         most = tiers.filter(pl.col("tier") == tier).sort("full").tail(1).to_dicts()
-        said += [f"the {words} is fullest with {row['named']}: {row['whole']:,.1f} of {row['tier_gb']:,.0f} GB ({percent(row['full'], 0)})" for row in most]
-    first = f"{'Everything fits' if over.is_empty() else joined(over['named'].unique(maintain_order=True).to_list()) + ' does not fit'}: {joined(said)}."
+        said += [
+            f"the {words} is fullest with {row['named']}: {row['whole']:,.1f} of {row['tier_gb']:,.0f} GB "
+            f"({percent(row['full'], 0)})"
+            for row in most
+        ]
+    names = joined(over["named"].unique(maintain_order=True).to_list())
+    first = f"{f'{names} does not fit' if names else 'Everything fits'}: {joined(said)}."
     needless = _needless(found)
-    return first + (f" {joined(needless)} would fit the GPU whole at FP16 and need{'s' * (len(needless) == 1)} no NDP." if needless else "")
+    return first + (
+        f" {joined(needless)} would fit the GPU whole at FP16 and need{'s' * (len(needless) == 1)} no NDP." if needless else ""
+    )
 
 
 def _needless(found: pl.DataFrame) -> list[str]:

@@ -49,11 +49,12 @@ def part(lanes: pl.DataFrame, start: Mapping[str, str]) -> Part:
     )
     said = {str(model): answer(of) for (model,), of in found.group_by(["model"], maintain_order=True)}
     reading = (
-        "One layer-step of drawn routing, each system on a clock of its own: its length stands above the lanes. GPU and NDP work at "
-        "the same time; the layer ends when the later one does. What is short is drawn and not named; point at it."
+        "One layer-step of drawn routing, each system on a clock of its own: its length stands above the lanes. GPU and NDP "
+        "work at the same time; the layer ends when the later one does. What is short is drawn and not named; point at it."
     )
     opening = {SETUP.name: start.get(SETUP.name, found["model"][0])}
-    data = found.select("setup", "system", "lane", "place", "kind", "label", "short", "start_ms", "ms", "end")
+    lists = [pl.col(name) for name in ("short", "start_ms", "ms")]  # a row per segment would be most of the page
+    data = found.group_by("setup", "system", "lane", "kind", "end", maintain_order=True).agg(lists)
     return Part(
         (Figure("lanes", QUESTION, _chart(found, opening), said, (SETUP.name,), reading, NO_LANES),), data={"lanes": data}
     )
@@ -68,9 +69,11 @@ def answer(found: pl.DataFrame) -> str:
         busy = of.group_by("lane").agg(pl.col("ms").sum()).sort("ms", "lane", descending=[True, False]).row(0)
         said.append(f"{significant(length)} ms on {system} ({busy[0]} busy for {percent(busy[1] / length, 0)})")
     ours = next((name for name in OURS if name in lengths), None)
-    over = f" {ours} is through before {MONDE} has done {percent(lengths[ours] / lengths[MONDE], 0)} of its step." if (
-        ours and MONDE in lengths
-    ) else ""
+    over = (
+        f" {ours} is through before {MONDE} has done {percent(lengths[ours] / lengths[MONDE], 0)} of its step."
+        if (ours and MONDE in lengths)
+        else ""
+    )
     return f"The step takes {joined(said)}.{over}"
 
 
@@ -83,8 +86,11 @@ def _chart(found: pl.DataFrame, opening: Mapping[str, str]) -> alt.VConcatChart:
 
 def _panel(system: str) -> alt.LayerChart:
     here = f"datum.setup === setup && datum.system === {theme.quote(system)}"
-    base = alt.Chart(alt.NamedData("lanes")).transform_filter(here).transform_calculate(
-        stop="datum.start_ms + datum.ms", middle="datum.start_ms + datum.ms / 2"
+    base = (
+        alt.Chart(alt.NamedData("lanes"))
+        .transform_filter(here)
+        .transform_flatten(["short", "start_ms", "ms"])
+        .transform_calculate(stop="datum.start_ms + datum.ms", middle="datum.start_ms + datum.ms / 2")
     )
     y = alt.Y(
         "lane:N", title=None, sort=list(LANES.values()), scale=alt.Scale(domain=list(LANES.values())),
@@ -92,14 +98,17 @@ def _panel(system: str) -> alt.LayerChart:
     )  # fmt: skip
     x = alt.X("start_ms:Q", title="time in the layer-step (ms)", scale=alt.Scale(nice=False, domainMin=0))
     tips = [
-        alt.Tooltip("lane:N"), alt.Tooltip("label:N", title="what"), alt.Tooltip("start_ms:Q", title="from (ms)", format=".4~g"),
+        alt.Tooltip("lane:N"), alt.Tooltip("kind:N"), alt.Tooltip("short:N", title="what"),
+        alt.Tooltip("start_ms:Q", title="from (ms)", format=".4~g"),
         alt.Tooltip("ms:Q", title="for (ms)", format=".4~g"),
     ]  # fmt: skip
     bars = base.mark_bar(height=24, stroke="white", strokeWidth=0.8).encode(
         x, y, colour(KINDS, "kind", list(KINDS), SQUARES), alt.X2("stop:Q"), tooltip=tips
     )
-    words = base.transform_filter(f"{PLOT} * datum.ms / datum.end > {LETTER} * length(datum.short)").mark_text(fontSize=11, color="white", fontWeight=600).encode(
-        alt.X("middle:Q"), y, text=alt.Text("short:N")
+    words = (
+        base.transform_filter(f"{PLOT} * datum.ms / datum.end > {LETTER} * length(datum.short)")
+        .mark_text(fontSize=11, color="white", fontWeight=600)
+        .encode(alt.X("middle:Q"), y, text=alt.Text("short:N"))
     )
     head = base.transform_aggregate(end="max(end)").transform_calculate(
         said=f"{theme.quote(system + ': ')} + format(datum.end, '.3~g') + ' ms'"

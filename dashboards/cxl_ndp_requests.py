@@ -39,9 +39,9 @@ def part(requests: pl.DataFrame, published: pl.DataFrame, start: Mapping[str, st
     ).sort("setup", "lengths", "prompt", "answer", "turn")
     extended = " Answers longer than the routing go on with its mean step." if found["is_extrapolated"].any() else ""
     reading = (
-        "Prompt → answer, tokens of each request. Every system has a scale of its own; beside the bar: the whole time, and how much "
-        f"faster than {MONDE}. Thin bar: how long the NDP is busy while decoding, most of it beside the GPU. Prefill holds the "
-        f"experts that are streamed to the GPU for it.{extended}"
+        "Prompt → answer, tokens of each request. Every system has a scale of its own; beside the bar: the whole time, and how "
+        f"much faster than {MONDE}. Thin bar: how long the NDP is busy while decoding, most of it beside the GPU. Prefill holds "
+        f"the experts that are streamed to the GPU for it.{extended}"
     )
     said = {
         f"{setup}|{lengths}": answer(of, published.filter((pl.col("over") == "e2e") & (pl.col("model") == setup)))
@@ -82,8 +82,8 @@ def answer(found: pl.DataFrame, published: pl.DataFrame) -> str:
     parts = sorted(((row[name] / row["e2e_s"], words) for name, words in COLUMNS.items()), reverse=True)
     spent = joined([f"{percent(share, 0)} {words}" for share, words in parts[:3]])
     return (
-        f"Over {found['at'].n_unique()} pairs of lengths {joined(said)} as fast as {MONDE}{up_to}. {_order(found)} {row['at']} takes "
-        f"{over} {quantity(row['e2e_s'], 's')}: {spent}; its NDP is busy for {quantity(row['ndp_s'], 's')}."
+        f"Over {found['at'].n_unique()} pairs of lengths {joined(said)} as fast as {MONDE}{up_to}. {_order(found)} {row['at']} "
+        f"takes {over} {quantity(row['e2e_s'], 's')}: {spent}; its NDP is busy for {quantity(row['ndp_s'], 's')}."
     )
 
 
@@ -109,7 +109,8 @@ def _panel(system: str, is_left: bool, found: pl.DataFrame) -> alt.LayerChart:
     order = found.select("prompt", "answer", "at").unique().sort("prompt", "answer")["at"].to_list()
     y = alt.Y("at:N", title="prompt → answer (tokens)" if is_left else None, sort=order, axis=axis)
     ends = base.transform_calculate(
-        said="format(datum.e2e_s, datum.e2e_s < 10 ? '.1f' : ',.0f') + ' s'" + (f" + ' | ' + format(datum.e2e_gain, '.1f') + ' ×'" if system != MONDE else "")
+        said="format(datum.e2e_s, datum.e2e_s < 10 ? '.1f' : ',.0f') + ' s'"
+        + (" + ' | ' + format(datum.e2e_gain, '.1f') + ' ×'" if system != MONDE else "")
     )
     room = base.transform_aggregate(most="max(e2e_s)").transform_calculate(most="1.55 * datum.most")
     x = alt.X("seconds:Q", title=f"{system} (s)", stack="zero", axis=alt.Axis(tickCount=4, format="~s"))
@@ -119,7 +120,8 @@ def _panel(system: str, is_left: bool, found: pl.DataFrame) -> alt.LayerChart:
     tips = [
         alt.Tooltip("at:N", title="lengths"), alt.Tooltip("part:N"), alt.Tooltip("seconds:Q", title="s", format=".3~g"),
         alt.Tooltip("e2e_s:Q", title="all (s)", format=".3~g"), alt.Tooltip("low:Q", title="gain, least of seeds", format=".2f"),
-        alt.Tooltip("high:Q", title="gain, most of seeds", format=".2f"), alt.Tooltip("streamed:Q", title="experts streamed, a layer"),
+        alt.Tooltip("high:Q", title="gain, most of seeds", format=".2f"),
+        alt.Tooltip("streamed:Q", title="experts streamed, a layer"),
     ]  # fmt: skip
     bars = parts.mark_bar(height=12, yOffset=-3).encode(
         x, y, colour(PARTS, "part", list(PARTS), SQUARES), alt.Order("place:Q"), tooltip=tips

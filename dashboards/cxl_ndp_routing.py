@@ -19,14 +19,16 @@ USE, LIKENESS = "Do two prompts use the same experts?", "Does the prompt tell wh
 NO_USE = f"Nothing to draw: no decode steps of this routing are recorded. {STUDY}"
 NO_LIKENESS = f"Nothing to draw: no hit share of this routing was counted. {STUDY}"
 LAYER = Control("layer", "Layer")
-BATCHES = (theme.VERMILLION, theme.BLUE, theme.GREEN)
+ALONE, TOGETHER = "a set for each sequence", "one for a batch"
+BATCHES = {ALONE: theme.VERMILLION, TOGETHER: theme.BLUE}
 LINES = {
     "own": ("its own prompt", theme.VERMILLION),
     "shuffled": ("another prompt", theme.BLUE),
     "popular": ("all other prompts together", theme.PURPLE),
     "flat": ("nothing in common but even use", theme.QUIET),
 }
-GUIDED, STATIC, ORACLE = "prefill_guided", "static_global", "oracle"
+GUIDED, STATIC = "prefill_guided", "static_global"
+BESIDE = (STATIC, "shuffled_prompts", "ema", "oracle")  # what the sentence names; the chart has all
 
 
 def use_part(use: pl.DataFrame, size: int, start: Mapping[str, str]) -> Part:
@@ -36,14 +38,16 @@ def use_part(use: pl.DataFrame, size: int, start: Mapping[str, str]) -> Part:
     which = (pl.col("request").rank("dense").over("setup") - 1).cast(pl.Int64)
     step = (pl.col("layer").rank("dense").over("setup") - 1) // (pl.col("layer").n_unique().over("setup") / size).ceil()
     found = use.with_columns(which=which, turn=step).filter(pl.col("which") < 2)
-    found = found.filter(pl.col("layer") == pl.col("layer").min().over("setup", "turn")).with_columns(layer=pl.col("layer").cast(pl.String))
+    found = found.filter(pl.col("layer") == pl.col("layer").min().over("setup", "turn")).with_columns(
+        layer=pl.col("layer").cast(pl.String)
+    )
     said = {f"{setup}|{layer}": use_answer(of) for (setup, layer), of in found.group_by(["setup", "layer"], maintain_order=True)}
     keys = found.select("setup", "layer").unique(maintain_order=True).to_dicts()
     opening = {ROUTING.name: start.get(ROUTING.name, setups(found)[0]), LAYER.name: keys[0]["layer"]}
     reading = (
-        "Each column is a bin of decode steps of one request, each row an expert of the layer; dark: it takes more of the bin's "
-        "selections. White: never selected. An expert that stays dark for one prompt and light for the other is what placing after "
-        "the prompt can gain."
+        "Each column is a bin of decode steps of one request, each row an expert of the layer; dark: it takes more of the "
+        "bin's selections. White: never selected. An expert that stays dark for one prompt and light for the other is what "
+        "placing after the prompt can gain."
     )
     return Part(
         (Figure("use", USE, _use_chart(opening), said, (ROUTING.name, LAYER.name), reading, NO_USE),),
@@ -67,8 +71,8 @@ def use_answer(found: pl.DataFrame) -> str:
     across, within = _cosine(told[0], told[1]), sum(halves) / len(halves)
     verdict = "Not quite" if across < within else "Yes"
     return (
-        f"{verdict}: in layer {found['layer'][0]} the two requests' use has a cosine of {across:.2f}; the first and the second half "
-        f"of one request have {within:.2f}."
+        f"{verdict}: in layer {found['layer'][0]} the two requests' use has a cosine of {across:.2f}; the first and the second "
+        f"half of one request have {within:.2f}."
     )
 
 
@@ -111,7 +115,8 @@ def _use_panel(which: int) -> alt.LayerChart:
         legend=alt.Legend(title="share of selections (%)", format=".0%", orient="right", gradientLength=200),
     )  # fmt: skip
     tips = [
-        alt.Tooltip("experts:O", title="expert"), alt.Tooltip("steps:Q", title="from step"), alt.Tooltip("last:Q", title="to step"),
+        alt.Tooltip("experts:O", title="expert"), alt.Tooltip("steps:Q", title="from step"),
+        alt.Tooltip("last:Q", title="to step"),
         alt.Tooltip("used:Q", title="share of selections", format=".1%"),
     ]  # fmt: skip
     rects = cells.mark_rect().encode(x, y, colour, alt.X2("end:Q"), alt.Y2("high:Q"), tooltip=tips)
@@ -126,7 +131,10 @@ def likeness_part(similarity: pl.DataFrame, hits: pl.DataFrame, start: Mapping[s
     """similarity, hits: cxl_ndp_rows; hits with one number of hot experts per setup."""
     if similarity.is_empty() or hits.is_empty():
         return Part((Figure("likeness", LIKENESS, None, {}, (), "", NO_LIKENESS),))
-    named = hits.with_columns(said=pl.col("placement").replace(PLACEMENTS), group=pl.format("batch {}", "batch"))
+    named = hits.with_columns(
+        said=pl.col("placement").replace(PLACEMENTS),
+        group=pl.when(pl.col("batch") == 1).then(pl.lit(ALONE)).otherwise(pl.lit(TOGETHER)),
+    )
     whole = named.filter(pl.col("layer").is_null())
     alike = similarity.filter(pl.col("layer").is_not_null())
     mean = similarity.filter(pl.col("layer").is_null())
@@ -136,10 +144,12 @@ def likeness_part(similarity: pl.DataFrame, hits: pl.DataFrame, start: Mapping[s
     }
     opening = {ROUTING.name: start.get(ROUTING.name, setups(whole)[0])}
     reading = (
-        "Left: cosine of the selections per expert in a prompt and in the decode that follows it, mean over requests. Counts are "
-        "positive, so experts used evenly are alike already (grey); what other prompts reach too is popularity and needs no prompt. "
-        "Right: share of decode's expert activations that find their expert on the GPU; in a batch all requests share the places. "
-        "The oracle knows decode and is a bound for sets that stay; rules: least to most of the seeds."
+        "Left: cosine of the selections per expert in a prompt and in the decode that follows it, mean over requests. Counts "
+        "are positive, so experts used evenly are alike already (grey); what other prompts reach too is popularity and needs "
+        "no prompt. Right: share of decode's expert activations that find their expert on the GPU; in a batch all requests "
+        "share the places. The oracle knows decode and is a bound for sets that stay. The reactive one moves experts at every "
+        "step, and pays for its hits over the link. By another prompt: the control, sets of other requests' prompts. Rules: "
+        "least to most of the seeds."
     )
     data = {
         "alike": alike.select("setup", "layer", *LINES),
@@ -156,14 +166,15 @@ def likeness_answer(mean: pl.DataFrame, layers: pl.DataFrame, whole: pl.DataFram
     said = []
     for row in mean.to_dicts():
         span = f" ({layers['own'].min():.2f} to {layers['own'].max():.2f} over layers)" if layers.height > 1 else ""
-        static = f", so that {percent(row['static_frac'], 0)} of it above even use is popularity" if row["static_frac"] is not None else ""
+        shared = row["static_frac"]
+        static = f"; of what lies above even use {percent(shared, 0)} is popularity" if shared is not None else ""
         said.append(
             f"A prompt and its decode use a layer's experts alike to a cosine of {row['own']:.2f}{span}; with another request's "
             f"prompt it is {row['shuffled']:.2f}{static}."
         )
     for (batch,), of in whole.sort("batch").group_by(["batch"], maintain_order=True):
         held = dict(of.select("placement", "hit").iter_rows())
-        told = [f"{PLACEMENTS.get(name, name)} {percent(held[name])}" for name in known(PLACEMENTS, held) if name != GUIDED]
+        told = [f"{PLACEMENTS[name]} {percent(held[name])}" for name in BESIDE if name in held]
         ahead = f", {100 * (held[GUIDED] - held[STATIC]):+.1f} points over static" if {GUIDED, STATIC} <= held.keys() else ""
         first = f"{PLACEMENTS[GUIDED]} hits {percent(held[GUIDED])}{ahead}; " if GUIDED in held else ""
         said.append(f"At batch {batch} with {of['hot'][0]} experts held, {first}{joined(told)}.")
@@ -182,7 +193,9 @@ def _cosines() -> alt.LayerChart:
     base = base.transform_fold(list(LINES), as_=["line", "cosine"]).transform_calculate(
         said=f"({theme.literal({name: words for name, (words, _) in LINES.items()})})[datum.line]"
     )
-    x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1, format="d", grid=False), scale=alt.Scale(nice=False, padding=10))
+    x = alt.X(
+        "layer:Q", title="layer", axis=alt.Axis(tickMinStep=1, format="d", grid=False), scale=alt.Scale(nice=False, padding=10)
+    )
     y = alt.Y("cosine:Q", title="cosine of prompt and decode (1: same)", scale=alt.Scale(domainMax=1, zero=False, padding=12))
     words = [said for said, _ in LINES.values()]
     legend = alt.Legend(title="decode against", orient="top", columns=2, symbolOpacity=1)
@@ -196,16 +209,21 @@ def _cosines() -> alt.LayerChart:
 def _placements(whole: pl.DataFrame) -> alt.LayerChart:
     base = alt.Chart(alt.NamedData("hits")).transform_filter("datum.setup === routing")
     names = [PLACEMENTS.get(name, name) for name in known(PLACEMENTS, whole["placement"])]
-    groups = [f"batch {batch}" for batch in whole["batch"].unique().sort()]
+    groups = [name for name in BATCHES if name in set(whole["group"])]
     y = alt.Y("said:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False, labelFontSize=12.5, labelLimit=170))
     within = alt.YOffset("group:N", sort=groups, scale=alt.Scale(domain=groups))
-    x = alt.X("hit:Q", title="activations whose expert is on the GPU (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=6))
+    x = alt.X(
+        "hit:Q",
+        title="activations whose expert is on the GPU (%)",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(format=".0%", tickCount=6),
+    )
     colour = alt.Color(
-        "group:N", scale=alt.Scale(domain=groups, range=list(BATCHES[: len(groups)])),
+        "group:N", scale=alt.Scale(domain=groups, range=[BATCHES[name] for name in groups]),
         legend=alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeWidth=0),
     )  # fmt: skip
     tips = [
-        alt.Tooltip("said:N", title="placement"), alt.Tooltip("group:N"), alt.Tooltip("hit:Q", format=".1%"),
+        alt.Tooltip("said:N", title="placement"), alt.Tooltip("batch:Q"), alt.Tooltip("hit:Q", format=".1%"),
         alt.Tooltip("low:Q", title="least of seeds", format=".1%"), alt.Tooltip("high:Q", title="most of seeds", format=".1%"),
         alt.Tooltip("hot:Q", title="experts held"),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import duckdb
 import polars as pl
 
 STUDY, PAPER = "cxl-ndp", "cxl_ndp"
-STAND_IN = "stand-in"  # source of losses that no model was measured for
+STAND_IN = "stand-in"  # method of losses that no model was measured for
 
 # A setup, and its rank: drawn routing before recorded, the paper's models before others.
 _SETUP = """if(p.origin = 'synthetic', p.model_id, format('{}, {}', p.model_id, coalesce(t.dataset, p.source))) as setup,
@@ -18,9 +18,10 @@ _SETUP = """if(p.origin = 'synthetic', p.model_id, format('{}, {}', p.model_id, 
         + (p.model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank,
     p.model_id as model"""
 _FROM = "from {} p left join traces t on p.source = t.trace_id where p.study = $study"
-# Where the losses of a row are from.
-_MADE = f"""if(source = '{STAND_IN}', source, method) as made, format('{{}}, {{}}', model_id, made) as "table",
-    (source = '{STAND_IN}')::int as rank"""
+# Where the losses of a row are from; measured ones before stand-ins, the paper's models before others.
+_MADE = f"""if(method = '{STAND_IN}', method, format('{{}} ({{}})', method, right(source, 4))) as made,
+    format('{{}}, {{}}', model_id, made) as "table", 2 * (method = '{STAND_IN}')::int
+        + (model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank"""
 _METRICS = (
     "step_s", "ndp_gain", "other_s", "gpu_s", "ndp_s", "activation_s", "transfer_s", "wait_s", "moved_per_layer_step",
     "link_weight_bytes_per_token", "link_activation_bytes_per_token", "ndp_bytes_per_token",
@@ -31,8 +32,8 @@ _VALUES = ", ".join(
     + [f"max({end}) filter (metric = '{name}') as {name}_{end}" for name in _BANDED for end in ("low", "high")]
 )
 _POINTS = f"""
-select {_SETUP}, p.series, p.setting, setting_value as number, system, batch, hot_experts as hot, mean_bits, max(n_seeds) as n_seeds,
-    {_VALUES}
+select {_SETUP}, p.series, p.setting, setting_value as number, system, batch, hot_experts as hot, mean_bits,
+    max(n_seeds) as n_seeds, {_VALUES}
 {_FROM.format("ndp_points")} group by all order by all
 """
 _REQUESTS = f"""
@@ -42,7 +43,7 @@ select {_SETUP}, p.setting as lengths, system, batch, n_context_tokens as prompt
 {_FROM.format("ndp_requests")} order by all
 """
 _LANES = """
-select model_id as model, system, lane, place, label, start_s * 1e3 as start_ms, seconds * 1e3 as ms
+select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
 from ndp_lanes where study = $study order by all
 """
 _HITS = f"""
@@ -61,7 +62,8 @@ with of_bins as (
         list(round(use_frac, 4) order by expert) as used
     {_FROM.format("ndp_use")} group by all
 )
-select setup, rank, model, layer, request_id as request, any_value(bin_steps) as bin_steps, list(first_step order by first_step) as steps,
+select setup, rank, model, layer, request_id as request, any_value(bin_steps) as bin_steps,
+    list(first_step order by first_step) as steps,
     list(experts order by first_step) as experts, list(used order by first_step) as used
 from of_bins group by all order by all
 """
@@ -73,7 +75,8 @@ with named as (
     select model_id, trace_id, method, layer, expert, bits, mse from expert_losses join traces using (trace_id)
     where (trace_id, method) not in (select (source, method) from ndp_loss_tables where study = $study)
 )
-select model_id as model, source, {_MADE}, bits, layer, list(mse order by expert) as mse from named group by all order by all
+select model_id as model, source, {_MADE}, bits, layer, list(mse::double order by expert) as mse
+from named group by all order by all
 """
 _WON = """
 select trace_id, any_value(model_id) as model, count(*) as cells, avg((g.mse <= r.mse)::int) as won,
@@ -81,10 +84,11 @@ select trace_id, any_value(model_id) as model, count(*) as cells, avg((g.mse <= 
 from expert_losses g join expert_losses r using (trace_id, layer, expert, bits, "group") join traces using (trace_id)
 where g.method = 'gptq' and r.method = 'rtn' group by trace_id order by all
 """
+# A list by rank in a row of its own: of 128 experts, a row per rank would make the page too large.
 _BITS = f"""
-select model_id as model, {_MADE}, rule, mean_bits, batch, importance_rank as place, n_ranked, bits_mean as bits, bits_p05 as low,
-    bits_p95 as high
-from ndp_bits where study = $study order by all
+select model_id as model, {_MADE}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
+    list(round(bits_p05, 3) order by importance_rank) as low, list(round(bits_p95, 3) order by importance_rank) as high
+from ndp_bits where study = $study group by all order by all
 """
 _LOSSES = f"""
 select model_id as model, {_MADE}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n
@@ -97,17 +101,20 @@ with told as (
     select model_id as model, dataset, seed, parameters ->> '$.method' as method, parameters ->> '$.rule' as rule,
         (parameters ->> '$.bits')::double as bits, (parameters ->> '$.hot')::bigint as hot,
         (parameters ->> '$.alpha')::double as alpha, parameters ->> '$.placement' as placement,
+        coalesce(parameters ->> '$.loss_weight', 'none') as loss_weight,
         (parameters ->> '$.prompt_tokens')::bigint as prompt, (parameters ->> '$.decode_tokens')::bigint as decode,
         perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
         max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
         if(is_accuracy, base - level, level / base - 1) as worse
     from quality where policy = 'ndp' and coalesce(perplexity, accuracy) is not null
 ), beside as (
-    select *, max(worse) filter (rule = 'uniform') over same as uniform, max(worse) filter (rule = 'reversed') over same as reversed
-    from told
-    window same as (partition by model, dataset, seed, method, bits, hot, alpha, placement, prompt, decode, is_accuracy)
+    select *, max(worse) filter (rule = 'uniform') over same as uniform,
+        max(worse) filter (rule = 'reversed') over same as reversed
+    from told window same as (
+        partition by model, dataset, seed, method, bits, hot, alpha, placement, loss_weight, prompt, decode, is_accuracy
+    )
 )
-select model, dataset, method, rule, bits, hot, alpha, placement, prompt, decode, is_accuracy, count(*) as seeds,
+select model, dataset, method, rule, bits, hot, alpha, placement, loss_weight, prompt, decode, is_accuracy, count(*) as seeds,
     avg(level) as value, avg(worse) as worse, min(worse) as low, max(worse) as high, avg(agreement_frac) as agreement,
     avg(hot_frac) as hot_frac, avg(table_loss) as table_loss, count(*) filter (worse <= uniform) as ahead_of_uniform,
     count(*) filter (worse <= reversed) as ahead_of_reversed
@@ -157,7 +164,7 @@ def similarity(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def use(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """A row per request and layer: steps: first of each bin; experts, used: of each bin, the experts selected and their shares."""
+    """A row per request and layer. steps: first of each bin; experts, used: experts selected in it, and their shares."""
     return _ask(connection, _USE)
 
 
@@ -172,7 +179,7 @@ def won(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 
 def bits(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Bits by importance rank under every rule."""
+    """A row per rule and mean width; bits, low, high: by importance rank from 1."""
     return _ask(connection, _BITS)
 
 

@@ -21,7 +21,13 @@ AXES = {
     "ndp bandwidth": "NDP bandwidth (× the paper's, log scale)",
     "hot experts": "experts of a layer on the GPU (count)",
 }
-NAMED = {"batch": "batch", "link bandwidth": "link", "ndp macs": "NDP multiply-adds", "ndp bandwidth": "NDP bandwidth", "hot experts": "experts on the GPU"}
+NAMED = {
+    "batch": "batch",
+    "link bandwidth": "link",
+    "ndp macs": "NDP multiply-adds",
+    "ndp bandwidth": "NDP bandwidth",
+    "hot experts": "experts on the GPU",
+}
 UNITS = {"link bandwidth": " GB/s", "ndp macs": " ×", "ndp bandwidth": " ×"}
 WITHIN = {"batch": "batch (requests, log scale)", "link": "link (GB/s, log scale)", "ndp size": "NDP devices (count, log scale)"}
 COLUMNS = 3
@@ -35,11 +41,13 @@ def sweeps_part(points: pl.DataFrame) -> Part:
     if found.is_empty():
         return Part((Figure("sweeps", SWEEPS, None, {}, (), "", NO_SWEEPS),))
     reading = (
-        f"Decode speed over {MONDE}'s under the same setting. Bands: least to most of the seeds. A larger batch brings more tokens to "
-        "every expert in the NDP, which then computes and no longer only reads; a faster link helps those that move weights."
+        f"Decode speed over {MONDE}'s under the same setting. Bands: least to most of the seeds. A larger batch brings more "
+        "tokens to every expert in the NDP, which then computes and no longer only reads; a faster link helps those that move "
+        "weights."
     )
     return Part(
-        (Figure("sweeps", SWEEPS, _sweeps_chart(found), {"": sweeps_answer(found)}, (), reading, NO_SWEEPS),), data={"sweeps": found}
+        (Figure("sweeps", SWEEPS, _sweeps_chart(found), {"": sweeps_answer(found)}, (), reading, NO_SWEEPS),),
+        data={"sweeps": found},
     )
 
 
@@ -48,7 +56,18 @@ def _swept(points: pl.DataFrame, series: list[str]) -> pl.DataFrame:
     kept = points.filter(pl.col("series").is_in(series) & pl.col("system").is_in(OURS)) if not points.is_empty() else points
     if kept.is_empty():
         return kept
-    columns = ("setup", "rank", "series", "setting", "number", "system", "batch", "decode_gain", "decode_gain_low", "decode_gain_high")
+    columns = (
+        "setup",
+        "rank",
+        "series",
+        "setting",
+        "number",
+        "system",
+        "batch",
+        "decode_gain",
+        "decode_gain_low",
+        "decode_gain_high",
+    )
     return kept.drop_nulls(["number", "decode_gain"]).select(*columns)
 
 
@@ -67,11 +86,12 @@ def _ends(of: pl.DataFrame, series: str) -> str:
     """From the first to the last number of a series."""
     rows = of.to_dicts()
     first, last, best = rows[0], rows[-1], max(rows, key=lambda row: row["decode_gain"])
-    between = f", most at {best['number']:g}{UNITS.get(series, '')} ({times(best['decode_gain'])})" if best not in (first, last) else ""
-    unit = UNITS.get(series, "")
-    return (
-        f"{NAMED[series]} {first['number']:g} to {last['number']:g}{unit}: {first['decode_gain']:.1f} to {times(last['decode_gain'])}{between}"
+    between = (
+        f", most at {best['number']:g}{UNITS.get(series, '')} ({times(best['decode_gain'])})" if best not in (first, last) else ""
     )
+    unit = UNITS.get(series, "")
+    gains = f"{first['decode_gain']:.1f} to {times(last['decode_gain'])}{between}"
+    return f"{NAMED[series]} {first['number']:g} to {last['number']:g}{unit}: {gains}"
 
 
 def _sweeps_chart(found: pl.DataFrame) -> alt.VConcatChart:
@@ -108,9 +128,9 @@ def others_part(points: pl.DataFrame) -> Part:
     if found.is_empty():
         return Part((Figure("others", OTHERS, None, {}, (), "", NO_SWEEPS),))
     reading = (
-        f"The system of fewer bits, over {MONDE} under the same setting; every model with the constants fitted to the paper's smaller "
-        "one. Link: PCIe Gen4, Gen5, Gen6 and CXL 3 as machines of their own. NDP devices: capacity, bandwidth and multiply-adds "
-        "side by side behind the same link. Beyond the paper half of the experts are taken to be on the GPU."
+        f"The system of fewer bits, over {MONDE} under the same setting; every model with the constants fitted to the paper's "
+        "smaller one. Link: PCIe Gen4, Gen5, Gen6 and CXL 3 as machines of their own. NDP devices: capacity, bandwidth and "
+        "multiply-adds side by side behind the same link. Beyond the paper half of the experts are taken to be on the GPU."
     )
     system = next(name for name in OURS if name in set(found["system"]))
     kept = found.filter(pl.col("system") == system)
@@ -129,9 +149,14 @@ def others_answer(found: pl.DataFrame, base: pl.DataFrame) -> str:
             said.append(f"{setup} {of[0]['decode_gain']:.1f} to {times(of[-1]['decode_gain'])}")
     words = f"From {links['setting'][0]} to {links['setting'][-1]}: {'; '.join(said)}. " if said else ""
     lost = found.filter(pl.col("decode_gain") < 1)
-    never = f"In {lost.height} of {found.height} settings {MONDE} is faster." if lost.height else f"In none of {found.height} settings {MONDE} is faster."
+    never = f"{MONDE} is faster in {lost.height or 'none'} of {found.height} settings."
     best = base.sort("decode_gain").to_dicts()
-    most = f"{best[-1]['setup']} gains most as it is ({times(best[-1]['decode_gain'])}), {best[0]['setup']} least ({times(best[0]['decode_gain'])}). " if len(best) > 1 else ""
+    most = (
+        f"{best[-1]['setup']} gains most as it is ({times(best[-1]['decode_gain'])}), {best[0]['setup']} least "
+        f"({times(best[0]['decode_gain'])}). "
+        if len(best) > 1
+        else ""
+    )
     return f"{most}{words}{never}"
 
 
@@ -146,12 +171,10 @@ def _others_chart(found: pl.DataFrame) -> alt.VConcatChart:
             "number:Q", title=WITHIN[series], scale=alt.Scale(type="log", base=2, nice=False, padding=12),
             axis=alt.Axis(values=values, format="~g", grid=False),
         )  # fmt: skip
-        y = alt.Y(
-            "decode_gain:Q", title=f"gain over {MONDE} (×, log scale)", scale=alt.Scale(type="log", nice=False, padding=10),
-            axis=alt.Axis(values=[0.5, 1, 2, 3, 5, 10, 20, 30, 50, 100], format="~g"),
-        )  # fmt: skip
+        y = alt.Y("decode_gain:Q", title=f"gain over {MONDE} (×)", scale=alt.Scale(zero=True))
         tips = [
-            alt.Tooltip("setup:N", title="model"), alt.Tooltip("setting:N"), alt.Tooltip("decode_gain:Q", title="gain", format=".2f"),
+            alt.Tooltip("setup:N", title="model"), alt.Tooltip("setting:N"),
+            alt.Tooltip("decode_gain:Q", title="gain", format=".2f"),
         ]  # fmt: skip
         band = base.mark_area(opacity=0.12).encode(x, alt.Y("decode_gain_low:Q"), alt.Y2("decode_gain_high:Q"), looks)
         line, marks = base.mark_line().encode(x, y, looks), base.mark_point(size=45).encode(x, y, looks, tooltip=tips)

@@ -19,6 +19,7 @@ from dashboards.units import joined
 QUESTION = "How much faster do experts decode where they lie, and than what?"
 NO_POINTS = f"Nothing to draw: no decode step was computed. {STUDY}"
 OVER = {"monde": ("decode_gain", MONDE), "hobbit": ("gain_over_hobbit", HOBBIT)}
+TICKS = [m * 10**n for n in range(7) for m in (1, 3)]
 BANDED = ("tokens_per_s", *(metric for metric, _ in OVER.values()))
 
 
@@ -35,10 +36,10 @@ def part(points: pl.DataFrame, published: pl.DataFrame) -> Part:
     kept = [f"{name}{end}" for name in BANDED for end in ("", "_low", "_high")]
     data = found.select("setup", "system", "batch", "hot", "mean_bits", "step_s", *kept, *(f"paper_{over}" for over in OVER))
     reading = (
-        "Rules: least to most of the seeds. Hollow diamonds: the paper's ratios, which were fitted on; it has none for other models, "
-        "which run with the same constants. HOBBIT fetches every missed expert at low precision and has no NDP; MoNDE has the same "
-        "hardware, experts at FP16 and an average that follows use. OURS-2 and OURS-3: 2 and 3 bits on average in the NDP, experts "
-        "placed once after the prompt."
+        "Rules: least to most of the seeds. Hollow diamonds: the paper's ratios, which were fitted on; it has none for other "
+        "models, which run with the same constants. HOBBIT fetches every missed expert at low precision and has no NDP; MoNDE "
+        "has the same hardware, experts at FP16 and an average that follows use. OURS-2 and OURS-3: 2 and 3 bits on average in "
+        "the NDP, experts placed once after the prompt."
     )
     return Part(
         (Figure("throughput", QUESTION, _chart(found, order), {"": answer(found)}, (), reading, NO_POINTS),),
@@ -47,10 +48,13 @@ def part(points: pl.DataFrame, published: pl.DataFrame) -> Part:
 
 
 def with_published(found: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
-    """With paper_monde, paper_hobbit: the paper's ratios of a model with drawn routing, and role_ of each; null where it has none."""
+    """With the paper's ratios of a model, paper_monde and paper_hobbit, and role_ of each; null where it has none."""
     for over in OVER:
         of = published.filter(pl.col("over") == over).select(
-            pl.col("model").alias("setup"), "system", pl.col("published").alias(f"paper_{over}"), pl.col("role").alias(f"role_{over}")
+            pl.col("model").alias("setup"),
+            "system",
+            pl.col("published").alias(f"paper_{over}"),
+            pl.col("role").alias(f"role_{over}"),
         )
         found = found.join(of, on=["setup", "system"], how="left")
     return found
@@ -104,18 +108,21 @@ def _panel(metric: str, words: str, order: list[str], systems: list[str], paper:
     within = alt.YOffset("system:N", sort=systems, scale=alt.Scale(paddingOuter=0.05, domain=systems))
     is_log = not paper
     scale = alt.Scale(type="log", nice=False, padding=30) if is_log else alt.Scale(domainMin=0, padding=34, nice=False)
-    axis_x = alt.Axis(format="~s" if is_log else "d", tickCount=6)
+    axis_x = alt.Axis(format="~s" if is_log else "d", **({"values": TICKS} if is_log else {"tickCount": 6}))
     x = alt.X(f"{metric}:Q", title=words, scale=scale, axis=axis_x)
     looks = colour(SYSTEMS, "system", systems, SQUARES)
     tips = [
         alt.Tooltip("setup:N", title="model"), alt.Tooltip("system:N"), alt.Tooltip(f"{metric}:Q", title=words, format=".4~g"),
         alt.Tooltip(f"{metric}_low:Q", title="least of seeds", format=".4~g"),
         alt.Tooltip(f"{metric}_high:Q", title="most of seeds", format=".4~g"),
-        alt.Tooltip("batch:Q"), alt.Tooltip("hot:Q", title="experts on the GPU"), alt.Tooltip("mean_bits:Q", title="bits in the NDP"),
+        alt.Tooltip("batch:Q"), alt.Tooltip("hot:Q", title="experts on the GPU"),
+        alt.Tooltip("mean_bits:Q", title="bits in the NDP"),
     ]  # fmt: skip
-    mark = base.mark_point(size=70) if is_log else base.mark_bar(height=alt.RelativeBandSize(0.82))
+    mark = base.mark_point(size=70) if is_log else base.mark_bar()
     made = mark.encode(x, y, within, looks, tooltip=tips)
-    band = base.mark_rule(color=theme.INK, strokeWidth=1.1).encode(alt.X(f"{metric}_low:Q"), y, within, alt.X2(f"{metric}_high:Q"))
+    band = base.mark_rule(color=theme.INK, strokeWidth=1.1).encode(
+        alt.X(f"{metric}_low:Q"), y, within, alt.X2(f"{metric}_high:Q")
+    )
     text = base.transform_calculate(end=f"max(datum.{metric}, isValid(datum.{metric}_high) ? datum.{metric}_high : 0)")
     said = text.mark_text(align="left", dx=6, fontSize=11.5, color=theme.INK).encode(
         alt.X("end:Q"), y, within, text=alt.Text(f"{metric}:Q", format=",.0f" if is_log else ".1f")

@@ -27,6 +27,7 @@ MAIN = ("OURS-2", "OURS-3", MONDE, HOBBIT)
 PLACEMENTS = {
     "prefill_guided": "prefill-guided",
     "static_global": "static by frequency",
+    "shuffled_prompts": "by another prompt",
     "random": "random",
     "ema": "reactive, EMA",
     "always": "reactive, always",
@@ -42,7 +43,7 @@ RULES = {
     "reversed": ("reversed order", theme.PURPLE),
 }
 SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
-TABLE, SHARED = Control("table", "Losses"), Control("shared", "Bits given to", {"1": "each sequence alone"})
+TABLE, SHARED = Control("table", "Losses"), Control("shared", "Bits given to")
 LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
 SQUARES = alt.Legend(title=None, orient="top", columns=7, symbolType="square", symbolOpacity=1, symbolStrokeWidth=0)
 HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
