@@ -29,6 +29,9 @@ $(VENV)/installed-%: pyproject.toml
 demo: $(VENV)/installed-all
 	$(BIN)/tokentape demo
 
+# One thread each: as many processes as cores are at work already.
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD)
 

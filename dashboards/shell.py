@@ -134,8 +134,11 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
 
 
 def _spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """The chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration."""
-    return {key: value for key, value in chart.to_dict().items() if key != "config"}
+    """The chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration.
+
+    Not checked against the schema here, which takes half of the time: the tests check every chart of every page.
+    """
+    return {key: value for key, value in chart.to_dict(validate=False).items() if key != "config"}
 
 
 def _key(page: Page, figure: Figure) -> str:

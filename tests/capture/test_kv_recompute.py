@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from layer_inputs import LayerInputs
 from tiny_families import CONFIGS, build, prompt
 from transformers import DynamicCache
-
-from capture.kv_recompute import LayerInputs
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))

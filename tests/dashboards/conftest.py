@@ -13,6 +13,7 @@ from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardwa
 from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
 
+from dashboards.site import build
 from warehouse.tables import WAREHOUSE_TABLES
 
 
@@ -38,6 +39,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *CXL_NDP):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
+
+
+@pytest.fixture(scope="session")
+def site_folder(database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of `database`, built once; only to be read."""
+    return build(database, tmp_path_factory.mktemp("out") / "site").parent
 
 
 @pytest.fixture(scope="session")

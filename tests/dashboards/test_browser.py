@@ -27,11 +27,6 @@ PAGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def site(database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(database, tmp_path_factory.mktemp("out") / "site").parent
-
-
 def assert_clean(page: Opened, n_charts: int) -> None:
     assert page.console == []
     assert page.requests == set()
@@ -51,9 +46,9 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("validation.html", 4),
     ],
 )
-def test_every_page_draws_in_silence(site: Path, tmp_path: Path, file: str, n_charts: int) -> None:
-    assert sorted(p.name for p in site.glob("*.html")) == PAGES
-    assert_clean(open_page((site / file).as_uri(), tmp_path), n_charts)
+def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: str, n_charts: int) -> None:
+    assert sorted(p.name for p in site_folder.glob("*.html")) == PAGES
+    assert_clean(open_page((site_folder / file).as_uri(), tmp_path), n_charts)
 
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
@@ -73,8 +68,8 @@ def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.Fi
         assert_clean(open_page(index.with_name(file).as_uri(), work), n_charts)
 
 
-def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site: Path, tmp_path: Path) -> None:
-    page = open_page(f"{(site / 'hardware.html').as_uri()}#hardware=in-memory", tmp_path)
+def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site_folder: Path, tmp_path: Path) -> None:
+    page = open_page(f"{(site_folder / 'hardware.html').as_uri()}#hardware=in-memory", tmp_path)
     assert_clean(page, 3)
     assert "No step is recorded on this machine" in page.text_of("clock-answer")
     assert re.search(r'data-is="in-memory"(?! hidden)', page.dom)  # the table of the chosen machine, and no other
@@ -99,8 +94,8 @@ const drawn = setInterval(async () => {
 """
 
 
-def test_menus_legends_and_links_agree(site: Path, tmp_path: Path) -> None:
-    url = f"{with_script(site / 'experts.html', DRIVER, tmp_path).as_uri()}#trace={TRACE}&scope=per-layer"
+def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> None:
+    url = f"{with_script(site_folder / 'experts.html', DRIVER, tmp_path).as_uri()}#trace={TRACE}&scope=per-layer"
     page = open_page(url, tmp_path)
     assert_clean(page, 6)
     assert "(3,072)" in page.text_of("hits-answer")  # half of 48 x 128: the trace of the link
@@ -132,8 +127,8 @@ const drawn = setInterval(async () => {
 """
 
 
-def test_a_slider_changes_its_chart_its_answer_and_the_link(site: Path, tmp_path: Path) -> None:
-    page = open_page(with_script(site / "slicemoe.html", SLIDER, tmp_path).as_uri(), tmp_path)
+def test_a_slider_changes_its_chart_its_answer_and_the_link(site_folder: Path, tmp_path: Path) -> None:
+    page = open_page(with_script(site_folder / "slicemoe.html", SLIDER, tmp_path).as_uri(), tmp_path)
     assert_clean(page, 14)
     assert page.text_of("warmups-answer").startswith("Over the first 128 steps")
     assert 'data-said="first 128"' in page.dom
@@ -142,7 +137,7 @@ def test_a_slider_changes_its_chart_its_answer_and_the_link(site: Path, tmp_path
     assert "95.0%" in re.search(r'data-bars="([^"]*)"', page.dom)[1]  # type: ignore[index]
 
 
-def test_the_checks_can_fail(site: Path, tmp_path: Path) -> None:
+def test_the_checks_can_fail(site_folder: Path, tmp_path: Path) -> None:
     """A page that logs, fetches and leaves a chart out is noticed, and the site's own policy stops its request."""
     bad = tmp_path / "bad.html"
     bad.write_text(
@@ -154,7 +149,7 @@ def test_the_checks_can_fail(site: Path, tmp_path: Path) -> None:
     assert page.n_drawn < page.n_places
     (tmp_path / "again").mkdir()
     stopped = open_page(
-        with_script(site / "index.html", 'fetch("http://example.invalid/x").catch(() => 0)', tmp_path).as_uri(),
+        with_script(site_folder / "index.html", 'fetch("http://example.invalid/x").catch(() => 0)', tmp_path).as_uri(),
         tmp_path / "again",
     )
     assert stopped.requests == set()

@@ -14,7 +14,6 @@ from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 
 from dashboards import hardware, hardware_answers, hardware_rows, roofline
 from dashboards.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
-from dashboards.site import build
 from dashboards.units import number, quantity
 from warehouse.sql import connect
 
@@ -108,10 +107,8 @@ def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection
     assert energy["word"][0] == "1 (1 to 2)"
 
 
-def test_every_number_is_in_the_table_with_its_source(
-    connection: duckdb.DuckDBPyConnection, database: Path, tmp_path: Path
-) -> None:
-    html = build(database, tmp_path / "site").with_name("hardware.html").read_text(encoding="utf-8")
+def test_every_number_is_in_the_table_with_its_source(connection: duckdb.DuckDBPyConnection, site_folder: Path) -> None:
+    html = (site_folder / "hardware.html").read_text(encoding="utf-8")
     numbers = hardware_rows.numbers(connection)
     assert html.count("<td><code>") == numbers.height
     assert html.count('class="badge"') == numbers.filter("is_assumed").height

@@ -56,7 +56,12 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     study.write_text(STUDY)
     arguments = ["serve", "--store", store.uri, "--port", str(port), "--study", str(study)]
     arguments += [word for cron in crons for word in ("--cron", cron)]
-    home = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1", "PYTHONPATH": str(ROOT)}
+    home = {
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
+        "PYTHONPATH": str(ROOT),
+    }
     environment = {**os.environ, **home}
     environment.pop("PREFECT_API_URL", None)
     log = (tmp_path / "log").open("w+")

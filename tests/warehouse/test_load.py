@@ -21,7 +21,7 @@ import pytest
 from warehouse.columns import COLUMNS
 from warehouse.load import CLAIMS, OWN_CLAIMS, database_path, load
 from warehouse.results import has_result, replay_id, result_ids, result_path, write_result, write_rows
-from warehouse.sql import query
+from warehouse.sql import connect, query
 from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
 
@@ -44,7 +44,8 @@ QUALITY = {
 
 
 def contents(database: Path) -> dict[str, pl.DataFrame]:
-    return {name: query(database, f"from {name}") for name in WAREHOUSE_TABLES}
+    with closing(connect(database)) as connection:
+        return {name: connection.sql(f"from {name}").pl() for name in WAREHOUSE_TABLES}
 
 
 def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
@@ -219,8 +220,9 @@ def test_remote_store(small: Store, tmp_path: Path) -> None:
         here, there = tmp_path / "here.duckdb", tmp_path / "there.duckdb"
         load(small, here)
         load(remote, there)
+        far = contents(there)
         for name, frame in contents(here).items():
-            assert frame.equals(contents(there)[name]), name
+            assert frame.equals(far[name]), name
     finally:
         memory.rm("/bucket", recursive=True)
 
