@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import altair as alt
@@ -11,7 +11,7 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.cxl_ndp_rows import STAND_IN
-from dashboards.cxl_ndp_words import HEADER, LEGEND, RULES, SHARED, STUDY, TABLE, by_table, source
+from dashboards.cxl_ndp_words import LEGEND, RULES, SHARED, STUDY, TABLE, by_table, source
 from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
@@ -40,6 +40,10 @@ def part(tables: pl.DataFrame, won: pl.DataFrame, bits: pl.DataFrame, losses: pl
     opening = {TABLE.name: kept[0], SHARED.name: next(iter(shared[kept[0]]), "")} if kept else {}
     drawn = tables.select("table", "bits", "layer", pl.col("mse").list.eval(pl.element().round_sig_figs(3)))
     unseen = ("model", "made", "rank", "batch")
+    # Bands of all rules would hide one another: those of the others have no height.
+    bits = bits.with_columns(
+        pl.when(pl.col("rule") == SELECTOR).then(end).otherwise("bits").alias(end) for end in ("low", "high")
+    )
     data = {"tables": drawn, "bits": bits.drop(*unseen, "mean_bits", "n_ranked"), "losses": losses.drop(*unseen)}
     return Part(
         (_tables_figure(tables, won, opening), _bits_figure(bits, opening), _losses_figure(losses, opening)),
@@ -147,40 +151,31 @@ def bits_answer(found: pl.DataFrame) -> str:
 
 
 def _bits_chart(found: pl.DataFrame, opening: Mapping[str, str]) -> alt.VConcatChart:
+    rules = [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]
+    widths = found.select("mean_bits", "panel").unique().sort("mean_bits")["panel"].to_list()
+    panels = [_bits_panel(width, n == 0, len(widths), rules) for n, width in enumerate(widths)]
+    return stacked([alt.hconcat(*panels, spacing=14)], source(menu=TABLE), params(opening, *opening))
+
+
+def _bits_panel(panel: str, is_left: bool, n: int, rules: Sequence[str]) -> alt.LayerChart:
     base = (
         alt.Chart(alt.NamedData("bits"))
-        .transform_filter("datum.table === table && datum.shared === shared")
+        .transform_filter(f"datum.table === table && datum.shared === shared && datum.panel === {theme.quote(panel)}")
         .transform_calculate(place="sequence(1, length(datum.bits) + 1)")
         .transform_flatten(["bits", "low", "high", "place"])
     )
-    rules = [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]
     looks = colour(dict(RULES.values()), "said", rules, LEGEND)
-    x = alt.X(
-        "place:Q",
-        title="rank (1: most used)",
-        axis=alt.Axis(tickMinStep=1, format="d", tickCount=5),
-        scale=alt.Scale(nice=False, padding=10),
-    )
-    y = alt.Y(
-        "bits:Q",
-        title="width (bit)",
-        scale=alt.Scale(domain=[0.8, 4.2], nice=False),
-        axis=alt.Axis(values=[1, 2, 3, 4], format="d"),
-    )
+    ranks = alt.Axis(tickMinStep=1, format="d", tickCount=5)
+    x = alt.X("place:Q", title="rank (1: most used)", axis=ranks, scale=alt.Scale(nice=False, padding=10))
+    axis = alt.Axis(values=[1, 2, 3, 4], format="d", labels=is_left)
+    y = alt.Y("bits:Q", title="width (bit)" if is_left else None, scale=alt.Scale(domain=[0.8, 4.2], nice=False), axis=axis)
     tips = [
         alt.Tooltip("said:N", title="rule"), alt.Tooltip("place:Q", title="rank"), alt.Tooltip("bits:Q", format=".2f"),
         alt.Tooltip("low:Q", title="5 %", format=".2f"), alt.Tooltip("high:Q", title="95 %", format=".2f"),
     ]  # fmt: skip
-    band = (
-        base.transform_filter(f"datum.rule === '{SELECTOR}'")
-        .mark_area(opacity=0.15)
-        .encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), looks)
-    )
+    band = base.mark_area(opacity=0.15).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), looks)
     line, marks = base.mark_line(strokeWidth=1.8).encode(x, y, looks), base.mark_point(size=40).encode(x, y, looks, tooltip=tips)
-    panels = found.select("mean_bits", "panel").unique().sort("mean_bits")["panel"].to_list()
-    drawn = alt.layer(band, line, marks).properties(width=1080 / max(3, len(panels)) - 25, height=210)
-    facets = drawn.facet(alt.Facet("panel:N", title=None, sort=panels, header=HEADER), columns=len(panels), spacing=16)
-    return stacked([facets], source(menu=TABLE), params(opening, *opening))
+    return alt.layer(band, line, marks).properties(width=1060 / max(3, n) - 22, height=210, title=panel)
 
 
 def _losses_figure(found: pl.DataFrame, opening: Mapping[str, str]) -> Figure:

@@ -46,7 +46,6 @@ SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
 TABLE, SHARED = Control("table", "Losses"), Control("shared", "Bits given to")
 LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
 SQUARES = alt.Legend(title=None, orient="top", columns=7, symbolType="square", symbolOpacity=1, symbolStrokeWidth=0)
-HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
 
 
 def source(*more: str, menu: Control | None = None) -> alt.TitleParams:

@@ -81,7 +81,8 @@ def test_a_step_on_the_clock(said: Said, page: Page) -> None:
 
 def test_routing_of_drawn_and_recorded_tapes(said: Said) -> None:
     assert said["use"]["embedded, math|1"] == (
-        "Not quite: in layer 1 the two requests' use has a cosine of 0.50; the first and the second half of one request have 1.00."
+        "Not quite: in layer 1 the two requests' use has a cosine of 0.50; the first and the second half of one request have "
+        "1.00."
     )
     assert said["likeness"][SMALL] == (
         "A prompt and its decode use a layer's experts alike to a cosine of 0.90 (0.90 to 0.95 over layers); with another "
