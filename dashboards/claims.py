@@ -18,7 +18,7 @@ RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # column
 # How parts of a quantity's name are said.
 SPELLED = {
     "^decode (energy|speed)": "$1", "^dram": "DRAM", "speedup": "speed-up", "^ttft": "TTFT", "^tbt": "TBT", "^e2e": "E2E",
-    "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain", "^kv ": "KV ",
+    "^ndp side": "NDP-side", "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain", "^kv ": "KV ",
 }  # fmt: skip
 # How a reading of the same number is said; an answer that nothing was fitted for predicts what others are fitted to.
 UNFITTED = "paper, nothing fitted"

@@ -26,6 +26,13 @@ def hollow(base: alt.Chart, size: int = 110, **places: tuple[str, str]) -> alt.C
     return marks.mark_point(filled=False, size=size, strokeWidth=1.7).encode(opacity=alt.Opacity("printed:Q", scale=None))
 
 
+def colour(looks: Mapping[str, str], field: str, names: Sequence[str], legend: alt.Legend | None) -> alt.Color:
+    """Colours of `names` in this order; one without a look takes a spare colour."""
+    spare = iter(theme.SPARE_COLOURS * 4)
+    scale = alt.Scale(domain=list(names), range=[looks[name] if name in looks else next(spare) for name in names])
+    return alt.Color(f"{field}:N", scale=scale, legend=legend)
+
+
 def caption(expression: str) -> alt.TitleParams:
     """The line above a chart. expression: Vega's, of the chart's parameters."""
     return alt.TitleParams(

@@ -154,7 +154,8 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}  # a page with a NaN in its data draws nothing
+    # A page with a NaN in its data draws nothing.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False, "separators": (",", ":")}
     return made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import elmoe3d, experts, hardware, index, kelle, layered, shell, slicemoe, validation
+from dashboards import cxl_ndp, elmoe3d, experts, hardware, index, kelle, layered, shell, slicemoe, validation
 from dashboards.shell import Page
 from warehouse.sql import BadWarehouse, connect, one_line
 
@@ -27,6 +27,7 @@ TOPICS: dict[str, tuple[str, Topic]] = {
     layered.FILE: (layered.TITLE, layered.page),
     elmoe3d.FILE: (elmoe3d.TITLE, elmoe3d.page),
     kelle.FILE: (kelle.TITLE, kelle.page),
+    cxl_ndp.FILE: (cxl_ndp.TITLE, cxl_ndp.page),
 }
 
 

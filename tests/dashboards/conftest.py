@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
 from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
 from made_up_kelle import EVERYTHING as KELLE
@@ -36,7 +37,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
-    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE):
+    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 

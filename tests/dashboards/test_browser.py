@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
 PAGES = [
+    "cxl_ndp.html",
     "elmoe3d.html",
     "experts.html",
     "hardware.html",
@@ -39,6 +40,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("experts.html", 6),
         ("hardware.html", 3),
         ("elmoe3d.html", 20),
+        ("cxl_ndp.html", 17),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),
         ("validation.html", 4),
@@ -56,6 +58,7 @@ def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.Fi
         ("experts.html", 0 if kind == "empty_database" else 3),
         ("hardware.html", 0),
         ("elmoe3d.html", 0),
+        ("cxl_ndp.html", 0),
         ("layered_prefill.html", 0),
         ("slicemoe.html", 0),
         ("validation.html", 0),

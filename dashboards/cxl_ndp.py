@@ -1,0 +1,68 @@
+"""The CXL GPU-NDP page: how much faster experts decode where they lie, what routing and low bits allow, and what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import duckdb
+import polars.selectors as cs
+
+from dashboards import (
+    cxl_ndp_ablations,
+    cxl_ndp_bits,
+    cxl_ndp_capacity,
+    cxl_ndp_checks,
+    cxl_ndp_lanes,
+    cxl_ndp_quality,
+    cxl_ndp_requests,
+    cxl_ndp_routing,
+    cxl_ndp_rows,
+    cxl_ndp_sweeps,
+    cxl_ndp_throughput,
+)
+from dashboards.cxl_ndp_words import DIGITS, ROUTING, SETUP, setups
+from dashboards.shell import Page, with_parts
+
+FILE, TITLE = "cxl_ndp.html", "CXL GPU-NDP"
+LEAD = (
+    "A GPU holds the attention and a few hot experts of every layer; the others lie in a CXL memory that computes. Instead of "
+    "experts, activations cross the link. What placing experts by the prompt, running the others at 2 or 3 bits where they "
+    "lie, and working at the same time are worth, and what they cost a model."
+)
+
+
+def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
+    """The page over everything recorded; `size` says how many layers and loss tables it carries."""
+    points, requests, lanes = (ask(connection) for ask in (cxl_ndp_rows.points, cxl_ndp_rows.requests, cxl_ndp_rows.lanes))
+    hits, similarity, use = (ask(connection) for ask in (cxl_ndp_rows.hits, cxl_ndp_rows.similarity, cxl_ndp_rows.use))
+    published = cxl_ndp_rows.published(connection)
+    models, routings = setups(points, requests), setups(hits, similarity, use)
+    own = Page(
+        FILE,
+        TITLE,
+        LEAD,
+        "page.html",
+        controls=(*(SETUP,) * bool(models), *(ROUTING,) * bool(routings)),
+        choices=(*({SETUP.name: name} for name in models), *({ROUTING.name: name} for name in routings)),
+    )
+    start = own.opening
+    bits, losses = cxl_ndp_rows.bits(connection), cxl_ndp_rows.losses(connection)
+    whole = with_parts(
+        own,
+        cxl_ndp_throughput.part(points, published),
+        cxl_ndp_requests.part(requests, published, start),
+        cxl_ndp_lanes.part(lanes, start),
+        cxl_ndp_routing.use_part(use, size, start),
+        cxl_ndp_routing.likeness_part(similarity, hits, start),
+        cxl_ndp_bits.part(cxl_ndp_rows.tables(connection), cxl_ndp_rows.won(connection), bits, losses, size),
+        cxl_ndp_quality.quality_part(cxl_ndp_rows.quality(connection)),
+        cxl_ndp_quality.accuracy_part(cxl_ndp_rows.accuracy(connection)),
+        cxl_ndp_sweeps.sweeps_part(points),
+        cxl_ndp_ablations.part(points),
+        cxl_ndp_sweeps.others_part(points),
+        cxl_ndp_capacity.part(cxl_ndp_rows.capacity(connection), models),
+        cxl_ndp_checks.claims_part(connection),
+        cxl_ndp_checks.checks_part(cxl_ndp_rows.checks(connection)),
+    )
+    rounded = {name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
+    return replace(whole, data=rounded)

@@ -1,0 +1,218 @@
+"""What the CXL GPU-NDP page asks of the warehouse: the study's rows, with the names the charts use.
+
+Every function takes an open read-only DuckDB connection and returns a polars frame. setup: a model, and the tape that its routing
+is from where it was recorded; table: a model, and where its losses are from. Seconds become ms where a person reads them.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+STUDY, PAPER = "cxl-ndp", "cxl_ndp"
+STAND_IN = "stand-in"  # method of losses that no model was measured for
+
+# A setup, and its rank: drawn routing before recorded, the paper's models before others.
+_SETUP = """if(p.origin = 'synthetic', p.model_id, format('{}, {}', p.model_id, coalesce(t.dataset, p.source))) as setup,
+    2 * (p.origin <> 'synthetic')::int
+        + (p.model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank,
+    p.model_id as model"""
+_FROM = "from {} p left join traces t on p.source = t.trace_id where p.study = $study"
+# Where the losses of a row are from; measured ones before stand-ins, the paper's models before others.
+_MADE = f"""if(method = '{STAND_IN}', method, format('{{}} ({{}})', method, right(source, 4))) as made,
+    format('{{}}, {{}}', model_id, made) as "table", 2 * (method = '{STAND_IN}')::int
+        + (model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank"""
+_METRICS = (
+    "step_s", "ndp_gain", "other_s", "gpu_s", "ndp_s", "activation_s", "transfer_s", "wait_s", "moved_per_layer_step",
+    "link_weight_bytes_per_token", "link_activation_bytes_per_token", "ndp_bytes_per_token",
+)  # fmt: skip
+_BANDED = ("tokens_per_s", "decode_gain", "gain_over_hobbit", "hit_frac")
+_VALUES = ", ".join(
+    [f"max(value) filter (metric = '{name}') as {name}" for name in (*_METRICS, *_BANDED)]
+    + [f"max({end}) filter (metric = '{name}') as {name}_{end}" for name in _BANDED for end in ("low", "high")]
+)
+_POINTS = f"""
+select {_SETUP}, p.series, p.setting, setting_value as number, system, batch, hot_experts as hot, mean_bits,
+    max(n_seeds) as n_seeds, {_VALUES}
+{_FROM.format("ndp_points")} group by all order by all
+"""
+_REQUESTS = f"""
+select {_SETUP}, p.setting as lengths, system, batch, n_context_tokens as prompt, n_decode_tokens as answer,
+    streamed_experts as streamed, prefill_s, transfer_s, other_s, gpu_s, wait_s, ndp_s, e2e_s, e2e_gain, low, high,
+    gain_over_hobbit, is_extrapolated
+{_FROM.format("ndp_requests")} order by all
+"""
+_LANES = """
+select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
+from ndp_lanes where study = $study order by all
+"""
+_HITS = f"""
+select {_SETUP}, batch, placement, is_bound, hot_experts as hot, layer, gpu_hit_frac as hit, low, high
+{_FROM.format("ndp_hits")} order by all
+"""
+_SIMILARITY = f"""
+select {_SETUP}, layer, own_cosine as own, shuffled_cosine as shuffled, static_cosine as popular, flat_cosine as flat,
+    static_frac, p.n_requests
+{_FROM.format("ndp_similarity")} order by all
+"""
+# What a layer's two requests use in every bin of steps, as lists: a page with a row per cell would be too large.
+_USE = f"""
+with of_bins as (
+    select {_SETUP}, p.request_id, p.layer, first_step, bin_steps, list(expert order by expert) as experts,
+        list(round(use_frac, 4) order by expert) as used
+    {_FROM.format("ndp_use")} group by all
+)
+select setup, rank, model, layer, request_id as request, any_value(bin_steps) as bin_steps,
+    list(first_step order by first_step) as steps,
+    list(experts order by first_step) as experts, list(used order by first_step) as used
+from of_bins group by all order by all
+"""
+# Where the study used a measured table the same one is in expert_losses, with held-out losses beside it.
+_TABLES = f"""
+with named as (
+    select model_id, source, method, layer, expert, bits, mse from ndp_loss_tables where study = $study
+    union all
+    select model_id, trace_id, method, layer, expert, bits, mse from expert_losses join traces using (trace_id)
+    where (trace_id, method) not in (select (source, method) from ndp_loss_tables where study = $study)
+)
+select model_id as model, source, {_MADE}, bits, layer, list(mse::double order by expert) as mse
+from named group by all order by all
+"""
+_WON = """
+select trace_id, any_value(model_id) as model, count(*) as cells, avg((g.mse <= r.mse)::int) as won,
+    avg((g.heldout_mse <= r.heldout_mse)::int) as won_heldout
+from expert_losses g join expert_losses r using (trace_id, layer, expert, bits, "group") join traces using (trace_id)
+where g.method = 'gptq' and r.method = 'rtn' group by trace_id order by all
+"""
+# A list by rank in a row of its own: of 128 experts, a row per rank would make the page too large.
+_BITS = f"""
+select model_id as model, {_MADE}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
+    list(round(bits_p05, 3) order by importance_rank) as low, list(round(bits_p95, 3) order by importance_rank) as high
+from ndp_bits where study = $study group by all order by all
+"""
+_LOSSES = f"""
+select model_id as model, {_MADE}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n
+from ndp_losses where study = $study order by all
+"""
+# Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
+# least as good as uniform bits of the same width, or as the reversed order.
+_QUALITY = """
+with told as (
+    select model_id as model, dataset, seed, parameters ->> '$.method' as method, parameters ->> '$.rule' as rule,
+        (parameters ->> '$.bits')::double as bits, (parameters ->> '$.hot')::bigint as hot,
+        (parameters ->> '$.alpha')::double as alpha, parameters ->> '$.placement' as placement,
+        coalesce(parameters ->> '$.loss_weight', 'none') as loss_weight,
+        (parameters ->> '$.prompt_tokens')::bigint as prompt, (parameters ->> '$.decode_tokens')::bigint as decode,
+        perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
+        max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
+        if(is_accuracy, base - level, level / base - 1) as worse
+    from quality where policy = 'ndp' and coalesce(perplexity, accuracy) is not null
+), beside as (
+    select *, max(worse) filter (rule = 'uniform') over same as uniform,
+        max(worse) filter (rule = 'reversed') over same as reversed
+    from told window same as (
+        partition by model, dataset, seed, method, bits, hot, alpha, placement, loss_weight, prompt, decode, is_accuracy
+    )
+)
+select model, dataset, method, rule, bits, hot, alpha, placement, loss_weight, prompt, decode, is_accuracy, count(*) as seeds,
+    avg(level) as value, avg(worse) as worse, min(worse) as low, max(worse) as high, avg(agreement_frac) as agreement,
+    avg(hot_frac) as hot_frac, avg(table_loss) as table_loss, count(*) filter (worse <= uniform) as ahead_of_uniform,
+    count(*) filter (worse <= reversed) as ahead_of_reversed
+from beside group by all order by all
+"""
+_CAPACITY = """
+select hardware, model_id as model, hot_experts as hot, tier, part, placed_bytes / 1e9 as gb, tier_bytes / 1e9 as tier_gb
+from ndp_capacity where study = $study order by all
+"""
+_CHECKS = """
+select "check", value, published, unit, bar_low, bar_high, how from ndp_checks where study = $study order by all
+"""
+_ACCURACY = "select model_id as model, method, task, accuracy_pct as accuracy from ndp_accuracy order by all"
+# The paper's ratios of a system: over MoNDE or HOBBIT while decoding, over MoNDE end to end.
+_PUBLISHED = """
+select lower(model) as model, if(setting like 'ours 2-bit%', 'OURS-2', 'OURS-3') as system,
+    case when metric = 'e2e_speedup' then 'e2e' when setting like '%HOBBIT%' then 'hobbit' else 'monde' end as over, statistic,
+    value as published, role
+from claims where paper = $paper and metric in ('decode_throughput_gain', 'speedup', 'e2e_speedup') and value is not null
+order by all
+"""
+
+
+def points(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """A row per system under a setting of a series, with a column per metric; NAME_low, NAME_high: over seeds."""
+    return _ask(connection, _POINTS)
+
+
+def requests(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Seconds of a batch from prompt to last token, by part."""
+    return _ask(connection, _REQUESTS)
+
+
+def lanes(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Busy stretches of one layer-step."""
+    return _ask(connection, _LANES)
+
+
+def hits(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Hit shares by placement; layer null: of all layers."""
+    return _ask(connection, _HITS)
+
+
+def similarity(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Cosines of prompt and decode by layer; layer null: mean of layers."""
+    return _ask(connection, _SIMILARITY)
+
+
+def use(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """A row per request and layer. steps: first of each bin; experts, used: experts selected in it, and their shares."""
+    return _ask(connection, _USE)
+
+
+def tables(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """A row per layer and width of a loss table, measured ones first; mse: by expert."""
+    return _ask(connection, _TABLES)
+
+
+def won(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Of every tape with both quantisers: share of cells in which GPTQ loses at most as much as round-to-nearest."""
+    return _ask(connection, _WON)
+
+
+def bits(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """A row per rule and mean width; bits, low, high: by importance rank from 1."""
+    return _ask(connection, _BITS)
+
+
+def losses(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Table loss of a rule over that of uniform bits."""
+    return _ask(connection, _LOSSES)
+
+
+def quality(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Quality of live models with their experts placed and at the widths of a rule, over seeds."""
+    return _ask(connection, _QUALITY)
+
+
+def capacity(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """GB of every part in HBM and in the NDP's memory."""
+    return _ask(connection, _CAPACITY)
+
+
+def checks(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """Bars of the model and numbers derived a second way."""
+    return _ask(connection, _CHECKS)
+
+
+def accuracy(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """The paper's Table 3."""
+    return _ask(connection, _ACCURACY)
+
+
+def published(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """What the paper says a system gains, and whether it was fitted on."""
+    return _ask(connection, _PUBLISHED)
+
+
+def _ask(connection: duckdb.DuckDBPyConnection, sql: str) -> pl.DataFrame:
+    used = {name: value for name, value in (("study", STUDY), ("paper", PAPER)) if f"${name}" in sql}
+    return connection.sql(sql, params=used).pl()
