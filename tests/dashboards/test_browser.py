@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 from chromium_page import CHROMIUM, Opened, open_page
 
-from dashboards.site import build
+from dashboards import index
+from dashboards.site import TOPICS, build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
-PAGES = [
-    "cxl_ndp.html",
-    "elmoe3d.html",
-    "experts.html",
-    "hardware.html",
-    "index.html",
-    "layered_prefill.html",
-    "slicemoe.html",
-    "validation.html",
-]
+PAGES = sorted([index.FILE, *TOPICS])
 
 
 def assert_clean(page: Opened, n_charts: int) -> None:
@@ -53,7 +45,7 @@ def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: st
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
 def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    index = build(request.getfixturevalue(kind), tmp_path / "site")
+    front = build(request.getfixturevalue(kind), tmp_path / "site")
     for file, n_charts in (
         ("experts.html", 0 if kind == "empty_database" else 3),
         ("hardware.html", 0),
@@ -65,7 +57,7 @@ def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.Fi
     ):
         work = tmp_path / file
         work.mkdir()
-        assert_clean(open_page(index.with_name(file).as_uri(), work), n_charts)
+        assert_clean(open_page(front.with_name(file).as_uri(), work), n_charts)
 
 
 def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site_folder: Path, tmp_path: Path) -> None:
