@@ -233,7 +233,7 @@ def test_lost_bits_by_rate_token_and_bit(said: dict[str, dict[str, str]], page: 
     assert said["flips"]["embedded"] == (
         "Losing 1e-3 of all bits costs int16 words +2.0 %; losing 1e-4 of all bits costs fp16 words 400 × the perplexity; at "
         "1e-3, +3.0 % from important tokens (HST) and +1.0 % from the others (LST); at 1e-2, +50.0 % from high bits (MSB) and "
-        "+0.0 % from low bits (LSB)."
+        "0.0 % from low bits (LSB)."
     )
     assert page.data["flips"]["at"].min() == 1e-4
 
