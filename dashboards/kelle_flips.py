@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from dashboards import theme
+from dashboards.claims import signed
 from dashboards.kelle_live_words import SEEDS, named
 from dashboards.kelle_words import LEGEND, STUDY, colour, source
 from dashboards.panels import params, stacked
@@ -87,7 +88,7 @@ def errors_answer(found: pl.DataFrame) -> str:
 
 def _cost(ratio: float) -> str:
     """A ratio of perplexities as a person says it."""
-    return f"{100 * (ratio - 1):+.1f} %" if ratio < 2 else f"{ratio:,.0f} × the perplexity" if ratio >= 10 else f"{ratio:.1f} ×"
+    return signed(ratio - 1) if ratio < 2 else f"{ratio:,.0f} × the perplexity" if ratio >= 10 else f"{ratio:.1f} ×"
 
 
 def _errors_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:

@@ -97,7 +97,7 @@ def _curve_chart(curves: pl.DataFrame) -> alt.VConcatChart:
         marked.transform_filter(f"datum.is_default && indexof(datum.name, {theme.quote(kind)}) === 0")
         .mark_text(dx=dx, dy=dy, align="left", fontSize=12, color=theme.INK)
         .encode(x, y, text="name:N")
-        for kind, dx, dy in (("HST", 4, 26), ("LST", -4, -26))
+        for kind, dx, dy in (("HST", 8, 38), ("LST", -4, -26))
     ]
     drawn = alt.layer(line, marks, *words).properties(width=900, height=300)
     return stacked([drawn], source(reading="assumed curves"))

@@ -8,7 +8,7 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.claims import signed
-from dashboards.kelle_words import HERE, KELLE, LEGEND, NOT_HERE, SYSTEMS, by_reading, colour, source, times
+from dashboards.kelle_words import HERE, KELLE, LEGEND, NOT_HERE, SYSTEMS, by_reading, colour, in_full, source, times
 from dashboards.panels import hollow, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
@@ -28,6 +28,7 @@ GAIN = "energy gain over Original+SRAM (×)"
 def part(tables: pl.DataFrame, sweeps: pl.DataFrame, start: dict[str, str]) -> Part:
     """tables, sweeps: kelle_rows' of these names."""
     role = pl.when(pl.col("published").is_null()).then(pl.lit("report")).otherwise("role")
+    tables, sweeps = in_full(tables, "series"), in_full(sweeps, "series")
     told = tables.with_columns(role_words=role.replace({name: words for name, (words, _) in ROLES.items()}))
     figures = (_tables_figure(told, start), _sweeps_figure(sweeps, start))
     return Part(figures, data={n: f for n, f in {"tables": told, "sweeps": sweeps}.items() if not f.is_empty()})

@@ -12,7 +12,7 @@ from dashboards.panels import caption
 from dashboards.shell import Control
 
 STUDY = "Run: tokentape study kelle, then tokentape load and tokentape site."
-NOT_HERE = f"Nothing to draw: not computed, or nothing of it fits into the DRAM under this reading. {STUDY}"
+NOT_HERE = f"Nothing to draw: not computed, or too little of it fits into the DRAM under this reading. {STUDY}"
 DIGITS = 5  # of a number, as the page carries it
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 SYSTEMS = {
@@ -66,6 +66,11 @@ def by_reading(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """Rows of each reading, in the order of the menu."""
     held = {str(name): of for (name,), of in frame.group_by(["reading"], maintain_order=True)}
     return [(name, held[name]) for name in READINGS if name in held]
+
+
+def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Rows of the readings that have every value of `column`: a panel each, and none of them empty."""
+    return frame.filter(pl.col(column).n_unique().over("reading") == pl.col(column).n_unique())
 
 
 def times(value: float) -> str:

@@ -30,7 +30,7 @@ from made_up_kelle import (
 from dashboards import claims, kelle, kelle_live_rows, kelle_rows, shell
 from dashboards.kelle_quality import recent_answer
 from dashboards.kelle_tables import tables_answer
-from dashboards.kelle_words import PAPER, PHYSICAL, READING, ZERO
+from dashboards.kelle_words import PAPER, PHYSICAL, READING, ZERO, in_full
 from dashboards.shell import Figure, Page
 from dashboards.site import PAGE_BYTES
 
@@ -120,6 +120,14 @@ def test_a_gain_that_rises_with_the_budget_is_said_to(page: Page) -> None:
     rising = page.data["tables"].filter((pl.col("reading") == PAPER) & (pl.col("series") == "table-7"))
     assert "falls with every larger budget" in tables_answer(rising)
     assert "falls with not every larger budget" in tables_answer(rising.with_columns(gain=1 / pl.col("gain")))
+
+
+def test_a_reading_without_a_panel_is_not_drawn(said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection) -> None:
+    """Counted physically nothing of either fits; with one series alone the other's panel would be empty."""
+    assert set(said["tables"]) == set(said["sweeps"]) == {PAPER, ZERO}
+    rows = kelle_rows.tables(connection)
+    lacking = rows.filter((pl.col("reading") == PAPER) | (pl.col("series") == "table-9"))
+    assert set(in_full(lacking, "series")["reading"]) == {PAPER}
 
 
 def test_sweeps_without_numbers_and_memory(said: dict[str, dict[str, str]]) -> None:
@@ -225,7 +233,7 @@ def test_lost_bits_by_rate_token_and_bit(said: dict[str, dict[str, str]], page: 
     assert said["flips"]["embedded"] == (
         "Losing 1e-3 of all bits costs int16 words +2.0 %; losing 1e-4 of all bits costs fp16 words 400 × the perplexity; at "
         "1e-3, +3.0 % from important tokens (HST) and +1.0 % from the others (LST); at 1e-2, +50.0 % from high bits (MSB) and "
-        "+0.0 % from low bits (LSB)."
+        "0.0 % from low bits (LSB)."
     )
     assert page.data["flips"]["at"].min() == 1e-4
 
