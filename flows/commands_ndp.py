@@ -11,9 +11,9 @@ from flows.options import StoreOption
 
 
 def calibrate_cxl_ndp(
-    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl_ndp.toml"),
+    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl-ndp.toml"),
     check: Annotated[
-        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl_ndp or a file.", show_default=False)
+        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl-ndp or a file.", show_default=False)
     ] = None,
 ) -> None:
     """Fit the three knobs of the GPU-NDP model to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
@@ -22,7 +22,7 @@ def calibrate_cxl_ndp(
 
     \b
     Examples:
-      tokentape calibrate cxl-ndp --check cxl_ndp      how the shipped knobs do
+      tokentape calibrate cxl-ndp --check cxl-ndp      how the shipped knobs do
       tokentape calibrate cxl-ndp --out my-knobs.toml
     """
     from dataclasses import asdict
@@ -76,7 +76,7 @@ def ndp(
     hardware: Annotated[
         str, typer.Option("--hardware", help="Machine with an engine ndp, such as h100-cxl-ndp-gen5, or a file.")
     ] = "h100-cxl-ndp",
-    knobs: Annotated[str, typer.Option("--knobs", help="cxl_ndp (as shipped) or a file of `calibrate cxl-ndp`.")] = "cxl_ndp",
+    knobs: Annotated[str, typer.Option("--knobs", help="cxl-ndp (as shipped) or a file of `calibrate cxl-ndp`.")] = "cxl-ndp",
     prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of a request.", min=1)] = 256,
     output: Annotated[int, typer.Option("--output", help="Tokens it generates.", min=1)] = 512,
     fixed_macs: Annotated[bool, typer.Option("--fixed-macs", help="Low bits do not speed up the NDP's multipliers.")] = False,

@@ -50,7 +50,10 @@ def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
 
 @dataclass(frozen=True)
 class Placed:
-    """The answer of a tape, or of several together. hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control."""
+    """The answer of a tape, or of several together.
+
+    hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control.
+    """
 
     routing: NDPRouting
     capacity: Capacity

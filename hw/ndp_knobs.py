@@ -78,7 +78,7 @@ def save(fit: NdpFit, path: Path) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
-def load(name_or_path: str = "cxl_ndp") -> NdpFit:
+def load(name_or_path: str = "cxl-ndp") -> NdpFit:
     """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
     path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name_or_path}.toml"
     try:
@@ -86,6 +86,6 @@ def load(name_or_path: str = "cxl_ndp") -> NdpFit:
         knobs = Knobs(**data["fitted"], **data["assumed"])
         return NdpFit(knobs, tuple(data["fitted_on"]), float(data["mean_abs_log"]))
     except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of knobs; shipped: cxl_ndp; `tokentape calibrate cxl-ndp` writes one") from None
+        raise BadSpec(f"{path}: no such file of knobs; shipped: cxl-ndp; `tokentape calibrate cxl-ndp` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise BadSpec(f"{path}: not a file of GPU-NDP knobs ({error}); write it with `tokentape calibrate cxl-ndp`") from error

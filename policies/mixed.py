@@ -42,6 +42,8 @@ class MixedPrecision:
                 raise ValueError(f"unknown {field} {name!r}; known: {', '.join(known)}")
         if self.hot < 0:
             raise ValueError(f"{self.hot} hot experts per layer; give 0 or more")
+        for field in ("bits", "alpha"):  # 2 and 2.0 are one policy, also as text
+            object.__setattr__(self, field, float(getattr(self, field)))
         budget_bits(0, self.bits)
         self._placement()  # refuses a bad alpha
 

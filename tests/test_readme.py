@@ -27,6 +27,8 @@ RUN_BY = {
     "tokentape claims kelle": "tests/flows/test_kelle_study.py",
     "tokentape study layered-prefill": "tests/flows/test_layered_prefill.py",
     "tokentape claims layered-prefill": "tests/flows/test_layered_prefill.py",
+    "tokentape study cxl-ndp": "tests/flows/test_cxl_ndp.py",
+    "tokentape claims cxl-ndp": "tests/flows/test_cxl_ndp.py",
     "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",
     "tokentape claims elmoe3d": "tests/flows/test_elmoe3d.py",
 }

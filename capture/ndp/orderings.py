@@ -27,7 +27,7 @@ CALIBRATION: dict[str, Any] = {"dataset": "docs", "max_requests": 128}  # text t
 class Effort:
     """How much text a seed has: windows, and tokens of prompt and decoded ones in each."""
 
-    n_windows: int = 64
+    n_windows: int = 32
     prompt_tokens: int = 64
     decode_tokens: int = 192
 

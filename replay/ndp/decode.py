@@ -120,6 +120,15 @@ class Decoded:
         }
 
 
+def refuse_other_model(routing: NDPRouting, shape: Shape) -> None:
+    """Raises ValueError, with both values, where the tape's experts, top k or layers are not the model's."""
+    routing.refuse_other_model(shape.n_experts, shape.top_k, shape.name)
+    if routing.n_layers != shape.n_layers:
+        raise ValueError(
+            f"tape {routing.trace_id} has {routing.n_layers} MoE layers, {shape.name} has {shape.n_layers}; give its own"
+        )
+
+
 def replay(
     routing: NDPRouting,
     placed: Placed,
@@ -133,11 +142,7 @@ def replay(
 
     Exact and deterministic. Raises ValueError for a tape of another model.
     """
-    routing.refuse_other_model(shape.n_experts, shape.top_k, shape.name)
-    if routing.n_layers != shape.n_layers:
-        raise ValueError(
-            f"tape {routing.trace_id} has {routing.n_layers} MoE layers, {shape.name} has {shape.n_layers}; give its own"
-        )
+    refuse_other_model(routing, shape)
     n_groups, n_members = placed.groups.shape
     unit = t.unit_of(shape, machine, knobs, system)
     resident = (placed.hot if system.starts_placed else np.zeros_like(placed.hot)).astype(np.uint8)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hw.ndp_knobs import Knobs
 from policies.bits import BIT_RULES, assign
 from policies.placement import shares
-from replay.ndp.decode import Decoded, Placed, fixed, place, replay
+from replay.ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
 from replay.ndp.routing import NDPRouting
 from replay.ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
 
@@ -72,6 +72,7 @@ def run(
     losses: Floats | None = None,
 ) -> dict[str, Decoded]:
     """Every system's decode of the same batches, by name. losses: (L, E, 4); None: all of the NDP's experts have mean bits."""
+    refuse_other_model(routing, shape)
     placed, found = placed_by(routing, setting), {}
     for name in systems:
         system = system_of(name, knobs, shape, machine, overlaps=setting.overlaps, compute_scales=setting.compute_scales)

@@ -42,9 +42,46 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert len(read_rows(store, "quality")) == 2
 
 
+@needs_embedded
+def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape: Cli, tmp_path: Path) -> None:
+    done = tokentape(
+        "capture", "--model", "embedded", "--dataset", "docs", "--tables", "losses",
+        "--max-requests", "3", "--max-prompt-tokens", "64",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    trace_id = done.out.strip()
+    assert tokentape("load").code == 0
+    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--format", "json").out)
+    assert told[0]["n"] == 4 * 16 * 4 * 2
+    assert told[0]["least"] > 0
+    run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "ndp", "--param", f"losses={trace_id}")
+    done = tokentape(*run, "--param", "bits=2", "--param", "rule=reversed", "--param", "method=rtn", "--param", "hot=6")
+    assert done.code == 0, done.err
+    (row,) = read_rows(Store(str(tmp_path / "tape")), "quality")
+    parameters = json.loads(row["parameters"])
+    assert (parameters["losses"], parameters["rule"], parameters["hot"]) == (trace_id, "reversed", 6)
+    assert 0 < row["hot_frac"] < 1
+    assert 0 < row["agreement_frac"] < 1
+    assert row["perplexity"] > 1
+    assert row["table_loss"] > 0
+    for wrong, words in (
+        (("--param", "rule=best"), "unknown rule 'best'"),
+        (("--param", "bit=2"), "unknown parameter of ndp: 'bit'"),
+        (("--param", "method=awq"), "holds no losses of awq; it has gptq, rtn"),
+        (("--param", "hot=half"), "hot=half is not of type int"),
+        (("--cache", "40%"), "--cache and --scheme are of slicemoe"),
+    ):
+        refused = tokentape(*run, *wrong)
+        assert refused.code == 2
+        assert words in refused.err
+        assert refused.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("evaluate", "--datasets", "code", "--policy", "ndp"), "ndp needs a tape of losses: run `tokentape capture"),
+        (("evaluate", "--datasets", "code", "--policy", "ndp", "--param", "losses=tiny"), "holds no losses"),
         (("evaluate", "--datasets", "code", "--tape"), "--tape records what a policy applies; give --policy"),
         ((*RUN, "--param", "router=buddy"), "give --param router.similarity=TRACE"),
         ((*RUN, "--param", "router=buddy", "--param", "router.similarity=nothing"), "no tape 'nothing'"),

@@ -78,7 +78,7 @@ def test_full_precision_has_no_replica():
         ({"rule": "best"}, "unknown rule 'best'; known: full, prefix_split"),
         ({"placement": "ema"}, "unknown placement 'ema'; known: prefill_guided"),
         ({"loss_weight": "gate"}, "unknown loss_weight 'gate'; known: none, prefill_share"),
-        ({"bits": 5}, "mean bits 5 must lie in 1..4"),
+        ({"bits": 5}, "mean bits 5.0 must lie in 1..4"),
         ({"alpha": 2.0}, "alpha 2.0 must lie in 0..1"),
         ({"hot": -1}, "-1 hot experts per layer"),
     ],

@@ -324,6 +324,9 @@ def test_bad_systems_tapes_and_machines_are_one_line(tape):
     placed = place(tape, 16, 4)
     with pytest.raises(ValueError, match=r"routes over 8 experts per layer, deepseek.* has 64"):
         replay(tape, placed, shape_of("deepseek-v2-lite", models.load("deepseek-v2-lite").geometry), MACHINE, SPEC, ours(3))
+    lite = shape_of("deepseek-v2-lite", models.load("deepseek-v2-lite").geometry)
+    with pytest.raises(ValueError, match=r"8 experts per layer, deepseek.* has 64"):  # before losses of another shape confuse
+        run(tape, lite, MACHINE, SPEC, Setting(batch=1, hot_experts=4), losses=stand_in_losses(26, 64, (4, 3, 2, 1), 0))
     with pytest.raises(ValueError, match="32 MoE layers, mixtral-8x22b has 56"):
         replay(tape, placed, LARGE, MACHINE, SPEC, ours(3))
     for name, words in (("OURS-9", "9 bits on average"), ("Mondy", "unknown system"), ("MoNDE often", "unknown migration")):

@@ -42,15 +42,17 @@ def jobs(study: Settings) -> list[Job]:
     return [Job("orderings"), *(Job("quality", seed) for seed in study.live.seeds)]
 
 
-def policies(live: Live, hot: int) -> list[MixedPrecision]:
-    """Full precision; rules by mean bits; alpha and placements at the fewest bits; losses weighted by use."""
+def policies(live: Live, hot: int, method: str) -> list[MixedPrecision]:
+    """Full precision, and rules by mean bits; for GPTQ also alpha, placements and widths between, and losses weighted by use."""
     few = min(live.bits)
-    of_bits = [MixedPrecision(hot, bits, rule) for bits in live.bits for rule in (UNIFORM, SELECTOR, REVERSED)]
-    between = [MixedPrecision(hot, bits) for bits in live.selector_bits]
-    by_alpha = [MixedPrecision(hot, few, alpha=alpha) for alpha in live.alphas]
-    placed = [MixedPrecision(hot, few, placement=name) for name in live.placements]
-    by_use = [MixedPrecision(hot, bits, loss_weight="prefill_share") for bits in live.bits]
-    return list(dict.fromkeys([MixedPrecision(hot, rule=FULL), *of_bits, *between, *by_alpha, *placed, *by_use]))
+    found = [MixedPrecision(hot, rule=FULL)]
+    found += [MixedPrecision(hot, bits, rule) for bits in live.bits for rule in (UNIFORM, SELECTOR, REVERSED)]
+    if method == METHODS[0]:
+        found += [MixedPrecision(hot, bits) for bits in live.selector_bits]
+        found += [MixedPrecision(hot, few, alpha=alpha) for alpha in live.alphas]
+        found += [MixedPrecision(hot, few, placement=name) for name in live.placements]
+        found += [MixedPrecision(hot, bits, loss_weight="prefill_share") for bits in live.bits]
+    return found
 
 
 def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
@@ -64,7 +66,7 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
     bench = Bench(models.load(models.find(study.recorded.model)), store.open(trace_id), effort)
     if job.what == "quality":
         lab = Lab(bench, job.seed)
-        rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half)]
+        rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]
     else:
         rows = orderings(bench, live.seeds)
     write_rows(store, table, rows, of=of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,12 @@ def role(made: Setup, of: Variation, system: str, metric: str) -> str:
     """calibrate for what the knobs were fitted to, predict for the rest of the headline, report for sweeps."""
     if of.series != HEADLINE:
         return "report"
+    is_fitted = (system, metric) in _fitted() and made.shape.name == made.study.models[0].name
+    return "calibrate" if is_fitted else "predict"
+
+
+@cache
+def _fitted() -> frozenset[tuple[str, str]]:
+    """System and metric of every ratio that the knobs were fitted to."""
     stated = ratios_of(claims().to_pylist(), "calibrate")
-    is_fitted = any((f"OURS-{one.bits}", GAINS[one.over]) == (system, metric) for one in stated)
-    return "calibrate" if is_fitted and made.shape.name == made.study.models[0].name else "predict"
+    return frozenset((f"OURS-{one.bits}", GAINS[one.over]) for one in stated)

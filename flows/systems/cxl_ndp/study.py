@@ -1,6 +1,6 @@
 """The GPU-NDP study: decode, requests, memory, bit widths and routing of five models, and what tapes of a live model say.
 
-The knobs are read from hw/fits/cxl_ndp.toml (`tokentape calibrate cxl-ndp`); nothing is fitted here. What is drawn takes half a
+The knobs are read from hw/fits/cxl-ndp.toml (`tokentape calibrate cxl-ndp`); nothing is fitted here. What is drawn takes half a
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
