@@ -11,7 +11,7 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.cxl_ndp_rows import STAND_IN
-from dashboards.cxl_ndp_words import LEGEND, RULES, SHARED, STUDY, TABLE, by_table, source
+from dashboards.cxl_ndp_words import GIVEN, LEGEND, RULES, SHARED, STUDY, TABLE, setups, source
 from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
@@ -23,39 +23,13 @@ NO_BITS = f"Nothing to draw: no bits were given with these losses. {STUDY}"
 SELECTOR = "prefix_split"
 
 
-def part(tables: pl.DataFrame, won: pl.DataFrame, bits: pl.DataFrame, losses: pl.DataFrame, size: int) -> Part:
-    """Of at most `size` loss tables, those that bits were given by before others. All frames: cxl_ndp_rows."""
-    bits, losses = _worded(bits), _worded(losses)
-    given = [frame.select("table", "rank", "shared") for frame in (bits, losses) if not frame.is_empty()]
-    pairs = (
-        pl.concat(given).unique() if given else pl.DataFrame(schema={"table": pl.String, "rank": pl.Int32, "shared": pl.String})
-    )
-    alone = tables.select("table", "rank").unique().join(pairs, on="table", how="anti")
-    kept = [*by_table(pairs), *by_table(alone)][:size]
-    tables, bits, losses = (frame.filter(pl.col("table").is_in(kept)) for frame in (tables, bits, losses))
-    shared = {name: sorted(pairs.filter(pl.col("table") == name)["shared"], key=int) for name in kept}
-    choices = [{TABLE.name: name, SHARED.name: batch} for name, of in shared.items() for batch in of]
-    choices += [{TABLE.name: name} for name, of in shared.items() if not of]
-    labels = {batch: "each sequence" if batch == "1" else f"{batch} sequences together" for of in shared.values() for batch in of}
-    opening = {TABLE.name: kept[0], SHARED.name: next(iter(shared[kept[0]]), "")} if kept else {}
-    drawn = tables.select("table", "bits", "layer", pl.col("mse").list.eval(pl.element().round_sig_figs(3)))
-    unseen = ("model", "made", "rank", "batch")
-    # Bands of all rules would hide one another: those of the others have no height.
-    bits = bits.with_columns(
-        pl.when(pl.col("rule") == SELECTOR).then(end).otherwise("bits").alias(end) for end in ("low", "high")
-    )
-    data = {"tables": drawn, "bits": bits.drop(*unseen, "mean_bits", "n_ranked"), "losses": losses.drop(*unseen)}
-    return Part(
-        (_tables_figure(tables, won, opening), _bits_figure(bits, opening), _losses_figure(losses, opening)),
-        controls=((TABLE,) if kept else ()) + ((replace(SHARED, labels=labels),) if given else ()),
-        choices=tuple(choices),
-        data={name: frame for name, frame in data.items() if not frame.is_empty()},
-    )
-
-
-def _tables_figure(found: pl.DataFrame, won: pl.DataFrame, opening: Mapping[str, str]) -> Figure:
-    if found.is_empty():
-        return Figure("tables", TABLES, None, {}, (), "", NO_TABLES)
+def tables_part(tables: pl.DataFrame, won: pl.DataFrame, size: int) -> Part:
+    """Of the first loss tables, a quarter of `size`: measured ones, then stand-ins of the paper's models. Both: cxl_ndp_rows."""
+    gptq_first = tables.with_columns(rank=2 * pl.col("rank") + (pl.col("method") == "rtn").cast(pl.Int32))
+    kept = setups(gptq_first, by=TABLE.name)[: max(1, size // 4)]
+    if not kept:
+        return Part((Figure("tables", TABLES, None, {}, (), "", NO_TABLES),))
+    found = tables.filter(pl.col("table").is_in(kept))
     said = {str(table): tables_answer(of, won) for (table,), of in found.group_by(["table"], maintain_order=True)}
     reading = (
         "Mean squared error of an expert's output against full precision, by width: on the tokens that were routed to it, "
@@ -63,7 +37,39 @@ def _tables_figure(found: pl.DataFrame, won: pl.DataFrame, opening: Mapping[str,
         "relative weight error of round-to-nearest on Gaussian weights, where no model was measured. GPTQ (gptq) has "
         "calibration activations, rtn rounds to nearest."
     )
-    return Figure("tables", TABLES, _tables_chart(found, opening), said, (TABLE.name,), reading, NO_TABLES)
+    opening = {TABLE.name: kept[0]}
+    drawn = found.select("table", "bits", "layer", pl.col("mse").list.eval(pl.element().round_sig_figs(3)))
+    return Part(
+        (Figure("tables", TABLES, _tables_chart(found, opening), said, (TABLE.name,), reading, NO_TABLES),),
+        controls=(TABLE,),
+        choices=tuple({TABLE.name: table} for table in kept),
+        data={"tables": drawn},
+    )
+
+
+def bits_part(bits: pl.DataFrame, losses: pl.DataFrame) -> Part:
+    """Bits by rank, and the loss that they save. bits, losses: cxl_ndp_rows."""
+    bits, losses = _worded(bits), _worded(losses)
+    given = [frame.select("given", "rank", "batch") for frame in (bits, losses) if not frame.is_empty()]
+    if not given:
+        return Part(
+            tuple(Figure(name, question, None, {}, (), "", NO_BITS) for name, question in (("bits", BITS), ("losses", LOSSES)))
+        )
+    paper_first = (pl.col("rank") % 2, pl.col("rank"), -pl.col("given").rank("dense").cast(pl.Int64), "batch")
+    pairs = pl.concat(given).unique().sort(*paper_first)
+    labels = {str(n): "each sequence" if n == 1 else f"{n} sequences together" for n in pairs["batch"].unique().sort()}
+    choices = [{GIVEN.name: row["given"], SHARED.name: str(row["batch"])} for row in pairs.to_dicts()]
+    # Bands of all rules would hide one another: those of the others have no height.
+    bits = bits.with_columns(
+        pl.when(pl.col("rule") == SELECTOR).then(end).otherwise("bits").alias(end) for end in ("low", "high")
+    )
+    data = {"bits": bits.drop("rank", "batch", "mean_bits", "n_ranked"), "losses": losses.drop("rank", "batch")}
+    return Part(
+        (_bits_figure(bits, choices[0]), _losses_figure(losses, choices[0])),
+        controls=(GIVEN, replace(SHARED, labels=labels)),
+        choices=tuple(choices),
+        data={name: frame for name, frame in data.items() if not frame.is_empty()},
+    )
 
 
 def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
@@ -81,7 +87,7 @@ def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
     )
     spread = cells.group_by("bits", "layer").agg(ratio=pl.max("mse") / pl.min("mse"))["ratio"].median()
     first = (
-        f"In {found['made'][0]} losses of {found['model'][0]}, an expert loses on average, with the least as 1, {joined(told)} "
+        f"In {found['method'][0]} losses of {found['model'][0]}, an expert loses on average, with the least as 1, {joined(told)} "
         f"bits; the most sensitive expert of a layer loses {spread:,.3g} × the least (median). More bits lose less in "
         f"{percent(float(falls['falls'].mean()))} of the steps."
     )
@@ -128,14 +134,14 @@ def _bits_figure(found: pl.DataFrame, opening: Mapping[str, str]) -> Figure:
     if found.is_empty():
         return Figure("bits", BITS, None, {}, (), "", NO_BITS)
     said = {
-        f"{table}|{shared}": bits_answer(of) for (table, shared), of in found.group_by(["table", "shared"], maintain_order=True)
+        f"{given}|{shared}": bits_answer(of) for (given, shared), of in found.group_by(["given", "shared"], maintain_order=True)
     }
     reading = (
         "A panel for each average width; rank 1: the expert in the NDP that the prompt used most. The selector gives falling "
         "widths by rank, and spends the budget to the bit; reversed gives them the other way round and is the control. Bands: "
         "5 to 95 % of layers and sequences."
     )
-    return Figure("bits", BITS, _bits_chart(found, opening), said, (TABLE.name, SHARED.name), reading, NO_BITS)
+    return Figure("bits", BITS, _bits_chart(found, opening), said, (GIVEN.name, SHARED.name), reading, NO_BITS)
 
 
 def bits_answer(found: pl.DataFrame) -> str:
@@ -154,13 +160,13 @@ def _bits_chart(found: pl.DataFrame, opening: Mapping[str, str]) -> alt.VConcatC
     rules = [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]
     widths = found.select("mean_bits", "panel").unique().sort("mean_bits")["panel"].to_list()
     panels = [_bits_panel(width, n == 0, len(widths), rules) for n, width in enumerate(widths)]
-    return stacked([alt.hconcat(*panels, spacing=14)], source(menu=TABLE), params(opening, *opening))
+    return stacked([alt.hconcat(*panels, spacing=14)], source(menu=GIVEN), params(opening, *opening))
 
 
 def _bits_panel(panel: str, is_left: bool, n: int, rules: Sequence[str]) -> alt.LayerChart:
     base = (
         alt.Chart(alt.NamedData("bits"))
-        .transform_filter(f"datum.table === table && datum.shared === shared && datum.panel === {theme.quote(panel)}")
+        .transform_filter(f"datum.given === given && datum.shared === shared && datum.panel === {theme.quote(panel)}")
         .transform_calculate(place="sequence(1, length(datum.bits) + 1)")
         .transform_flatten(["bits", "low", "high", "place"])
     )
@@ -182,14 +188,14 @@ def _losses_figure(found: pl.DataFrame, opening: Mapping[str, str]) -> Figure:
     if found.is_empty():
         return Figure("losses", LOSSES, None, {}, (), "", NO_BITS)
     said = {
-        f"{table}|{shared}": losses_answer(of) for (table, shared), of in found.group_by(["table", "shared"], maintain_order=True)
+        f"{given}|{shared}": losses_answer(of) for (given, shared), of in found.group_by(["given", "shared"], maintain_order=True)
     }
     reading = (
         "Loss by the table, each expert by its share of the prompts, over that of uniform bits of the same average; bands: 5 "
         "to 95 % of layers and sequences. Uniform bits, the most important one bit more between whole averages, are themselves "
         "a prefix split, so the selector is never above them. The optimum may give any width to any expert."
     )
-    return Figure("losses", LOSSES, _losses_chart(found, opening), said, (TABLE.name, SHARED.name), reading, NO_BITS)
+    return Figure("losses", LOSSES, _losses_chart(found, opening), said, (GIVEN.name, SHARED.name), reading, NO_BITS)
 
 
 def losses_answer(found: pl.DataFrame) -> str:
@@ -209,7 +215,7 @@ def losses_answer(found: pl.DataFrame) -> str:
 
 
 def _losses_chart(found: pl.DataFrame, opening: Mapping[str, str]) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("losses")).transform_filter("datum.table === table && datum.shared === shared")
+    base = alt.Chart(alt.NamedData("losses")).transform_filter("datum.given === given && datum.shared === shared")
     rules = [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]
     looks = colour(dict(RULES.values()), "said", rules, LEGEND)
     x = alt.X(
@@ -227,4 +233,4 @@ def _losses_chart(found: pl.DataFrame, opening: Mapping[str, str]) -> alt.VConca
     band = base.mark_area(opacity=0.1).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), looks)
     line, marks = base.mark_line(strokeWidth=1.8).encode(x, y, looks), base.mark_point(size=50).encode(x, y, looks, tooltip=tips)
     drawn = alt.layer(band, line, marks).properties(width=900, height=290)
-    return stacked([drawn], source(menu=TABLE), params(opening, *opening))
+    return stacked([drawn], source(menu=GIVEN), params(opening, *opening))

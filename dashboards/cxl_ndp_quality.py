@@ -62,7 +62,7 @@ def quality_part(quality: pl.DataFrame) -> Part:
         .otherwise(pl.format("by the prompt, alpha {}", "alpha")),
         width=pl.format("{} bits", pl.col("bits").map_elements(lambda bits: f"{bits:g}", pl.String)),
     )
-    others = others.filter(pl.col("variant").n_unique().over("live") > 1)
+    others = others.filter(pl.col("variant").n_unique().over("live", "bits") > 1)
     lives = usual["live"].unique(maintain_order=True).to_list()
     data = {
         "quality": usual.drop("placement", "alpha", "loss_weight", "model", "dataset"),

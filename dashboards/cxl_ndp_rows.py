@@ -1,7 +1,8 @@
 """What the CXL GPU-NDP page asks of the warehouse: the study's rows, with the names the charts use.
 
 Every function takes an open read-only DuckDB connection and returns a polars frame. setup: a model, and the tape that its routing
-is from where it was recorded; table: a model, and where its losses are from. Seconds become ms where a person reads them.
+is from where it was recorded; table: a model, and where its losses
+are from; given: whose experts got bits by which losses. Seconds become ms where a person reads them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ _SETUP = """if(p.origin = 'synthetic', p.model_id, format('{}, {}', p.model_id, 
         + (p.model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank,
     p.model_id as model"""
 _FROM = "from {} p left join traces t on p.source = t.trace_id where p.study = $study"
-# Where the losses of a row are from; measured ones before stand-ins, the paper's models before others.
-_MADE = f"""if(method = '{STAND_IN}', method, format('{{}} ({{}})', method, right(source, 4))) as made,
-    format('{{}}, {{}}', model_id, made) as "table", 2 * (method = '{STAND_IN}')::int
-        + (model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank"""
+# Measured losses before stand-ins, the paper's models before others.
+_RANK = f"""2 * (method = '{STAND_IN}')::int
+    + (p.model_id not in (select lower(model) from claims where paper = $paper and model <> ''))::int as rank"""
+# Whose experts got bits by which losses.
+_GIVEN = f"""if(method = '{STAND_IN}', format('{{}}, {{}}', p.model_id, method),
+    format('{{}}, {{}}, {{}}', p.model_id, coalesce(t.dataset, p.source), method)) as given, {_RANK}"""
 _METRICS = (
     "step_s", "ndp_gain", "other_s", "gpu_s", "ndp_s", "activation_s", "transfer_s", "wait_s", "moved_per_layer_step",
     "link_weight_bytes_per_token", "link_activation_bytes_per_token", "ndp_bytes_per_token",
@@ -75,8 +78,10 @@ with named as (
     select model_id, trace_id, method, layer, expert, bits, mse from expert_losses join traces using (trace_id)
     where (trace_id, method) not in (select (source, method) from ndp_loss_tables where study = $study)
 )
-select model_id as model, source, {_MADE}, bits, layer, list(mse::double order by expert) as mse
-from named group by all order by all
+select p.model_id as model, p.source, method, {_RANK}, format('{{}}, {{}}', p.model_id,
+    if(method = '{STAND_IN}', method, format('{{}} ({{}} {{}})', method, coalesce(t.dataset, ''), right(p.source, 4)))
+    ) as "table", bits, layer, list(mse::double order by expert) as mse
+from named p left join traces t on p.source = t.trace_id group by all order by all
 """
 _WON = """
 select trace_id, any_value(model_id) as model, count(*) as cells, avg((g.mse <= r.mse)::int) as won,
@@ -86,13 +91,12 @@ where g.method = 'gptq' and r.method = 'rtn' group by trace_id order by all
 """
 # A list by rank in a row of its own: of 128 experts, a row per rank would make the page too large.
 _BITS = f"""
-select model_id as model, {_MADE}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
+select {_GIVEN}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
     list(round(bits_p05, 3) order by importance_rank) as low, list(round(bits_p95, 3) order by importance_rank) as high
-from ndp_bits where study = $study group by all order by all
+{_FROM.format("ndp_bits")} group by all order by all
 """
 _LOSSES = f"""
-select model_id as model, {_MADE}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n
-from ndp_losses where study = $study order by all
+select {_GIVEN}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n {_FROM.format("ndp_losses")} order by all
 """
 # Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
 # least as good as uniform bits of the same width, or as the reversed order.

@@ -43,7 +43,7 @@ RULES = {
     "reversed": ("reversed order", theme.PURPLE),
 }
 SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
-TABLE, SHARED = Control("table", "Losses"), Control("shared", "Bits given to")
+TABLE, GIVEN, SHARED = Control("table", "Losses"), Control("given", "Bits of"), Control("shared", "Bits given to")
 LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
 SQUARES = alt.Legend(title=None, orient="top", columns=7, symbolType="square", symbolOpacity=1, symbolStrokeWidth=0)
 
@@ -54,16 +54,11 @@ def source(*more: str, menu: Control | None = None) -> alt.TitleParams:
     return caption(" + ".join([*said, *(theme.quote(f"; {words}") for words in more)]))
 
 
-def by_table(frame: pl.DataFrame) -> list[str]:
-    """Loss tables of the rows: measured ones first, the paper's models after them."""
-    return frame.select("table", "rank").unique().sort("rank", "table", descending=[False, True])["table"].to_list()
-
-
-def setups(*frames: pl.DataFrame) -> list[str]:
-    """Setups of the frames: the paper's models first, the smaller of its two at the top."""
-    there = [frame.select("setup", "rank") for frame in frames if not frame.is_empty()]
-    found = pl.concat(there).unique() if there else pl.DataFrame(schema={"setup": pl.String, "rank": pl.Int32})
-    return found.sort("rank", "setup", descending=[False, True])["setup"].to_list()
+def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
+    """Names of the frames' rows by rank; of the paper's models the smaller one first."""
+    there = [frame.select(by, "rank") for frame in frames if not frame.is_empty()]
+    found = pl.concat(there).unique() if there else pl.DataFrame(schema={by: pl.String, "rank": pl.Int32})
+    return found.sort("rank", by, descending=[False, True])[by].to_list()
 
 
 def times(value: float) -> str:
