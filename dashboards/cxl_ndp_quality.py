@@ -24,8 +24,8 @@ NO_ACCURACY = (
     "Nothing to draw: the paper's Table 3 is not loaded. Run: tokentape study cxl-ndp, then tokentape load and tokentape site."
 )
 LIVE = Control("live", "Live model")
-FULL, SELECTOR, ORACLE = "full", "prefix_split", "oracle"
-USUAL = (pl.col("placement") == "prefill_guided") & (pl.col("alpha") == 0.5) & (pl.col("loss_weight") == "none")
+FULL, SELECTOR, BY_USE = "full", "prefix_split", "by_use"
+USUAL = (pl.col("placement") == "prefill_guided") & (pl.col("alpha") == 0.5)
 MEASURES = {
     "worse": "perplexity above full precision (%)",
     "disagreement": "tokens that change (%)",
@@ -49,15 +49,17 @@ def quality_part(quality: pl.DataFrame) -> Part:
     if quality.is_empty():
         empty = (("quality", QUALITY, NO_QUALITY), ("variants", VARIANTS, NO_VARIANTS))
         return Part(tuple(Figure(name, question, None, {}, (), "", missing) for name, question, missing in empty))
-    found = quality.filter(pl.col("rule") != FULL).with_columns(
+    by_use = (pl.col("rule") == SELECTOR) & (pl.col("loss_weight") != "none")
+    ruled = quality.filter(pl.col("rule") != FULL).with_columns(rule=pl.when(by_use).then(pl.lit(BY_USE)).otherwise("rule"))
+    found = ruled.with_columns(
         live=pl.format("{}, {}, {}, {} hot", "model", "dataset", "method", "hot"), disagreement=1 - pl.col("agreement"),
         said=pl.col("rule").replace({name: words for name, (words, _) in RULES.items()}),
     )  # fmt: skip
     usual = found.filter(USUAL)
-    others = found.filter(pl.col("rule") == SELECTOR).with_columns(
+    others = found.filter(pl.col("rule").is_in([SELECTOR, BY_USE])).with_columns(
         variant=pl.when(pl.col("placement") != "prefill_guided")
         .then(pl.col("placement").replace(PLACEMENTS))
-        .when(pl.col("loss_weight") != "none")
+        .when(pl.col("rule") == BY_USE)
         .then(pl.lit("by the prompt, losses by use"))
         .otherwise(pl.format("by the prompt, alpha {}", "alpha")),
         width=pl.format("{} bits", pl.col("bits").map_elements(lambda bits: f"{bits:g}", pl.String)),
@@ -99,14 +101,15 @@ def quality_answer(found: pl.DataFrame) -> str:
             continue
         row = of.filter(pl.col("rule") == SELECTOR).row(0, named=True)
         name = "exact match lower by" if row["is_accuracy"] else "perplexity"
+        by_use = f" ({_worse(worse[BY_USE], row['is_accuracy'])} with losses by use)" if BY_USE in worse else ""
         beside = [f"uniform {_worse(worse['uniform'], row['is_accuracy'])}"]
         ahead = [f"uniform in {row['ahead_of_uniform']}"]
         if "reversed" in worse:
             beside.append(f"reversed order {_worse(worse['reversed'], row['is_accuracy'])}")
             ahead.append(f"reversed in {row['ahead_of_reversed']}")
         said.append(
-            f"At {bits:g} bits {name} {_worse(worse[SELECTOR], row['is_accuracy'])} with the selector, {joined(beside)}; it is "
-            f"no worse than {joined(ahead)} of {row['seeds']} seeds."
+            f"At {bits:g} bits {name} {_worse(worse[SELECTOR], row['is_accuracy'])} with the selector{by_use}, {joined(beside)}; "
+            f"it is no worse than {joined(ahead)} of {row['seeds']} seeds."
         )
     return " ".join(said) or "The selector and uniform bits were not measured at one width."
 

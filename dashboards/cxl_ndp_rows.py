@@ -119,8 +119,9 @@ with told as (
     )
 )
 select model, dataset, method, rule, bits, hot, alpha, placement, loss_weight, prompt, decode, is_accuracy, count(*) as seeds,
-    avg(level) as value, avg(worse) as worse, min(worse) as low, max(worse) as high, avg(agreement_frac) as agreement,
-    avg(hot_frac) as hot_frac, avg(table_loss) as table_loss, count(*) filter (worse <= uniform) as ahead_of_uniform,
+    avg(level order by seed) as value, avg(worse order by seed) as worse, min(worse) as low, max(worse) as high,
+    avg(agreement_frac order by seed) as agreement, avg(hot_frac order by seed) as hot_frac,
+    avg(table_loss order by seed) as table_loss, count(*) filter (worse <= uniform) as ahead_of_uniform,
     count(*) filter (worse <= reversed) as ahead_of_reversed
 from beside group by all order by all
 """

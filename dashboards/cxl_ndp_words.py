@@ -37,6 +37,7 @@ PLACEMENTS = {
 }
 RULES = {
     "prefix_split": ("selector (prefix split)", theme.VERMILLION),
+    "by_use": ("selector, losses by use", theme.ORANGE),
     "uniform": ("uniform", theme.BLUE),
     "optimum": ("optimum (bound)", theme.INK),
     "greedy": ("greedy", theme.GREEN),

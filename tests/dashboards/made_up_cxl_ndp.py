@@ -192,14 +192,14 @@ def add_bits(rows: Rows) -> None:
 
 
 def add_quality(rows: Rows) -> None:
-    """Full precision has 10; at 2 bits the selector is 20 % worse, uniform 30 %, reversed 50 %; at 3 bits 4, 3 and 6 %."""
+    """Full precision has 10; at 2 bits the selector is 20 % worse, by use 15, uniform 30, reversed 50; at 3 bits 4, 3 and 6 %."""
     worse = {"prefix_split": {2: 0.2, 3: 0.04}, "uniform": {2: 0.3, 3: 0.03}, "reversed": {2: 0.5, 3: 0.06}}
 
-    def add(rule: str, bits: float, seed: int, above: float, placement: str = "prefill_guided", alpha: float = 0.5) -> None:
+    def add(rule: str, bits: float, seed: int, above: float, **changed: object) -> None:
         told = {
-            "losses": LOSSES, "method": "gptq", "rule": rule, "bits": bits, "hot": 8, "alpha": alpha, "placement": placement,
-            "prompt_tokens": 64, "decode_tokens": 192,
-        }  # fmt: skip
+            "losses": LOSSES, "method": "gptq", "rule": rule, "bits": bits, "hot": 8, "alpha": 0.5,
+            "placement": "prefill_guided", "loss_weight": "none", "prompt_tokens": 64, "decode_tokens": 192,
+        } | changed  # fmt: skip
         rows["quality"].append({
             "model_id": "embedded", "policy": "ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
             "perplexity": (10.0 + seed) * (1 + above), "agreement_frac": 1 - above / 2, "hot_frac": 0.7,
@@ -213,7 +213,8 @@ def add_quality(rows: Rows) -> None:
                 add(rule, float(bits), seed, above + (0.15 if (rule, bits, seed) == ("prefix_split", 2, 3) else 0.0))
         for alpha in (0.0, 1.0):
             add("prefix_split", 2.0, seed, 0.25 - 0.01 * alpha, alpha=alpha)
-        add("prefix_split", 2.0, seed, 0.1, "oracle")
+        add("prefix_split", 2.0, seed, 0.15, loss_weight="prefill_share")
+        add("prefix_split", 2.0, seed, 0.1, placement="oracle")
 
 
 def add_accuracy(rows: Rows) -> None:

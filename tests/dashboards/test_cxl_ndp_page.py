@@ -120,12 +120,12 @@ def test_bits_fall_with_rank_and_save_loss(said: Said, page: Page) -> None:
 def test_a_live_model_says_who_wins_in_how_many_seeds(said: Said, page: Page) -> None:
     live = "embedded, docs, gptq, 8 hot"
     assert said["quality"][live] == (
-        "At 2 bits perplexity +23.8 % with the selector, uniform +30.0 % and reversed order +50.0 %; it is no worse than "
-        "uniform in 3 and reversed in 4 of 4 seeds. At 3 bits perplexity +4.0 % with the selector, uniform +3.0 % and reversed "
-        "order +6.0 %; it is no worse than uniform in 0 and reversed in 4 of 4 seeds."
+        "At 2 bits perplexity +23.8 % with the selector (+15.0 % with losses by use), uniform +30.0 % and reversed order +50.0 "
+        "%; it is no worse than uniform in 3 and reversed in 4 of 4 seeds. At 3 bits perplexity +4.0 % with the selector, "
+        "uniform +3.0 % and reversed order +6.0 %; it is no worse than uniform in 0 and reversed in 4 of 4 seeds."
     )
     assert said["variants"][live] == (
-        "Over 4 placements the loss goes at 2 bits from +10.0 % (oracle (bound)) to +25.0 % (by the prompt, alpha 0.0)."
+        "Over 5 placements the loss goes at 2 bits from +10.0 % (oracle (bound)) to +25.0 % (by the prompt, alpha 0.0)."
     )
     assert page.data["quality"]["table_loss"].null_count() == 0
 
