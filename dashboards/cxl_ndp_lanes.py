@@ -102,7 +102,7 @@ def _panel(system: str) -> alt.LayerChart:
         alt.Tooltip("start_ms:Q", title="from (ms)", format=".4~g"),
         alt.Tooltip("ms:Q", title="for (ms)", format=".4~g"),
     ]  # fmt: skip
-    bars = base.mark_bar(height=24, stroke="white", strokeWidth=0.8).encode(
+    bars = base.mark_bar(height=24, stroke="white", strokeWidth=0.3).encode(
         x, y, colour(KINDS, "kind", list(KINDS), SQUARES), alt.X2("stop:Q"), tooltip=tips
     )
     # Empty where it does not fit: a layer without any row would warn of its scale.
