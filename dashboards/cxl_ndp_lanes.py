@@ -102,14 +102,13 @@ def _panel(system: str) -> alt.LayerChart:
         alt.Tooltip("start_ms:Q", title="from (ms)", format=".4~g"),
         alt.Tooltip("ms:Q", title="for (ms)", format=".4~g"),
     ]  # fmt: skip
-    bars = base.mark_bar(height=24, stroke="white", strokeWidth=0.8).encode(
+    bars = base.mark_bar(height=24, stroke="white", strokeWidth=0.3).encode(
         x, y, colour(KINDS, "kind", list(KINDS), SQUARES), alt.X2("stop:Q"), tooltip=tips
     )
-    words = (
-        base.transform_filter(f"{PLOT} * datum.ms / datum.end > {LETTER} * length(datum.short)")
-        .mark_text(fontSize=11, color="white", fontWeight=600)
-        .encode(alt.X("middle:Q"), y, text=alt.Text("short:N"))
-    )
+    # Empty where it does not fit: a layer without any row would warn of its scale.
+    fits = f"{PLOT} * datum.ms / datum.end > {LETTER} * length(datum.short)"
+    named = base.transform_calculate(named=f"{fits} ? datum.short : ''")
+    words = named.mark_text(fontSize=11, color="white", fontWeight=600).encode(alt.X("middle:Q"), y, text="named:N")
     head = base.transform_aggregate(end="max(end)").transform_calculate(
         said=f"{theme.quote(system + ': ')} + format(datum.end, '.3~g') + ' ms'"
     )
