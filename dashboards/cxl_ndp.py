@@ -19,9 +19,10 @@ from dashboards import (
     cxl_ndp_rows,
     cxl_ndp_sweeps,
     cxl_ndp_throughput,
+    orderings,
 )
 from dashboards.cxl_ndp_words import DIGITS, ROUTING, SETUP, setups
-from dashboards.shell import Page, with_parts
+from dashboards.shell import Page, Part, with_parts
 
 FILE, TITLE = "cxl_ndp.html", "CXL GPU-NDP"
 LEAD = (
@@ -46,6 +47,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         choices=(*({SETUP.name: name} for name in models), *({ROUTING.name: name} for name in routings)),
     )
     start = own.opening
+    ordered = orderings.rows(connection, "cxl-ndp")
     bits, losses = cxl_ndp_rows.bits(connection), cxl_ndp_rows.losses(connection)
     whole = with_parts(
         own,
@@ -57,6 +59,10 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         cxl_ndp_bits.tables_part(cxl_ndp_rows.tables(connection), cxl_ndp_rows.won(connection), size),
         cxl_ndp_bits.bits_part(bits, losses),
         cxl_ndp_quality.quality_part(cxl_ndp_rows.quality(connection)),
+        Part(
+            (orderings.figure(ordered, cxl_ndp_quality.NO_ORDERINGS, cxl_ndp_quality.SEEDS),),
+            data={} if ordered.is_empty() else {"orderings": ordered},
+        ),
         cxl_ndp_quality.accuracy_part(cxl_ndp_rows.accuracy(connection)),
         cxl_ndp_sweeps.sweeps_part(points),
         cxl_ndp_ablations.part(points),

@@ -274,7 +274,18 @@ def add_checks(rows: Rows) -> None:
         })  # fmt: skip
 
 
+def add_orderings(rows: Rows) -> None:
+    """One ratio keeps its margin, one misses it."""
+    for assertion, margin, mean, holds in (
+        ("selector / uniform, 2 bits", "<= 1", 0.96, True), ("reversed / selector, 2 bits", ">= 1", 0.99, False),
+    ):  # fmt: skip
+        rows["orderings"].append({
+            "study": STUDY, "model_id": "embedded", "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean,
+            "low": mean - 0.02, "high": mean + 0.02, "n_seeds": 4, "holds": holds,
+        })  # fmt: skip
+
+
 EVERYTHING = (
     add_headline, add_sweeps, add_ablations, add_requests, add_lanes, add_routing, add_losses, add_bits, add_quality,
-    add_accuracy, add_capacity, add_claims, add_checks,
+    add_orderings, add_accuracy, add_capacity, add_claims, add_checks,
 )  # fmt: skip

@@ -32,7 +32,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("experts.html", 6),
         ("hardware.html", 3),
         ("elmoe3d.html", 20),
-        ("cxl_ndp.html", 17),
+        ("cxl_ndp.html", 18),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),
         ("validation.html", 4),

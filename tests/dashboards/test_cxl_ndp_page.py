@@ -15,7 +15,7 @@ from dashboards import cxl_ndp, cxl_ndp_bits, cxl_ndp_checks, cxl_ndp_routing, c
 from dashboards.shell import Page
 from warehouse.load import claims
 
-N_FIGURES = 17
+N_FIGURES = 18
 Said = dict[str, dict[str, str]]
 
 

@@ -68,5 +68,5 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
         lab = Lab(bench, job.seed)
         rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]
     else:
-        rows = orderings(bench, live.seeds)
+        rows = [{"study": NAME} | row for row in orderings(bench, live.seeds)]
     write_rows(store, table, rows, of=of)
