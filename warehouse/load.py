@@ -220,11 +220,11 @@ def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, 
 
 
 def _outdated(store: Store, name: str, paths: Sequence[str]) -> list[str]:
-    """The files that hold the table's key and lack another column. Raises BadTable for the first that is not ours at all."""
+    """The files that hold part of the table's key and lack a column. Raises BadTable for the first that is not ours at all."""
     outdated = []
     for path in paths:
         found = _schema_of(store, path)
-        if TABLES[name].key[0] in found.names and not set(TABLES[name].columns) <= set(found.names):
+        if set(TABLES[name].key) & set(found.names) and not set(TABLES[name].columns) <= set(found.names):
             outdated.append(path)
         else:
             check_schema(name, found, path)

@@ -41,6 +41,18 @@ QUALITY = {
     "n_items": 10,
     "n_tokens": 100,
 }
+ORDERING = {
+    "study": "slicemoe",
+    "model_id": "tiny",
+    "dataset": "code",
+    "assertion": "a / b",
+    "margin": "<= 1",
+    "mean": 0.9,
+    "low": 0.8,
+    "high": 1.0,
+    "n_seeds": 4,
+    "holds": True,
+}
 
 
 def contents(database: Path) -> dict[str, pl.DataFrame]:
@@ -246,9 +258,11 @@ def test_results_of_an_older_version_are_left_out_and_counted(small: Store) -> N
     pq.write_table(pq.read_table(timeline).drop_columns("n_hits"), timeline)
     measured = Path(write_rows(small, "quality", [QUALITY]))
     pq.write_table(pq.read_table(measured).drop_columns("kl"), measured)
+    ordered = Path(write_rows(small, "orderings", [ORDERING]))
+    pq.write_table(pq.read_table(ordered).drop_columns("study"), ordered)  # the first column of its key
     report = load(small, database_path(small))
-    assert (report.n_older, report.n_without_tape, report.rows["quality"]) == (3, 0, 0)
-    assert "left out: 3 results of an older version that lack a column (make them again)" in str(report)
+    assert (report.n_older, report.n_without_tape, report.rows["quality"], report.rows["orderings"]) == (4, 0, 0, 0)
+    assert "left out: 4 results of an older version that lack a column (make them again)" in str(report)
     for name in RESULT_TABLES:
         found = query(report.database, f"select distinct replay_id from {name} order by 1")
         assert found["replay_id"].to_list() == ["r2", "r3", "r4", "r5"], name
