@@ -1,0 +1,1 @@
+"""Tables by what they are about, one file each; warehouse/tables.py joins them and says who writes which."""
