@@ -74,6 +74,43 @@ def test_inputs_of_equal_strength_without_correlation_are_rounded_to_nearest():
         assert torch.allclose(Gptq(x)(w, of), of.nearest(w), atol=1e-5)
 
 
+def drawn(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, dtype=np.float32))
+
+
+def test_a_refit_is_least_squares_with_damping_as_rows_of_its_own(monkeypatch):
+    """Damped towards w: the rows sqrt(damping) I are to yield sqrt(damping) w. Hardly damped it is lstsq on the bare inputs."""
+    w, meant = drawn(0, 5, 16), drawn(1, 60, 16)
+    seen = meant + 0.5 * drawn(2, 60, 16)
+    for damping in (0.01, 1e-7):
+        monkeypatch.setattr("capture.losses.gptq.DAMPING", damping)
+        root = float(damping * seen.square().sum(0).mean()) ** 0.5
+        rows = np.vstack([seen.numpy(), root * np.eye(16)])
+        target = np.vstack([(meant @ w.T).numpy(), root * w.numpy().T])
+        expected = np.linalg.lstsq(rows.astype(np.float64), target.astype(np.float64), rcond=None)[0].T
+        np.testing.assert_allclose(Gptq(seen).refitted(w, meant).numpy(), expected, atol=1e-4)
+    bare = np.linalg.lstsq(seen.numpy(), (meant @ w.T).numpy(), rcond=None)[0].T
+    np.testing.assert_allclose(expected, bare, atol=1e-4)
+
+
+def test_a_refit_to_unchanged_inputs_and_of_inputs_never_active_is_the_matrix_itself():
+    w, x = drawn(0, 5, 16), drawn(1, 60, 16)
+    assert torch.equal(Gptq(x).refitted(w, x), w)
+    dead = x.clone()
+    dead[:, 3] = 0.0
+    assert torch.equal(Gptq(dead).refitted(w, x)[:, 3], w[:, 3])
+    few = drawn(2, 4, 16)  # rows that leave most directions unseen do not shrink the matrix there
+    unseen = torch.linalg.svd(few).Vh[4:].T
+    assert torch.allclose(Gptq(few).refitted(w, x[:4]) @ unseen, w @ unseen, atol=1e-4)
+
+
+def test_a_refit_makes_good_what_a_linear_map_of_the_inputs_did():
+    w, x = drawn(0, 5, 16), drawn(1, 200, 16)
+    seen = x @ (torch.eye(16) + 0.3 * drawn(2, 16, 16) / 4)
+    before, after = ((seen @ made.T - x @ w.T).square().mean() for made in (w, Gptq(seen).refitted(w, x)))
+    assert after < 0.01 * before
+
+
 # ------------------------------------------------------------------------------------------------------------- reservoirs
 
 
@@ -211,12 +248,16 @@ def test_losses_of_every_family(models, name):
     assert by_bits[3] < by_bits[2] < by_bits[1]
 
 
-def test_down_is_calibrated_on_activations_at_full_precision(models):
+def test_down_is_refitted_to_what_the_rounded_up_yields(models):
     expert = expert_of(experts_of(models["GptOss"])[0], 1)
     x = torch.randn(100, 32, generator=torch.Generator().manual_seed(5))
     for bits, replica in replicas(expert, x, "gptq", group=8):
-        assert torch.equal(replica.down, Gptq(expert.inner(x))(expert.down, levels(expert.down, bits, 8)))
+        assert torch.equal(replica.up, Gptq(x)(expert.up, levels(expert.up, bits, 8)))
+        before_down = Gptq(replica.inner(x))
+        down = before_down.refitted(expert.down, expert.inner(x))
+        assert torch.equal(replica.down, before_down(down, levels(down, bits, 8)))
         assert torch.equal(replica.up_bias, expert.up_bias)
+        assert torch.equal(replica.down_bias, expert.down_bias)
 
 
 def test_unknown_layouts_and_quantisers_are_refused(models):
