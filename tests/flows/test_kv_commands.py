@@ -79,7 +79,7 @@ def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
         (("kv", "x", "--policy", "aerp", "--param", "bugdet=5"), "budget"),
         (("kv", "x", "--policy", "aerp", "--param", "budget=many"), "budget=many"),
         (("kv", "x", "--policy", "aerp", "--param", "budget=16", "--param", "sink=8", "--param", "recent=8"), "evicted"),
-        (("evaluate", "--policy", "aerp", "--cache", "50%"), "budget"),
+        (("evaluate", "--policy", "aerp", "--cache", "50%"), "what aerp takes by --param"),
         (("evaluate", "--policy", "aerp", "--tape"), "--tape"),
         (("evaluate", "--policy", "aerp", "--param", "rate=0.1"), "loses no bits"),
         (("evaluate", "--policy", "aerp", "--param", "storage=int8"), "quarot"),
