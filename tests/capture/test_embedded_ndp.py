@@ -25,8 +25,7 @@ pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
 )
 DOC = Path(__file__).resolve().parents[2] / "docs" / "losses.md"
-# With GPTQ's losses, which fall evenly with the width, the selector is all but uniform (docs/losses.md).
-MISSED = {"perplexity reversed / selector, 2 bits, gptq", "perplexity selector by use / uniform, 2 bits, rtn"}
+MISSED = {"perplexity selector by use / uniform, 2 bits, rtn"}  # by .4 % on one seed (docs/losses.md)
 SETTINGS = CaptureSettings(models.EMBEDDED, tables=("losses",), **CALIBRATION)
 
 
