@@ -6,14 +6,13 @@ speculation costs: `calibrate`, the rows whose role says so, and `all-open`, eve
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from hw.files import write_text
-from hw.sourced import BadSpec
+from hw.fit_files import read_fit, write_fit
 
-FITS = Path(__file__).parent / "fits"
+COMMAND = "tokentape calibrate elmoe3d"
 LEVELS = ("L0", "L1")
 ROWS = ("calibrate", "all-open")
 
@@ -85,33 +84,17 @@ def fit_name(level: str, rows: str) -> str:
 
 def save(fit: ElasticFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
-    lines = [
-        "# Written by `tokentape calibrate elmoe3d`; hw/fits/README.md says what this is.",
-        f'level = "{fit.level}"',
-        f'rows = "{fit.rows}"',
-        f"loss = {fit.loss:.6g}",
-        "fitted_on = [",
-        *(f'    "{claim}",' for claim in fit.fitted_on),
-        "]",
-        "",
-        "[speculation]",
-        *(f"{name} = {value:.7g}" for name, value in asdict(fit.speculation).items()),
-    ]
-    for model, law in fit.laws.items():
-        lines += ["", f'[laws."{model}"]', *(f"{name} = {value:.7g}" for name, value in asdict(law).items())]
-    write_text(path, "\n".join(lines) + "\n")
+    sections = {"speculation": asdict(fit.speculation)} | {f'laws."{model}"': asdict(law) for model, law in fit.laws.items()}
+    facts: dict[str, str | float] = {"level": fit.level, "rows": fit.rows, "loss": fit.loss}
+    write_fit(path, COMMAND, facts, fit.fitted_on, sections, digits=7)
 
 
 def load(name_or_path: str) -> ElasticFit:
     """A shipped fit by name, elmoe3d-l1 for one, or a file by path. Raises BadSpec naming the file and the key."""
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name_or_path}.toml"
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+
+    def parse(data: dict[str, Any]) -> ElasticFit:
         laws = {model: ModelLaw(**law) for model, law in data["laws"].items()}
         rest = {name: data[name] for name in ("level", "rows", "loss")}
         return ElasticFit(speculation=Speculation(**data["speculation"]), laws=laws, fitted_on=tuple(data["fitted_on"]), **rest)
-    except FileNotFoundError:
-        shipped = ", ".join(p.stem for p in sorted(FITS.glob("elmoe3d-*.toml")))
-        raise BadSpec(f"{path}: no such file of ELMoE-3D constants; shipped: {shipped}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadSpec(f"{path}: not a file of ELMoE-3D constants ({error})") from error
+
+    return read_fit(name_or_path, "elmoe3d-*", "ELMoE-3D constants", COMMAND, parse)

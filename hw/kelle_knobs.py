@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from hw.files import write_text
-from hw.sourced import BadSpec
+from hw.fit_files import read_fit, write_fit
 
-FITS = Path(__file__).parent / "fits"
+COMMAND = "tokentape calibrate kelle"
 # Lowest and highest value that a fit may take.
 BOUNDS = {
     "weight_dram_frac": (0.1, 1.0),
@@ -51,26 +50,13 @@ class KelleFit:
 
 def save(fit: KelleFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
-    lines = [
-        "# Written by `tokentape calibrate kelle`; hw/fits/README.md says what this is.",
-        f"mean_abs_log = {fit.mean_abs_log:.6g}",
-        "fitted_on = [",
-        *(f'    "{claim}",' for claim in fit.fitted_on),
-        "]",
-        "",
-        "[knobs]",
-        *(f"{name} = {value:.6g}" for name, value in asdict(fit.knobs).items()),
-    ]
-    write_text(path, "\n".join(lines) + "\n")
+    write_fit(path, COMMAND, {"mean_abs_log": fit.mean_abs_log}, fit.fitted_on, {"knobs": asdict(fit.knobs)})
 
 
 def load(name_or_path: str = "kelle") -> KelleFit:
     """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name_or_path}.toml"
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+
+    def parse(data: dict[str, Any]) -> KelleFit:
         return KelleFit(Knobs(**data["knobs"]), tuple(data["fitted_on"]), float(data["mean_abs_log"]))
-    except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of knobs; shipped: kelle; `tokentape calibrate kelle --out` writes one") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise BadSpec(f"{path}: not a file of Kelle's knobs ({error}); write it with `tokentape calibrate kelle`") from error
+
+    return read_fit(name_or_path, "kelle", "Kelle's knobs", COMMAND, parse)

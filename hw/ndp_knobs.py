@@ -5,14 +5,13 @@ The paper gives no bandwidth of HBM, no batch, no efficiencies and no settings o
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from hw.files import write_text
-from hw.sourced import BadSpec
+from hw.fit_files import read_fit, write_fit
 
-FITS = Path(__file__).parent / "fits"
+COMMAND = "tokentape calibrate cxl-ndp"
 # Lowest and highest value that a fit may take.
 BOUNDS = {
     "fixed_s": (0.0, 5e-4),
@@ -62,30 +61,18 @@ class NdpFit:
 def save(fit: NdpFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
     values = asdict(fit.knobs)
-    lines = [
-        "# Written by `tokentape calibrate cxl-ndp`; hw/fits/README.md says what this is.",
-        f"mean_abs_log = {fit.mean_abs_log:.6g}",
-        "fitted_on = [",
-        *(f'    "{claim}",' for claim in fit.fitted_on),
-        "]",
-        "",
-        "[fitted]",
-        *(f"{name} = {values[name]:.6g}" for name in BOUNDS),
-        "",
-        "[assumed]",
-        *(f"{name} = {value:.6g}" for name, value in values.items() if name not in BOUNDS),
-    ]
-    write_text(path, "\n".join(lines) + "\n")
+    sections = {
+        "fitted": {name: values[name] for name in BOUNDS},
+        "assumed": {name: value for name, value in values.items() if name not in BOUNDS},
+    }
+    write_fit(path, COMMAND, {"mean_abs_log": fit.mean_abs_log}, fit.fitted_on, sections)
 
 
 def load(name_or_path: str = "cxl-ndp") -> NdpFit:
     """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name_or_path}.toml"
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+
+    def parse(data: dict[str, Any]) -> NdpFit:
         knobs = Knobs(**data["fitted"], **data["assumed"])
         return NdpFit(knobs, tuple(data["fitted_on"]), float(data["mean_abs_log"]))
-    except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of knobs; shipped: cxl-ndp; `tokentape calibrate cxl-ndp` writes one") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise BadSpec(f"{path}: not a file of GPU-NDP knobs ({error}); write it with `tokentape calibrate cxl-ndp`") from error
+
+    return read_fit(name_or_path, "cxl-ndp", "GPU-NDP knobs", COMMAND, parse)

@@ -6,14 +6,13 @@ fitted on. Constants are correlated: 10 % more or less between two fits is norma
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from hw.files import write_text
-from hw.sourced import BadSpec
+from hw.fit_files import read_fit, write_fit
 
-FITS = Path(__file__).parent / "fits"
+COMMAND = "tokentape calibrate serving"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,34 +78,15 @@ class ServingFit:
 
 def save(fit: ServingFit, path: Path) -> None:
     """Writes a fit as TOML, aside and then renamed."""
-    lines = [
-        "# Written by `tokentape calibrate serving`; hw/fits/README.md says what this is.",
-        f'machine = "{fit.machine}"',
-        f'model = "{fit.model}"',
-        f'mode = "{fit.mode}"',
-        f"length_scale = {fit.length_scale:.6g}",
-        f"loss = {fit.loss:.6g}",
-        "fitted_on = [",
-        *(f'    "{claim}",' for claim in fit.fitted_on),
-        "]",
-        "",
-        "[constants]",
-        *(f"{name} = {value:.6g}" for name, value in asdict(fit.constants).items()),
-    ]
-    write_text(path, "\n".join(lines) + "\n")
+    facts: dict[str, str | float] = {name: getattr(fit, name) for name in ("machine", "model", "mode", "length_scale", "loss")}
+    write_fit(path, COMMAND, facts, fit.fitted_on, {"constants": asdict(fit.constants)})
 
 
 def load(name_or_path: str) -> ServingFit:
     """A shipped fit by its machine's name, or a file by path. Raises BadSpec naming the file and the key."""
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"serving-{name_or_path}.toml"
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        constants = ServingConstants(**data["constants"])
-        names = ("length_scale", "machine", "model", "mode", "fitted_on", "loss")
-        rest = {name: data[name] for name in names}
-    except FileNotFoundError:
-        shipped = ", ".join(p.stem.removeprefix("serving-") for p in sorted(FITS.glob("serving-*.toml")))
-        raise BadSpec(f"{path}: no such file of serving constants; shipped: {shipped}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise BadSpec(f"{path}: not a file of serving constants ({error})") from error
-    return ServingFit(constants=constants, **{**rest, "fitted_on": tuple(rest["fitted_on"])})
+
+    def parse(data: dict[str, Any]) -> ServingFit:
+        rest = {name: data[name] for name in ("length_scale", "machine", "model", "mode", "loss")}
+        return ServingFit(constants=ServingConstants(**data["constants"]), fitted_on=tuple(data["fitted_on"]), **rest)
+
+    return read_fit(name_or_path, "serving-*", "serving constants", COMMAND, parse)

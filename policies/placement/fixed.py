@@ -5,6 +5,7 @@ Nothing migrates while tokens are generated. Baselines and the bound see what th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,15 +29,15 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class FixedPlacement:
+class FixedPlacement(ABC):
     """is_bound: it sees the decode that it is judged on."""
 
     kind: ClassVar[str] = "fixed"
     is_bound: ClassVar[bool] = False
 
+    @abstractmethod
     def scores(self, seen: Seen) -> Floats:
         """(G, L, E), the higher the rather on the GPU; comparable between layers."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from warehouse.geometry import Geometry
 from warehouse.tape import Store
 
 MIXTRAL = models.load("Mixtral-8x7B").geometry
-STATISTICS = Path("/work/shared/data/routing_stats/olmoe_mixtral_routing_stats.json.gz")
+STATISTICS = Path(__file__).resolve().parents[3] / "shared" / "data" / "routing_stats" / "olmoe_mixtral_routing_stats.json.gz"
 TINY = Geometry(
     architecture="tiny",
     n_layers=3,

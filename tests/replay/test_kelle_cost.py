@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hw import kelle_knobs
+from hw import fit_files, kelle_knobs
 from hw.kelle_knobs import BOUNDS, Knobs
 from hw.sourced import BadSpec
 from hw.spec import load
@@ -347,7 +347,7 @@ def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
 def test_the_shipped_knobs_are_what_a_fit_finds(tmp_path):
     found = calibrate(ROWS, STEPS[ZERO])
     kelle_knobs.save(found, tmp_path / "again.toml")
-    assert (tmp_path / "again.toml").read_text() == (kelle_knobs.FITS / "kelle.toml").read_text()
+    assert (tmp_path / "again.toml").read_text() == (fit_files.FITS / "kelle.toml").read_text()
 
 
 # -------------------------------------------------------------------------------------- readings that must miss

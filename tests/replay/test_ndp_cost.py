@@ -313,7 +313,7 @@ def test_knobs_are_written_and_read_and_bad_ones_named(tmp_path):
     ndp_knobs.save(shipped, tmp_path / "my.toml")
     assert ndp_knobs.load(str(tmp_path / "my.toml")) == shipped
     (tmp_path / "bad.toml").write_text("[fitted]\nfixed_s = 1\n")
-    for name, words in (("bad.toml", "not a file of GPU-NDP knobs"), ("none.toml", "no such file of knobs")):
+    for name, words in (("bad.toml", "not a file of GPU-NDP knobs"), ("none.toml", "no such file of GPU-NDP knobs")):
         with pytest.raises(BadSpec, match=words):
             ndp_knobs.load(str(tmp_path / name))
     with pytest.raises(ValueError, match=r"link_frac is 0\.2"):
