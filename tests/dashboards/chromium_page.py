@@ -11,7 +11,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from dashboards import shell
+from dashboards.shell import Page
+from dashboards.site import PAGE_BYTES
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND",
@@ -61,3 +68,38 @@ def open_page(url: str, work: Path) -> Opened:
     # The browser's own errands (updates, clock) have no origin; they fail here, because no name resolves.
     requests = {p["url"] for p in asked if p.get("initiator") != "not an origin" and not p["url"].startswith(("file:", "data:"))}
     return Opened(dom, [line for line in stderr.splitlines() if "CONSOLE" in line], requests)
+
+
+def page_file(page: Page, folder: Path) -> Path:
+    """The page alone as a file, which must be small enough for a site."""
+    html = shell.render(page, [(page.file, page.title)])
+    assert len(html.encode()) < PAGE_BYTES
+    (folder / page.file).write_text(html, encoding="utf-8")
+    return folder / page.file
+
+
+def assert_draws_in_silence(page: Page, folder: Path, n_charts: int) -> None:
+    """Every chart is drawn, nothing logged, nothing asked of the network."""
+    found = open_page(page_file(page, folder).as_uri(), folder)
+    assert (found.console, found.requests) == ([], set())
+    assert found.n_drawn == found.n_places == n_charts
+
+
+def after_drags(drags: dict[str, int], noted: str, first: str = "") -> str:
+    """A script that, once the page has drawn, runs `first`, sets sliders to places, waits and runs `noted`."""
+    moves = "".join(f'  drag("{name}", {place});\n' for name, place in drags.items())
+    return f"""
+const drawn = setInterval(async () => {{
+  if (!document.body.dataset.drawn) return;
+  clearInterval(drawn);
+  const drag = (name, place) => {{
+    const slider = document.querySelector(`[name="${{name}}"]`);
+    slider.value = place;
+    slider.dispatchEvent(new Event("input", {{ bubbles: true }}));
+  }};
+  {first}
+{moves}  await new Promise((done) => setTimeout(done, 500));
+  {noted}
+  document.body.dataset.link = location.hash;
+}}, 50);
+"""

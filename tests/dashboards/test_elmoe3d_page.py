@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import CHROMIUM, open_page
+from chromium_page import after_drags, assert_draws_in_silence, needs_browser, open_page, page_file
 from made_up import opened
 from made_up_elmoe3d import (
     EAGLE,
@@ -40,13 +40,11 @@ from dashboards.elmoe3d_misses import _panels
 from dashboards.elmoe3d_sweeps import needed
 from dashboards.elmoe3d_winners import pays_from
 from dashboards.shell import Figure, Page
-from dashboards.site import PAGE_BYTES
 from replay.elastic import checks
 from warehouse.load import claims
 
 N_FIGURES = 21
 HEADLINE = "paper_law|L1"
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
 
 
 @pytest.fixture(scope="module")
@@ -361,39 +359,20 @@ def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
     assert {row["law"] for row in page.choices if "law" in row} == {"paper_law", "physical"}
 
 
-def page_file(page: Page, folder: Path) -> Path:
-    html = shell.render(page, [(elmoe3d.FILE, elmoe3d.TITLE)])
-    assert len(html.encode()) < PAGE_BYTES
-    (folder / elmoe3d.FILE).write_text(html, encoding="utf-8")
-    return folder / elmoe3d.FILE
-
-
 @needs_browser
 def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
-    opened_page = open_page(page_file(page, tmp_path).as_uri(), tmp_path)
-    assert (opened_page.console, opened_page.requests) == ([], set())
-    assert opened_page.n_drawn == opened_page.n_places == N_FIGURES
+    assert_draws_in_silence(page, tmp_path, N_FIGURES)
 
 
 # Drags both sliders to their least, and notes what the bars then say.
-SLIDERS = """
-const drawn = setInterval(async () => {
-  if (!document.body.dataset.drawn) return;
-  clearInterval(drawn);
-  const drag = (name, place) => {
-    const slider = document.querySelector(`[name="${name}"]`);
-    slider.value = place;
-    slider.dispatchEvent(new Event("input", { bubbles: true }));
-  };
-  drag("size", 0);
-  drag("at", 0);
-  await new Promise((done) => setTimeout(done, 500));
+SLIDERS = after_drags(
+    {"size": 0, "at": 0},
+    """
   const bars = [...document.querySelectorAll("#explorer .mark-rect.role-mark path")];
   document.body.dataset.bars = bars.map((bar) => bar.getAttribute("aria-label")).join(" | ");
   document.body.dataset.said = document.querySelector('[name="size"] + output').value;
-  document.body.dataset.link = location.hash;
-}, 50);
-"""
+""",
+)
 
 
 @needs_browser

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import CHROMIUM, open_page
+from chromium_page import assert_draws_in_silence, needs_browser
 from made_up import opened
 from made_up_kelle import (
     BASELINE,
@@ -32,10 +32,8 @@ from dashboards.kelle_quality import recent_answer
 from dashboards.kelle_tables import tables_answer
 from dashboards.kelle_words import PAPER, PHYSICAL, READING, ZERO, in_full
 from dashboards.shell import Figure, Page
-from dashboards.site import PAGE_BYTES
 
 N_FIGURES = 25
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
 
 
 @pytest.fixture(scope="module")
@@ -332,9 +330,4 @@ def test_gains_are_over_the_baseline_of_the_same_cell(page: Page) -> None:
 
 @needs_browser
 def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
-    html = shell.render(page, [(kelle.FILE, kelle.TITLE)])
-    assert len(html.encode()) < PAGE_BYTES
-    (tmp_path / kelle.FILE).write_text(html, encoding="utf-8")
-    shown = open_page((tmp_path / kelle.FILE).as_uri(), tmp_path)
-    assert (shown.console, shown.requests) == ([], set())
-    assert shown.n_drawn == shown.n_places == N_FIGURES
+    assert_draws_in_silence(page, tmp_path, N_FIGURES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import CHROMIUM, open_page
+from chromium_page import after_drags, assert_draws_in_silence, needs_browser, open_page, page_file
 from made_up import opened
 from made_up_layered import (
     CHUNKED,
@@ -34,12 +34,10 @@ from test_browser import with_script
 
 from dashboards import layered, layered_explorer, layered_rows, layered_words, shell
 from dashboards.layered_words import Capacity, capacity
-from dashboards.site import PAGE_BYTES
 from flows.systems.layered_prefill.settings import settings
 
 N_FIGURES = 16
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
 
 
 @pytest.fixture(scope="module")
@@ -341,45 +339,26 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
     assert {row["routed"] for row in page.choices if "routed" in row} == {f"{QWEN} (the paper)"}
 
 
-def page_file(connection: duckdb.DuckDBPyConnection, folder: Path) -> Path:
-    html = shell.render(layered.page(connection, 16), [(layered.FILE, layered.TITLE)])
-    assert len(html.encode()) < PAGE_BYTES
-    (folder / layered.FILE).write_text(html, encoding="utf-8")
-    return folder / layered.FILE
-
-
 @needs_browser
 def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    page = open_page(page_file(connection, tmp_path).as_uri(), tmp_path)
-    assert (page.console, page.requests) == ([], set())
-    assert page.n_drawn == page.n_places == N_FIGURES
+    assert_draws_in_silence(layered.page(connection, 16), tmp_path, N_FIGURES)
 
 
 # Drags the sliders to their ends and back by one, and notes where a chart's line then starts.
-SLIDERS = """
-const drawn = setInterval(async () => {
-  if (!document.body.dataset.drawn) return;
-  clearInterval(drawn);
-  const drag = (name, place) => {
-    const slider = document.querySelector(`[name="${name}"]`);
-    slider.value = place;
-    slider.dispatchEvent(new Event("input", { bubbles: true }));
-  };
-  document.body.dataset.opened = document.querySelector('[name="ttft"]').value;
-  drag("ttft", 0);
-  drag("tbt", 2);
-  await new Promise((done) => setTimeout(done, 500));
+SLIDERS = after_drags(
+    {"ttft": 0, "tbt": 2},
+    """
   const marks = [...document.querySelectorAll("#explorer .mark-symbol.role-mark path")];
   document.body.dataset.marks = marks.map((mark) => mark.getAttribute("aria-label")).join(" | ");
   document.body.dataset.said = document.querySelector('[name="ttft"] + output').value;
-  document.body.dataset.link = location.hash;
-}, 50);
-"""
+""",
+    first="document.body.dataset.opened = document.querySelector('[name=\"ttft\"]').value;",
+)
 
 
 @needs_browser
 def test_sliders_move_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    page = open_page(with_script(page_file(connection, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
+    page = open_page(with_script(page_file(layered.page(connection, 16), tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
     assert page.console == []
     assert 'data-opened="1"' in page.dom  # 10 s lies between 1 s and 40 s, though it opens the page
     assert 'data-said="1 s"' in page.dom
@@ -392,7 +371,8 @@ def test_sliders_move_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path
 
 @needs_browser
 def test_a_link_sets_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    url = f"{page_file(connection, tmp_path).as_uri()}#served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
+    file = page_file(layered.page(connection, 16), tmp_path)
+    url = f"{file.as_uri()}#served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
     page = open_page(url, tmp_path)
     assert page.console == []
     assert page.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")

@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from chromium_page import CHROMIUM, open_page
+from chromium_page import assert_draws_in_silence, needs_browser, open_page
 from made_up import Tape, catalogue, gates, opened, summaries
 from made_up_slicemoe import (
     CAPTURED,
@@ -367,17 +367,12 @@ def test_the_proxy_is_never_called_accuracy(connection: duckdb.DuckDBPyConnectio
         assert not any("accura" in text.lower() for text in texts)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+@needs_browser
 def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
-    assert len(html.encode()) < PAGE_BYTES
-    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
-    page = open_page((tmp_path / slicemoe.FILE).as_uri(), tmp_path)
-    assert (page.console, page.requests) == ([], set())
-    assert page.n_drawn == page.n_places == N_FIGURES
+    assert_draws_in_silence(slicemoe.page(connection, 16), tmp_path, N_FIGURES)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+@needs_browser
 def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
     with opened(tmp_path / "both.duckdb", add_live, add_unheld) as connection:
         html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
@@ -391,7 +386,7 @@ def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
     assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
+@needs_browser
 def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     (tmp_path / slicemoe.FILE).write_text(shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)]), "utf-8")
     page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
