@@ -2,14 +2,14 @@
 
 Each is a ratio of perplexities, or of accuracies, with a margin, measured on held-out text with several seeds; a seed has windows
 of its own. Margins are those of a smaller reference model and are not moved: where the shipped model misses one, the
-table says so. Recall is reported by budget and policy without a margin (recall_rows): there recent tokens may win.
+table says so.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,19 +19,17 @@ import torch
 from capture import models
 from capture.decode import Sampling, decode
 from capture.evaluate_policy import requests_of, windows
-from capture.kv_evaluate import KVRun, evaluate_kv
+from capture.kv_evaluate import KVRun
 from capture.orderings import Ordering, measured
-from policies.kv import KV_POLICIES, KVPolicy
-from policies.kv.importance import AEP, H2O
+from policies.kv import KVPolicy
+from policies.kv.importance import AEP
 from policies.kv.random_eviction import RandomEviction
 from policies.kv.refresh import BitRates, Intervals, uniform_like
-from policies.kv.snapkv import SnapKV
 from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
 
-DATASET, RECALL = "code", "recall"
+DATASET = "code"
 SINK = 4
-BUDGETS, RECALL_BUDGETS = (32, 64), (32, 64, 128, 256)
+BUDGETS = (32, 64)
 NONE = BitRates()
 EVERYTHING = AEP(None, importance="mean")  # evicts nothing, but scores tokens into HST and LST
 # The three sets of intervals of Kelle Table 4, by the harmonic mean in us that it states.
@@ -168,31 +166,3 @@ def orderings(
 ) -> list[dict[str, Any]]:
     """Rows of table `orderings`: see capture.orderings.measured."""
     return measured(loaded, of, lambda seed: Lab(loaded, seed, effort, dataset), seeds, progress, dataset)
-
-
-def recall_rows(
-    loaded: models.Loaded,
-    seeds: Iterable[int] = range(4),
-    budgets: Iterable[int] = RECALL_BUDGETS,
-    n_items: int = 64,
-    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
-) -> list[dict[str, Any]]:
-    """Rows of table `quality`: recall accuracy by policy and budget, what eviction loses where one early token matters."""
-    chosen = list(seeds)
-    tried: list[KVPolicy] = [AEP(None)]
-    for budget in budgets:
-        tried += [
-            Streaming(budget, sink=SINK), Streaming(budget, sink=0), H2O(budget), TOVA(budget), SnapKV(budget),
-            AEP(budget, sink=SINK), _mean_score(budget), RandomEviction(budget, sink=SINK),
-        ]  # fmt: skip
-    rows = []
-    for n, policy in enumerate(tried):
-        for seed in chosen:
-            rows.append(evaluate_kv(loaded, RECALL, _named(policy, n_items), seed))
-            progress(n * len(chosen) + len(rows) % len(chosen), len(tried) * len(chosen), rows[-1]["policy"])
-    return rows
-
-
-def _named(policy: KVPolicy, n_items: int) -> KVRun:
-    name = next(name for name, kind in KV_POLICIES.items() if type(policy) is kind)
-    return KVRun(policy, name, asdict(policy) | {"storage": "plain"}, n_items=n_items)

@@ -14,14 +14,14 @@ from dashboards.kelle_words import (
     NOT_HERE,
     PAPER,
     READINGS,
+    SQUARES,
     STUDY,
     ZERO,
     by_reading,
-    colour,
     source,
     times,
 )
-from dashboards.panels import hollow, params, stacked
+from dashboards.panels import colour, hollow, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 
@@ -118,7 +118,7 @@ def _errors_chart(found: pl.DataFrame) -> alt.VConcatChart:
     labels = [KNOB_WORDS[name] for name in KNOBS]
     y = alt.Y("group:N", title=None, sort=groups, axis=alt.Axis(ticks=False, domain=False, labelFontSize=13, labelLimit=200))
     beside = alt.YOffset("said:N", scale=alt.Scale(domain=labels))
-    hue = colour({KNOB_WORDS[name]: look for name, look in KNOBS.items()}, "said", labels)
+    hue = colour({KNOB_WORDS[name]: look for name, look in KNOBS.items()}, "said", labels, SQUARES)
     tips = [alt.Tooltip("name:N"), alt.Tooltip("value:Q", format=".4f"), alt.Tooltip("how:N"), alt.Tooltip("bar:Q")]
     bars = base.mark_bar().encode(alt.X("value:Q", title="error (1 = a factor of e)"), y, beside, hue, tooltip=tips)
     held = base.transform_filter("isValid(datum.bar)").mark_tick(color=theme.INK, thickness=3, size=18)

@@ -8,8 +8,17 @@ import altair as alt
 import polars as pl
 
 from dashboards import theme
-from dashboards.kelle_words import BASELINE, HERE, KELLE, NOT_HERE, SYSTEMS, WORKLOADS, colour, source, times
-from dashboards.panels import known, params, stacked
+from dashboards.kelle_words import (
+    BASELINE,
+    HERE,
+    KELLE,
+    NOT_HERE,
+    SYSTEMS,
+    WORKLOADS,
+    source,
+    times,
+)
+from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 

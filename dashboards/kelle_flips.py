@@ -8,8 +8,8 @@ import polars as pl
 from dashboards import theme
 from dashboards.claims import signed
 from dashboards.kelle_live_words import SEEDS, named
-from dashboards.kelle_words import LEGEND, STUDY, colour, source
-from dashboards.panels import params, stacked
+from dashboards.kelle_words import LEGEND, STUDY, source
+from dashboards.panels import colour, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

@@ -18,11 +18,10 @@ from dashboards.kelle_words import (
     SYSTEMS,
     WORKLOADS,
     by_reading,
-    colour,
     source,
     times,
 )
-from dashboards.panels import hollow, known, params, stacked
+from dashboards.panels import colour, hollow, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 
@@ -117,7 +116,7 @@ def _means_chart(names: list[str]) -> alt.HConcatChart:
             alt.Tooltip("published:Q", title="paper", format=".2f"),
             alt.Tooltip("cells:Q"),
         ]
-        bars = base.mark_bar(height=15).encode(x, y, colour(SYSTEMS, "system", names), tooltip=tips)
+        bars = base.mark_bar(height=15).encode(x, y, colour(SYSTEMS, "system", names, SQUARES), tooltip=tips)
         said = "format(datum.gain, '.2f') + (isValid(datum.published) ? ' (' + format(datum.published, '.2f') + ')' : '')"
         words = base.transform_calculate(said=said).mark_text(align="left", fontSize=12)
         paper = hollow(base, 90, at=("published", "datum.gain")).encode(
@@ -143,7 +142,7 @@ def _cells_chart(headline: pl.DataFrame, names: list[str]) -> alt.FacetChart:
         alt.Tooltip("is_beyond:N", title="more than the DRAM holds"),
     ]
     there = base.transform_filter(FITS)
-    bars = there.mark_bar().encode(x, y, beside, colour(SYSTEMS, "system", names), tooltip=tips)
+    bars = there.mark_bar().encode(x, y, beside, colour(SYSTEMS, "system", names, SQUARES), tooltip=tips)
     ticks = there.mark_tick(color=theme.INK, thickness=2, size=8).encode(alt.X("speed:Q"), y, beside, tooltip=tips)
     gone = base.transform_filter(f"!{FITS}").mark_text(text="does not fit", align="left", fontSize=8, color=theme.QUIET)
     drawn = alt.layer(bars, ticks, gone.encode(y, beside, x=alt.value(2)))

@@ -8,8 +8,8 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.kelle_live_words import SEEDS, first_of, looks, named
-from dashboards.kelle_words import STUDY, colour, source
-from dashboards.panels import params, stacked
+from dashboards.kelle_words import SQUARES, STUDY, source
+from dashboards.panels import colour, params, stacked
 from dashboards.shell import Control, Figure, Part
 from dashboards.units import joined
 
@@ -104,7 +104,7 @@ def _kept_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
     folded = base.transform_fold(["kv_bytes", "x_bytes"], as_=["form", "bytes"]).transform_calculate(
         share="datum.bytes / datum.full_bytes", as_form="datum.form === 'x_bytes' ? 'as layer inputs' : 'as keys and values'"
     )
-    forms = colour(FORMS, "as_form", list(FORMS))
+    forms = colour(FORMS, "as_form", list(FORMS), SQUARES)
     bare = alt.Y("said:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False, labels=False))
     stack = folded.mark_bar().encode(
         alt.X("share:Q", title="bytes (% of the whole cache's)", axis=alt.Axis(format=".0%")),

@@ -8,8 +8,17 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.kelle_gains import parts_bars
-from dashboards.kelle_words import HEADER, HERE, NOT_HERE, PARTS, SQUARES, WORKLOADS, by_reading, colour, source
-from dashboards.panels import known, params, stacked
+from dashboards.kelle_words import (
+    HEADER,
+    HERE,
+    NOT_HERE,
+    PARTS,
+    SQUARES,
+    WORKLOADS,
+    by_reading,
+    source,
+)
+from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

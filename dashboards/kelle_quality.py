@@ -17,8 +17,8 @@ from dashboards.kelle_live_words import (
     looks,
     named,
 )
-from dashboards.kelle_words import LEGEND, STUDY, colour, source
-from dashboards.panels import known, params, stacked
+from dashboards.kelle_words import LEGEND, STUDY, source
+from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

@@ -7,8 +7,20 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import percent
-from dashboards.kelle_words import BASELINE, HEADER, KELLE, LEGEND, PAPER, SQUARES, STUDY, SYSTEMS, ZERO, colour, source, times
-from dashboards.panels import known, params, stacked
+from dashboards.kelle_words import (
+    BASELINE,
+    HEADER,
+    KELLE,
+    LEGEND,
+    PAPER,
+    SQUARES,
+    STUDY,
+    SYSTEMS,
+    ZERO,
+    source,
+    times,
+)
+from dashboards.panels import colour, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined, quantity
 

@@ -7,8 +7,8 @@ import polars as pl
 
 from dashboards import theme
 from dashboards.answers import significant
-from dashboards.kelle_words import HEADER, STUDY, colour, source
-from dashboards.panels import stacked
+from dashboards.kelle_words import HEADER, STUDY, source
+from dashboards.panels import colour, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

@@ -8,8 +8,18 @@ import polars as pl
 from dashboards import theme
 from dashboards.answers import percent
 from dashboards.claims import signed
-from dashboards.kelle_words import HERE, KELLE, LEGEND, NOT_HERE, SYSTEMS, by_reading, colour, in_full, source, times
-from dashboards.panels import hollow, known, params, stacked
+from dashboards.kelle_words import (
+    HERE,
+    KELLE,
+    LEGEND,
+    NOT_HERE,
+    SYSTEMS,
+    by_reading,
+    in_full,
+    source,
+    times,
+)
+from dashboards.panels import colour, hollow, known, params, stacked
 from dashboards.shell import Figure, Part
 from dashboards.units import joined
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import altair as alt
 import polars as pl
 
@@ -53,13 +51,6 @@ def source(*more: str, reading: str | None = "reading") -> alt.TitleParams:
     elif reading is not None:
         text.append(theme.quote(f"; {reading}"))
     return caption(" + ".join([*text, *(theme.quote(f"; {words}") for words in more)]))
-
-
-def colour(looks: Mapping[str, str], field: str, names: Sequence[str], legend: alt.Legend | None = SQUARES) -> alt.Color:
-    """Colours of `names`, those of `looks` first."""
-    spare = iter(theme.SPARE_COLOURS * 4)
-    scale = alt.Scale(domain=list(names), range=[looks[name] if name in looks else next(spare) for name in names])
-    return alt.Color(f"{field}:N", scale=scale, legend=legend)
 
 
 def by_reading(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:

@@ -96,7 +96,7 @@ def context_fit() -> dict[str, Any]:
 
 def context_profile(name: str, geometry: Geometry) -> Profile:
     """The same for any geometry; calibrated only for the shape that it was set for."""
-    fit = _SHIPPED["context_fit"]
+    fit = context_fit()
     if fit["shape"] == _shape(geometry):
         calibrated: dict[str, Any] = {"is_calibrated": True, "fit": fit}
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,15 @@ import torch
 from capture import models
 from capture.kv_divergence import divergence
 from capture.kv_evaluate import KVRun, evaluate_kv
-from capture.kv_orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings, recall_rows
+from capture.kv_orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
 from capture.orderings import measured
 from policies.kv import KV_POLICIES
-from policies.kv.importance import AEP
+from policies.kv.importance import AEP, H2O
+from policies.kv.random_eviction import RandomEviction
 from policies.kv.refresh import BitRates
+from policies.kv.snapkv import SnapKV
 from policies.kv.streaming import Streaming
+from policies.kv.tova import TOVA
 from warehouse.tables import TABLES
 
 pytestmark = pytest.mark.skipif(
@@ -86,7 +89,13 @@ def test_divergence_rows(loaded):
 
 
 def test_recall_shows_what_eviction_loses(loaded):
-    rows = recall_rows(loaded, (0,), (32,), n_items=12)
+    tried = [
+        AEP(None), Streaming(32, sink=SINK), Streaming(32, sink=0), H2O(32), TOVA(32), SnapKV(32), AEP(32, sink=SINK),
+        AEP(32, sink=SINK, importance="mean"), RandomEviction(32, sink=SINK),
+    ]  # fmt: skip
+    names = {kind: name for name, kind in KV_POLICIES.items()}
+    runs = [KVRun(policy, names[type(policy)], asdict(policy) | {"storage": "plain"}, n_items=12) for policy in tried]
+    rows = [evaluate_kv(loaded, "recall", run, 0) for run in runs]
     full, *evicting = rows
     assert full["accuracy"] > 0.9
     assert all(row["kv_bytes"] < full["kv_bytes"] for row in evicting)
