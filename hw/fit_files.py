@@ -14,19 +14,17 @@ FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
 
 
-def read_fit(name_or_path: str, like: str, what: str, command: str, parse: Callable[[dict[str, Any]], T]) -> T:
+def read_fit(name_or_path: str, like: str, what: str, command: str, parse: Callable[[dict[str, Any]], T], lead: str = "") -> T:
     """A shipped fit by its name, or a file by path (*.toml), through `parse`.
 
-    like: pattern of shipped files, "serving-*" for one; what stands before its star may be left out of a name. what: its words in
-    errors. Raises BadSpec naming the file and the key.
+    like: pattern of shipped files; lead: what their names begin with and a person leaves out. what: its words in errors. Raises
+    BadSpec naming the file and the key.
     """
-    lead = like.removesuffix("*") if like.endswith("-*") else ""
-    name = name_or_path if name_or_path.startswith(lead) else lead + name_or_path
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{name}.toml"
+    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{lead}{name_or_path}.toml"
     try:
         return parse(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        shipped = ", ".join(found.stem for found in sorted(FITS.glob(f"{like}.toml")))
+        shipped = ", ".join(found.stem.removeprefix(lead) for found in sorted(FITS.glob(f"{like}.toml")))
         raise BadSpec(f"{path}: no such file of {what}; shipped: {shipped}; `{command}` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadSpec(f"{path}: not a file of {what} ({error}); write it with `{command}`") from error

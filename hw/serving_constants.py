@@ -89,4 +89,4 @@ def load(name_or_path: str) -> ServingFit:
         rest = {name: data[name] for name in ("length_scale", "machine", "model", "mode", "loss")}
         return ServingFit(constants=ServingConstants(**data["constants"]), fitted_on=tuple(data["fitted_on"]), **rest)
 
-    return read_fit(name_or_path, "serving-*", "serving constants", COMMAND, parse)
+    return read_fit(name_or_path, "serving-*", "serving constants", COMMAND, parse, lead="serving-")
