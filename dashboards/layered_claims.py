@@ -64,7 +64,10 @@ def _predicted_first(answered: pl.DataFrame, tables: list[str]) -> list[str]:
 
 
 def predicted(found: pl.DataFrame) -> str:
-    """Median and mean error of the predicted numbers, of all and of layered prefill's, and how many lie inside the band."""
+    """Median and mean error of the predicted numbers, of all and of layered prefill's, and how many lie inside the band.
+
+    Of a percentage, a saving or a reduction, the error is in points: it is made of two numbers that are listed themselves.
+    """
     is_value = (pl.col("bound") == "") & (pl.col("mode") != "physical")
     values = found.filter(is_value & (pl.col("role") == "predict")).drop_nulls("error")
     if values.is_empty():
@@ -72,14 +75,18 @@ def predicted(found: pl.DataFrame) -> str:
     said, layered = [f"Predicted numbers {_off(values)}"], values.filter(pl.col("setting").str.contains("layered"))
     if 0 < layered.height < values.height:
         said.append(f"those of layered prefill {_off(layered)}")
-    return f"{'; '.join(said)}. "
+    points = " (percentages in points)" if (values["unit"] == "percent").any() else ""
+    return f"{'; '.join(said)}{points}. "
 
 
 def _off(values: pl.DataFrame) -> str:
-    errors = values["error"].abs().to_list()
+    points = (pl.col("replay") - pl.col("paper")) / 100.0
+    is_percent = pl.col("unit") == "percent"
+    errors = values.select(pl.when(is_percent).then(points).otherwise("error").abs()).to_series().to_list()
+    banded = values.drop_nulls("low")
     return (
         f"are off by {percent(statistics.median(errors))} in the median and {percent(statistics.mean(errors))} on average, "
-        f"{values['is_inside'].sum()} of {values.height} lie inside the seeds' band"
+        f"{banded['is_inside'].sum()} of {banded.height} with a band lie inside it"
     )
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
+PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
+FEWER = (16, 80)  # seeds of a search, where many searches are made
 
 
 def calibrate_serving(
@@ -22,10 +24,18 @@ def calibrate_serving(
         str | None,
         typer.Option("--check", help="Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
     ] = None,
+    cross_validate: Annotated[
+        bool,
+        typer.Option(
+            "--cross-validate", help="Write nothing: leave out each group of facts in turn and predict it; most of an hour."
+        ),
+    ] = False,
 ) -> None:
     """Fit the serving engine's constants to Layered Prefill's chunked runs and microbenchmarks, and print fact by fact.
 
-    Only claims of role `calibrate` are fitted on; every number of layered prefill is predicted. Minutes on one core.
+    Only claims of role `calibrate` are fitted on; every number of layered prefill is predicted. Minutes on one core. The
+    constants are correlated, so each is pulled to a generic start; --cross-validate shows how well facts that are left out are
+    predicted with weaker and stronger pulls, by which the pull was chosen.
 
     \b
     Examples:
@@ -36,13 +46,18 @@ def calibrate_serving(
     from flows.grid import load_hardware
     from hw import serving_constants
     from replay.serving_facts import MODES
-    from replay.serving_fit import calibrate
+    from replay.serving_fit import Search, calibrate
     from warehouse import models
     from warehouse.load import claims
 
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is unknown; choose {' or '.join(MODES)}")
+    if cross_validate and check is not None:
+        raise ValueError("--check and --cross-validate ask for different things; give one of them")
     rows = claims().to_pylist()
+    if cross_validate:
+        _print_left_out([Search(rows, models.load(MODEL).geometry, load_hardware(MACHINE), mode, pull, FEWER) for pull in PULLS])
+        return
     if check is not None:
         found = serving_constants.load(check)
     else:
@@ -61,17 +76,37 @@ def calibrate_serving(
     _print_facts(rows, found, mode)
 
 
+def _print_left_out(searches: list[Any]) -> None:
+    from flows.console import print_table, progress_bar
+    from replay.serving_fit import left_out
+
+    found: list[dict[str, float]] = []
+    with progress_bar("cross-validate") as show:
+        show(0, None, "most of an hour on one core")
+        for search in searches:
+            found.append(left_out(search, lambda line: show(len(found), len(searches), line)))
+    shown = [
+        (f"{search.pull:g}", *(f"{of[group]:.1f}" for group in of), f"{sum(of.values()):.1f}")
+        for search, of in zip(searches, found, strict=True)
+    ]
+    columns = ("pull", *found[0], "all")
+    print_table(
+        "Squared misses, in sigmas, of facts left out of the fit, by the sigma of the pull", columns, shown, numbers=columns
+    )
+
+
 def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     from flows.console import print_table
     from flows.grid import load_hardware
     from replay.serving_cost import cost_tables
     from replay.serving_coverage import published_coverage
     from replay.serving_facts import facts, simulated
+    from replay.serving_fit import SEEDS
     from warehouse import models
 
     coverage = published_coverage(rows, found.constants.prefill_correlation)
     cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants, coverage)
-    made = simulated(cost, found.length_scale, range(40), mode)
+    made = simulated(cost, found.length_scale, range(SEEDS[-1]), mode)
     shown = [
         (" ".join(fact.key), f"{fact.target:.4g}", f"{made[fact.key]:.4g}", f"{100 * (made[fact.key] / fact.target - 1):+.1f} %")
         for fact in facts(rows, mode)

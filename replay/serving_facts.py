@@ -36,6 +36,11 @@ class Fact:
     target: float
     sigma_frac: float
 
+    @property
+    def group(self) -> str:
+        """What was measured together: a run, or one kind of microbenchmark."""
+        return " ".join(self.key[:2]) if self.key[0] == "run" else self.key[0]
+
 
 def facts(claims: Iterable[Mapping[str, Any]], mode: str = "chunked") -> list[Fact]:
     """What is fitted on, from the rows of table `claims`. mode chunked: claims of role `calibrate` alone; long-context: also the

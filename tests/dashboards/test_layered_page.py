@@ -53,8 +53,9 @@ def said(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
 
 def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
     predicted = (
-        "Predicted numbers are off by 12.5 % in the median and 12.5 % on average, 1 of 2 lie inside the seeds' band; those of "
-        "layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 lie inside the seeds' band. "
+        "Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those of "
+        "layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in "
+        "points). "
     )
     assert said["claims"] == {
         "Table 2": f"{predicted}Table 2: Within 10 % of the paper: 1 of 1 fitted (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).",
@@ -84,7 +85,7 @@ def test_a_second_answer_by_another_count_is_no_second_prediction(tmp_path: Path
 
     with opened(tmp_path / "both.duckdb", add) as connection:
         page = layered.page(connection, 16)
-    assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 12.5 % in the median")
+    assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 10.2 % in the median")
     assert page.data["claims"].filter(pl.col("claim").str.contains("counted physically")).height == 1
 
 

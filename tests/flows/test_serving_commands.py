@@ -9,7 +9,7 @@ import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
-from flows import commands_serving
+from flows import commands_serving, commands_serving_fit
 from hw import serving_constants
 from replay import serving_fit
 from warehouse.results import read_rows
@@ -150,13 +150,30 @@ def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
 
 def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkeypatch):
     pytest.importorskip("scipy")
-    monkeypatch.setattr(serving_fit, "STAGES", ((1, 0.1, 3),))
+    monkeypatch.setattr(serving_fit, "SEEDS", (1,))
+    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
     done = tokentape("calibrate", "serving", "--out", "my.toml")
     assert done.code == 0, done.err
     found = serving_constants.load(str(tmp_path / "my.toml"))
     assert found.machine == "h100x2"
     assert sorted(path.name for path in tmp_path.glob("my*")) == ["my.toml"]
     assert tokentape("simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0
+
+
+def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatch):
+    pytest.importorskip("scipy")
+    monkeypatch.setattr(commands_serving_fit, "PULLS", (0.5,))
+    monkeypatch.setattr(commands_serving_fit, "FEWER", (1,))
+    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
+    done = tokentape("calibrate", "serving", "--cross-validate")
+    assert done.code == 0, done.err
+    row = next(line for line in done.out.splitlines() if line.split()[:1] == ["0.5"] or " 0.5 " in line)
+    *groups, total = [float(word) for word in row.replace("│", " ").split()[1:]]
+    assert len(groups) == 6  # three runs, prompts, shares, decode steps
+    assert total == pytest.approx(sum(groups), abs=0.5)
+    assert not list(tmp_path.glob("*.toml"))
+    both = tokentape("calibrate", "serving", "--cross-validate", "--check", "h100x2")
+    assert (both.code, "give one of them" in both.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,11 @@ def curve(
     return Curve(np.array([rate for rate, _ in rows]), np.array([ends for _, ends in rows], np.float64).T)
 
 
+def led_by(curve: Curve, other: Curve) -> Curve:
+    """1 less what the other attains more, over the same rates; the ends of the band are each one's low over the other's high."""
+    return Curve(curve.rates, 1.0 - (other.shares - curve.shares[[0, 2, 1]]))
+
+
 def knee_answers(study: Settings, stated: Stated, wanted: Sequence[Job], values: Sequence[Values]) -> Iterator[dict[str, Any]]:
     """Rows of `answers` of sections 5.2 and 5.3, as far as the study sweeps."""
     for sweep in study.sweeps:
@@ -98,8 +103,7 @@ def _rate(
         how = f"{of} of {scheduler} stays at {HOLDS[metric]:.0%} to {rates[0]:.3g}/s; the paper sweeps to {sweep.last_rate:g}"
         return [min(rate, sweep.last_rate) for rate in rates], how
     ours, theirs = (curve(wanted, values, sweep.series, name) for name in ("layered", "chunked"))
-    lead = Curve(ours.rates, 1.0 - (ours.shares[:1] - theirs.shares[:1]))
-    return [*lead.falls_below(1.0 - CLEAR_LEAD), None, None], f"layered leads chunked by {CLEAR_LEAD:.0%}; {sweep.series}"
+    return [*led_by(theirs, ours).falls_below(1.0 - CLEAR_LEAD)], f"layered leads chunked by {CLEAR_LEAD:.0%}; {sweep.series}"
 
 
 def _gain(wanted: Sequence[Job], values: Sequence[Values], sweep: Sweep) -> float:

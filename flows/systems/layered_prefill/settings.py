@@ -82,10 +82,11 @@ class Trace(_Part):
 
 
 class Settings(_Part):
-    """study.toml."""
+    """study.toml. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
 
     question: str
     n_seeds: int
+    n_claim_seeds: int
     ttft_factors: tuple[float, ...]
     tbt_factors: tuple[float, ...]
     window: Window
@@ -131,7 +132,8 @@ def jobs(study: Settings) -> list[Job]:
 def _of_group(study: Settings, group: Group) -> Iterator[Job]:
     for scheduler, rate, cv in product(group.schedulers, group.rates or (None,), group.cvs):
         for fields in _multiplied(scheduler):
-            chosen = {"n_seeds": study.n_seeds, **group.point, "rate_per_s": rate, "cv": cv}
+            n_seeds = study.n_claim_seeds if group.claims else study.n_seeds
+            chosen = {"n_seeds": n_seeds, **group.point, "rate_per_s": rate, "cv": cv}
             chosen["arrival"] = chosen.get("arrival", "poisson" if cv == 1.0 else "gamma")
             point = Point.model_validate({**chosen, **_scheduler(fields)})
             against = None

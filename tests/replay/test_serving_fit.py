@@ -1,0 +1,74 @@
+"""The search for the serving constants: facts made by known constants lead back to them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hw.serving_constants import ServingConstants
+from hw.spec import load
+from replay import serving_fit
+from replay.serving_cost import cost_tables
+from replay.serving_coverage import published_coverage
+from replay.serving_facts import facts, simulated
+from replay.serving_fit import LONG_CONTEXT, PARAMETERS, calibrate
+from warehouse import models
+from warehouse.load import claims
+
+pytest.importorskip("scipy")
+CLAIMS = claims().to_pylist()
+GEOMETRY = models.load("qwen3-30b-a3b").geometry
+MACHINE = load("h100x2")
+SCALE = 0.96
+# Away from the starts, up or down by a quarter in turn.
+KNOWN = {name: row[0] * (0.8, 1.25)[i % 2] for i, (name, row) in enumerate(PARAMETERS.items()) if name != "length_scale"}
+KNOWN["kv_bandwidth_frac"] = 0.6
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The facts as KNOWN has them, for one seed."""
+    constants = ServingConstants(**KNOWN)
+    cost = cost_tables(GEOMETRY, MACHINE, constants, published_coverage(CLAIMS, constants.prefill_correlation))
+    ours = simulated(cost, SCALE, range(1))
+    stated = [dataclasses.replace(fact, target=ours[fact.key]) for fact in facts(CLAIMS)]
+    monkeypatch.setattr(serving_fit, "facts", lambda rows, mode: stated)
+    monkeypatch.setattr(serving_fit, "SEEDS", (1,))
+    return stated
+
+
+def test_the_search_finds_the_constants_that_made_the_facts(made, monkeypatch):
+    monkeypatch.setattr(serving_fit, "PULL", 2.0)
+    found = calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b")
+    assert found.loss < 0.2  # 22 facts, each within a tenth of its sigma
+    for name in ("expert_bandwidth_frac", "attention_ops_frac", "decode_layer_s", "prefill_correlation"):
+        assert getattr(found.constants, name) == pytest.approx(KNOWN[name], rel=0.1), name
+    assert found.length_scale == pytest.approx(SCALE, rel=0.02)
+
+
+def test_a_stronger_pull_stays_nearer_to_the_starts(made, monkeypatch):
+    monkeypatch.setattr(serving_fit, "N_STEPS", 4)
+
+    def scale(pull: float) -> float:
+        monkeypatch.setattr(serving_fit, "PULL", pull)
+        return calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b").length_scale
+
+    assert abs(scale(0.01) - 1.0) < 0.005 < 1.0 - scale(1.0)
+
+
+def test_a_search_repeats_itself_and_tells_its_progress(made, monkeypatch):
+    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
+    said: list[str] = []
+    first = calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b", say=said.append)
+    assert first == calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b")
+    assert said[0].startswith("1 seeds: loss with the pull ")
+    for name, (_, low, high) in (PARAMETERS | LONG_CONTEXT).items():
+        if name in KNOWN:
+            assert low <= getattr(first.constants, name) <= high
+
+
+def test_only_claims_for_fitting_are_fitted_on():
+    rows = [row | {"role": "predict"} if row["claim_id"].endswith("prompt-8192-chunk-512") else row for row in CLAIMS]
+    with pytest.raises(ValueError, match=r"prompt-8192-chunk-512 is missing or has another role than calibrate"):
+        calibrate(rows, GEOMETRY, MACHINE, "qwen3-30b-a3b")
