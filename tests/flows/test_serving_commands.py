@@ -151,7 +151,7 @@ def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
 def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkeypatch):
     pytest.importorskip("scipy")
     monkeypatch.setattr(serving_fit, "SEEDS", (1,))
-    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
+    monkeypatch.setattr(serving_fit, "N_STEPS", 1)
     done = tokentape("calibrate", "serving", "--out", "my.toml")
     assert done.code == 0, done.err
     found = serving_constants.load(str(tmp_path / "my.toml"))
@@ -164,7 +164,7 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
     pytest.importorskip("scipy")
     monkeypatch.setattr(commands_serving_fit, "PULLS", (0.5,))
     monkeypatch.setattr(commands_serving_fit, "FEWER", (1,))
-    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
+    monkeypatch.setattr(serving_fit, "N_STEPS", 1)
     done = tokentape("calibrate", "serving", "--cross-validate")
     assert done.code == 0, done.err
     row = next(line for line in done.out.splitlines() if line.split()[:1] == ["0.5"] or " 0.5 " in line)
