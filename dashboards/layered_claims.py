@@ -84,9 +84,9 @@ def _off(values: pl.DataFrame) -> str:
     is_percent = pl.col("unit") == "percent"
     errors = values.select(pl.when(is_percent).then(points).otherwise("error").abs()).to_series().to_list()
     banded = values.drop_nulls("low")
+    inside = f", {banded['is_inside'].sum()} of {banded.height} with a band lie inside it" if banded.height else ""
     return (
-        f"are off by {percent(statistics.median(errors))} in the median and {percent(statistics.mean(errors))} on average, "
-        f"{banded['is_inside'].sum()} of {banded.height} with a band lie inside it"
+        f"are off by {percent(statistics.median(errors))} in the median and {percent(statistics.mean(errors))} on average{inside}"
     )
 
 

@@ -269,17 +269,19 @@ def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
     assert set(rows) == set(STATED)
     predicted = [c for c in rows if STATED[c]["role"] == "predict" and "layered" in c.partition("/")[2]]
-    # A percentage is made of two numbers that are listed themselves: its error is in points.
-    errors = [
-        abs(rows[c]["value"] - STATED[c]["value"]) / (100.0 if STATED[c]["unit"] == "percent" else STATED[c]["value"])
-        for c in predicted
-    ]
-    inside = [rows[c]["low"] <= STATED[c]["value"] <= rows[c]["high"] for c in predicted]
-    assert len(errors) == 58
-    assert np.median(errors) <= 0.05
-    assert np.mean(errors) <= 0.08
-    assert np.mean(inside) >= 0.65
-    assert np.median([abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted]) <= 0.05
+    assert len(predicted) == 58
+    as_shares = {c: abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted}
+    assert np.median(list(as_shares.values())) <= 0.05
+    assert np.mean(list(as_shares.values())) <= 0.09
+    # A percentage is made of two numbers that are listed themselves: its error is in points, as its bar is.
+    in_points = {c: abs(rows[c]["value"] - STATED[c]["value"]) / 100 for c in predicted if STATED[c]["unit"] == "percent"}
+    # Rates end with the paper's sweep, so the numbers must do without them too.
+    measured = [c for c in predicted if STATED[c]["unit"] not in ("percent", "req/s")]
+    for counted in (predicted, measured):
+        errors = [(as_shares | in_points)[c] for c in counted]
+        assert np.median(errors) <= 0.05
+        assert np.mean(errors) <= 0.08
+        assert np.mean([rows[c]["low"] <= STATED[c]["value"] <= rows[c]["high"] for c in counted]) >= 0.65
     knee = f"{PAPER}/sec-5.2/slo_collapse_rate/qwen3-30b-a3b/arxiv-chunked"
     assert 1.3 < rows[knee]["value"] <= 1.5
     drop = f"{PAPER}/sec-5.2/slo_drop_rate/qwen3-30b-a3b/sharegpt-chunked"
