@@ -13,6 +13,9 @@ import typer
 from flows.options import StoreOption
 
 if TYPE_CHECKING:
+    from hw.measured import Measurements
+    from hw.reachable import LeftOut
+    from hw.spec import HardwareSpec
     from hw.validate import Row
 
 # Measured tables lie outside the project: of these folders the first that exists, unless files are given.
@@ -118,11 +121,16 @@ def calibrate_gpu(
     out: Annotated[Path, typer.Option("--out", help="Folder for the constants, one file per setup.")] = Path("fits"),
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write constants that are more than 50 % off on their own rows.")
+    ] = False,
+    format: Annotated[str, typer.Option("--format", help="table or json (errors, and every row that was left out).")] = "table",
 ) -> None:
     """Fit the GPU operator models to measured tables and print how well they do.
 
     Takes tables in the columns of NVIDIA's aiconfigurator: one row is one timed GEMM, MoE or attention operator. Every fifth
-    distinct shape is held out of a second fit, whose error on those rows is printed too.
+    distinct shape is held out of a second fit, whose error on those rows is printed too. Rows above 105 % of what the machine's
+    file says it can do are left out, counted and named; constants that are off by more than 50 % on their own rows are refused.
 
     \b
     Example:
@@ -131,23 +139,32 @@ def calibrate_gpu(
     from flows.console import note, progress_bar
     from hw import calibrate, measured, spec, validate
 
+    _check_format(format)
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = measured.read(_tables(files), dtype)
-    out.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), dtype)
+    beyond = _unreachable(tables, machines)
     by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
     with progress_bar("calibrate") as show:
         for i, table in enumerate(tables):
             show(i, len(tables), f"{table.operator}, {table.setup}")
             machine = calibrate.machine_of(table.setup.device, machines)
             by_setup.setdefault(table.setup, []).append(calibrate.calibrate(table, machine))
+    fitted = [{fit.operator: fit for fit in fits} for fits in by_setup.values()]
+    rows = [row for comparison in validate.compare(tables, fitted, machines) for row in comparison.rows()]
+    own = {(row.device, row.framework, row.version, row.operator): row.mape_frac for row in rows if row.split == "fitted"}
+    for fit in (fit for fits in by_setup.values() for fit in fits):
+        why = calibrate.unfit(fit, own[fit.setup.device, fit.setup.framework, fit.setup.version, fit.operator])
+        if why and not force:
+            raise ValueError(why)
+        if why:
+            note(why)
+    _tell(beyond)
+    out.mkdir(parents=True, exist_ok=True)
     for setup, fits in by_setup.items():
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)
         note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
-    fitted = [{fit.operator: fit for fit in fits} for fits in by_setup.values()]
-    _print_rows([row for comparison in validate.compare(tables, fitted, machines) for row in comparison.rows()], "table")
+    _print_rows(rows, format, [one for found in beyond for one in found])
 
 
 def validate_hardware(
@@ -174,13 +191,14 @@ def validate_hardware(
     from warehouse.results import write_rows
     from warehouse.tape import Store
 
-    if format not in ("table", "json"):
-        raise ValueError(f"unknown format {format!r}; known: table, json")
+    _check_format(format)
     machines = tuple(spec.load(name) for name in hardware or [])
     rows, points = validate.dram_rows(), validate.dram_points()
     found = _tables(files)
     if found:
-        for comparison in validate.compare(measured.read(found, dtype), calibrate.known(fits), machines):
+        tables = measured.read(found, dtype)
+        _tell(_unreachable(tables, machines))
+        for comparison in validate.compare(tables, calibrate.known(fits), machines):
             rows += comparison.rows()
             points += comparison.points()
     else:
@@ -216,13 +234,36 @@ def _tables(files: list[Path] | None) -> list[Path]:
     return [folder] if folder else []
 
 
-def _print_rows(rows: list[Row], format: str) -> None:
+def _check_format(format: str) -> None:
+    if format not in ("table", "json"):
+        raise ValueError(f"unknown format {format!r}; known: table, json")
+
+
+def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[list[LeftOut]]:
+    """By table, the rows that no fit and no error counts. Raises BadSpec for a device without a machine."""
+    from hw import calibrate, reachable
+
+    gpus = [calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), table.setup.dtype) for table in tables]
+    return [reachable.split(table, gpu)[1] for table, gpu in zip(tables, gpus, strict=True)]
+
+
+def _tell(beyond: list[list[LeftOut]]) -> None:
+    from flows.console import note
+    from hw import reachable
+
+    for found in filter(None, beyond):
+        note(reachable.said(found))
+
+
+def _print_rows(rows: list[Row], format: str, left_out: list[LeftOut] | None = None) -> None:
+    """left_out: what a table says in a note, json as rows beside the errors."""
     from dataclasses import asdict
 
     from flows.console import percent, print_table
 
     if format == "json":
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        errors = [asdict(row) for row in rows]
+        print(json.dumps(errors if left_out is None else {"errors": errors, "left_out": list(map(asdict, left_out))}, indent=1))
         return
     shown = [
         (

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hw import spec
+from hw import reachable, spec
 from hw.files import write_text
 from hw.measured import Measurements, Setup
 from hw.operators import OPERATORS
@@ -26,13 +26,17 @@ from hw.sourced import BadSpec
 from hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
+MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # a measured table's name -> the key of an engine's ops_per_s
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of one operator in one setup, by parameter name; ranges: argument -> (smallest, largest) fitted on."""
+    """Constants of one operator in one setup, by parameter name; ranges: argument -> (smallest, largest) fitted on.
+
+    left_out: rows of the sources that the device cannot have reached, file by file.
+    """
 
     operator: str
     setup: Setup
@@ -42,6 +46,7 @@ class Fit:
     ranges: dict[str, tuple[float, float]]
     n_rows: int
     sources: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     def seconds(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]], held_out: bool = False) -> Floats:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
@@ -104,11 +109,18 @@ def held_out(measurements: Measurements) -> NDArray[np.bool_]:
 
 
 def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
-    """Fits the operator's constants on all rows, and once more without the held-out ones. Deterministic.
+    """Fits the operator's constants on all rows that the machine can have reached, and once more without the held-out ones.
 
-    Raises ValueError where there are fewer rows than constants.
+    Deterministic. Raises ValueError where there are fewer rows than constants.
     """
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
+    n_rows = measurements.seconds.size
+    measurements, beyond = reachable.split(measurements, gpu)
+    if beyond and measurements.seconds.size < len(module.PARAMETERS):
+        raise ValueError(
+            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.PARAMETERS)} "
+            f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
+        )
     names = [parameter.name for parameter in module.PARAMETERS]
     unseen = held_out(measurements)
     seen = measurements.take(~unseen) if unseen.any() else measurements
@@ -127,6 +139,17 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
         },
         measurements.seconds.size,
         measurements.sources,
+        tuple(reachable.by_source(beyond)),
+    )
+
+
+def unfit(fit: Fit, mape_frac: float) -> str | None:
+    """Why the constants are of no use, in a line: their error on the rows they were fitted on; None if they may stand."""
+    if mape_frac <= MOST_ERROR:
+        return None
+    return (
+        f"{fit.operator}, {fit.setup}: constants are {100 * mape_frac:.0f} % off on the {fit.n_rows:,} rows they were fitted on "
+        f"(at most {100 * MOST_ERROR:.0f} %); the table is not of {fit.machine} or not of this operator; --force writes them"
     )
 
 
@@ -154,6 +177,7 @@ def _toml(fits: list[Fit]) -> str:
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
         units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
         lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
+        lines += [f"left_out = {json.dumps(fit.left_out)}"] if fit.left_out else []
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
         lines += [f"without_held_out.{name} = {value:.9g}" for name, value in fit.without_held_out.items()]
         lines += [f"ranges.{name} = [{low:.9g}, {high:.9g}]" for name, (low, high) in fit.ranges.items()]
@@ -182,6 +206,7 @@ def load(path: Path) -> dict[str, Fit]:
                     ranges=ranges,
                     n_rows=table["n_rows"],
                     sources=tuple(table["sources"]),
+                    left_out=tuple(table.get("left_out", ())),
                 )
     except FileNotFoundError as error:
         raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error

@@ -1,6 +1,6 @@
 """The table of errors in docs/calibration.md, written from the measured tables and the shipped constants.
 
-python -m hw.error_table docs/calibration.md FOLDER       rewrites what stands between `<!-- errors -->` and `<!-- end -->`
+python -m hw.error_table docs/calibration.md FOLDERS      rewrites what stands between `<!-- errors -->` and `<!-- end -->`
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def _cell(row: Row) -> str:
     return f"{100 * row.mape_frac:.1f} ({100 * row.median_frac:.1f}, {100 * row.p95_frac:.1f})"
 
 
-def refreshed(text: str, folder: Path) -> str:
+def refreshed(text: str, *folders: Path) -> str:
     """The page with the table computed anew."""
-    comparisons = compare(measured.read([folder]), calibrate.shipped())
+    comparisons = compare(measured.read(folders), calibrate.shipped())
     table = markdown(row for comparison in comparisons for row in comparison.rows())
     return re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m hw.error_table docs/calibration.md FOLDER")
+    if len(sys.argv) < 3:
+        sys.exit("usage: python -m hw.error_table docs/calibration.md FOLDERS")
     page = Path(sys.argv[1])
-    write_text(page, refreshed(page.read_text(encoding="utf-8"), Path(sys.argv[2])))
+    write_text(page, refreshed(page.read_text(encoding="utf-8"), *map(Path, sys.argv[2:])))

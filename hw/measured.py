@@ -7,7 +7,7 @@ in milliseconds. Repeated rows are kept: each is a measurement.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -39,18 +39,23 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Timed rows of one operator in one setup. shapes: argument -> (n,); seconds: (n,) f64; sources: the files they are from."""
+    """Timed rows of one operator in one setup. shapes: argument -> (n,); seconds: (n,) f64; sources: the files they are from.
+
+    places: (n, 2) i64, of each row the source and the row in it; none (0, 2) where the rows are from no file.
+    """
 
     operator: str
     setup: Setup
     shapes: dict[str, NDArray[np.generic]]
     seconds: NDArray[np.float64]
     sources: tuple[str, ...]
+    places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def take(self, rows: NDArray[np.generic]) -> Measurements:
         """The rows that an index or a mask selects."""
         picked = {name: values[rows] for name, values in self.shapes.items()}
-        return Measurements(self.operator, self.setup, picked, self.seconds[rows], self.sources)
+        places = self.places[rows] if len(self.places) else self.places
+        return Measurements(self.operator, self.setup, picked, self.seconds[rows], self.sources, places)
 
     def shape_ids(self) -> NDArray[np.int64]:
         """(n,) index of each row's distinct shape, in the order of their sorted values: repeats share one."""
@@ -145,4 +150,6 @@ def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) 
         n_rows = sum(rows.height for rows, _ in parts)
         shapes |= {name: np.full(n_rows, value) for name, value in module.of_version(setup.version).items()}
     seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
-    return Measurements(operator, setup, shapes, seconds.astype(np.float64), tuple(source for _, source in parts))
+    rows = [np.stack([np.full(part.height, i), part[ROW].to_numpy()], axis=1) for i, (part, _) in enumerate(parts)]
+    sources = tuple(source for _, source in parts)
+    return Measurements(operator, setup, shapes, seconds.astype(np.float64), sources, np.concatenate(rows).astype(np.int64))

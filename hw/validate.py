@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hw import dram
+from hw import dram, reachable
 from hw.calibrate import Fit, gpu_of, held_out, machine_of
 from hw.measured import Measurements
 from hw.operators.gpu import Gpu
@@ -91,11 +91,15 @@ def compare(
 ) -> Iterator[Comparison]:
     """Every measured table against the constants of its own setup (fitted and held-out rows) and of every other device.
 
-    `machines`: a user's own, for devices that no shipped machine is measured as. Raises BadSpec if a device is unknown.
+    Rows that the device cannot have reached are left out, as they are of every fit. `machines`: a user's own, for devices that no
+    shipped machine is measured as. Raises BadSpec if a device is unknown.
     """
     known = list(fits)
     for measurements in tables:
         gpu = gpu_of(machine_of(measurements.setup.device, machines), measurements.setup.dtype)
+        measurements, _ = reachable.split(measurements, gpu)
+        if not measurements.seconds.size:
+            continue
         of_operator = [fits_of[measurements.operator] for fits_of in known if measurements.operator in fits_of]
         others = []
         for fit in of_operator:

@@ -1,4 +1,4 @@
-"""GPU operator times in closed form with few fitted constants; one file per operator, each with `seconds` and `regime`.
+"""GPU operator times in closed form with few fitted constants; one file per operator, each with `seconds`, `regime` and `least`.
 
 Knows shapes and a GPU's datasheet numbers, nothing of models, tapes or files.
 """

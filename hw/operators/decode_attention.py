@@ -87,6 +87,14 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
+def least(shapes: Shapes) -> tuple[Floats, Floats]:
+    """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
+    batch, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "num_heads", "num_key_value_heads", "head_dim"))
+    context = columns(shapes, ("isl",))[0] + np.asarray(shapes.get("step", 0), dtype=np.float64)
+    seen = np.minimum(context, window(shapes, batch))
+    return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
+
+
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
     return largest_part(_terms(gpu, constants, shapes))

@@ -72,6 +72,12 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
+def least(shapes: Shapes) -> tuple[Floats, Floats]:
+    """Operations and bytes of each product, (n,) each: operands read and the result written once."""
+    m, n, k = columns(shapes, COLUMNS.values())
+    return 2.0 * m * n * k, _BYTES_PER_VALUE * (m * k + k * n + m * n)
+
+
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
     return largest_part(_terms(gpu, constants, shapes))

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.operators.expert_load import ExpertLoad, even_load, expert_load
+from hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
 from hw.operators.gpu import Gpu
 from hw.operators.parameter import Parameter
 from hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release
@@ -102,6 +102,20 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     """
     terms = _terms(gpu, constants, shapes)
     return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
+
+
+def least(shapes: Shapes) -> tuple[Floats, Floats]:
+    """Operations and bytes of each layer, (n,) each, of a rank with no more than its even share of the selections.
+
+    Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
+    """
+    layer, (_, ep_size) = _layer(shapes), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
+    drawn = np.char.startswith(np.asarray(shapes.get("distribution", BALANCED), dtype=np.str_), POWER_LAW)
+    top_k = layer.selections / layer.n_tokens
+    experts = np.where(drawn, np.ceil(top_k / ep_size), layer.load.active_experts)
+    weights = 3.0 * layer.hidden * layer.inter
+    ops = 2.0 * layer.selections / ep_size * weights
+    return ops, _BYTES_PER_VALUE * (experts * weights + layer.n_tokens / ep_size * layer.hidden)
 
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:

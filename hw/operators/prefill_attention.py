@@ -86,6 +86,14 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     return terms.launch_s + terms.compute_s + terms.memory_s
 
 
+def least(shapes: Shapes) -> tuple[Floats, Floats]:
+    """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
+    batch, isl, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"))
+    seen = np.minimum(isl, window(shapes, batch))
+    pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
+    return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
+
+
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
     return largest_part(_terms(gpu, constants, shapes))

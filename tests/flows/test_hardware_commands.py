@@ -152,6 +152,50 @@ def test_calibrate_finds_the_constants_and_validate_says_so(ok: Run, folder: Pat
     assert by_split["other_device"]["median_frac"] > 0.05  # constants of a faster GPU lose
 
 
+def test_rows_that_the_device_cannot_have_reached_are_left_out_counted_and_named(ok: Run, folder: Path) -> None:
+    """Three rows timed a hundredth of what the A100's peak allows: the fit is that of the others, and says so three times."""
+    pytest.importorskip("scipy")
+    ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml", "--out", "honest")
+    spoilt = pl.concat([gemm_rows(), gemm_rows().head(3).with_columns(latency=pl.lit(1e-7))])
+    spoilt.write_parquet(folder / "spoilt.parquet")
+    done = ok("calibrate", "gpu", "spoilt.parquet", "--hardware", "my-gpu.toml", "--format", "json")
+    assert "gemm: 3 rows left out, above 105 % of the device's peak; the farthest: " in done.err
+    told = json.loads(done.out)
+    assert sorted(one["row"] for one in told["left_out"]) == [30, 31, 32]
+    assert all(one["times_peak"] > 1.05 and one["source"].endswith("spoilt.parquet") for one in told["left_out"])
+    assert {row["n"] for row in told["errors"] if row["operator"] == "gemm" and row["split"] == "fitted"} == {30}
+    (path,), (honest,) = ((folder / name).iterdir() for name in ("fits", "honest"))
+    fit, without = calibrate.load(path)["gemm"], calibrate.load(honest)["gemm"]
+    assert fit.constants == without.constants
+    assert (fit.n_rows, without.left_out) == (30, ())
+    assert [text.partition("spoilt.parquet: ")[2] for text in fit.left_out] == ["rows 30 to 32"]
+    again = ok("validate", "hardware", "spoilt.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--format", "json")
+    assert "3 rows left out" in again.err
+    assert {row["n"] for row in json.loads(again.out) if row["operator"] == "gemm" and row["split"] == "fitted"} == {30}
+
+
+def test_a_table_that_is_impossible_throughout_is_refused(tokentape: Cli, folder: Path) -> None:
+    gemm_rows(slower=1e-3).write_parquet(folder / "seconds.parquet")
+    done = tokentape("calibrate", "gpu", "seconds.parquet", "--hardware", "my-gpu.toml")
+    assert done.code == 2
+    assert "too few for 5 constants: is `latency` in milliseconds, and my-gpu the machine that was measured?" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (folder / "fits").exists()
+
+
+def test_constants_that_are_off_on_their_own_rows_need_force(tokentape: Cli, ok: Run, folder: Path) -> None:
+    pytest.importorskip("scipy")
+    chance = 10.0 ** np.random.default_rng(0).uniform(0, 3, 30)  # times that have nothing to do with the shapes
+    gemm_rows().with_columns(latency=pl.col("latency") * chance).write_parquet(folder / "chance.parquet")
+    done = tokentape("calibrate", "gpu", "chance.parquet", "--hardware", "my-gpu.toml")
+    assert done.code == 2
+    assert re.search(r"constants are \d\d % off on the 30 rows they were fitted on \(at most 50 %\).*--force", done.err)
+    assert len(done.err.splitlines()) == 1
+    assert not (folder / "fits").exists()
+    assert "% off on the 30 rows" in ok("calibrate", "gpu", "chance.parquet", "--hardware", "my-gpu.toml", "--force").err
+    assert len(list((folder / "fits").iterdir())) == 1
+
+
 def test_validate_without_tables_is_the_dram_anchors(ok: Run) -> None:
     done = ok("validate", "hardware", "--format", "json")
     assert {row["check"] for row in json.loads(done.out)} == {"dram"}
@@ -362,6 +406,7 @@ GPU = ("--hardware", "my-gpu.toml")
         (("calibrate", "gpu", "gemm.parquet", *GPU, "--dtype", "fp8"), "no rows of dtype fp8 in gemm.parquet; found bfloat16"),
         (("calibrate", "gpu"), "no measured tables: give Parquet files, or a folder that holds some"),
         (("calibrate", "gpu", "nowhere"), "nowhere: no such file or folder of measured tables"),
+        (("calibrate", "gpu", "gemm.parquet", *GPU, "--format", "jsn"), "unknown format 'jsn'; known: table, json"),
         (("validate", "hardware", "--format", "jsn"), "unknown format 'jsn'; known: table, json"),
         (("validate", "hardware", "truncated.parquet", "--record"), "truncated.parquet: not a readable Parquet file"),
         (("validate", "hardware", "gemm.parquet", "--format", "json"), 'no machine has measured_as = "My GPU"; give'),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hw import calibrate, measured, validate
+from hw import calibrate, measured, reachable, validate
 from hw.error_table import refreshed
 from hw.operators import OPERATORS
 from hw.sourced import BadSpec
 from hw.spec import load
 
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
+TABLES = [SHARED / name for name in ("a100_sxm_vllm0.14", "h100_sxm_vllm0.19")]  # of the machines that ship
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 # Largest mean error allowed: fitted on A100 and H100, predicted across devices in either direction.
 BARS = {
@@ -26,9 +28,9 @@ BARS = {
 
 @pytest.fixture(scope="module")
 def tables():
-    if not TABLES.is_dir():
+    if not SHARED.is_dir():
         pytest.skip("needs the measured tables beside the project")
-    return measured.read([TABLES])
+    return measured.read(TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +71,10 @@ def test_shipped_constants_are_what_calibration_gives(tables):
 
 
 def test_the_page_shows_these_errors():
-    if not TABLES.is_dir():
+    if not SHARED.is_dir():
         pytest.skip("needs the measured tables beside the project")
     page = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert refreshed(page, TABLES) == page, "run `python -m hw.error_table docs/calibration.md FOLDER`"
+    assert refreshed(page, *TABLES) == page, "run `python -m hw.error_table docs/calibration.md FOLDERS`"
 
 
 def test_the_readme_shows_these_errors(errors):
@@ -80,6 +82,56 @@ def test_the_readme_shows_these_errors(errors):
     for operator, name in (("gemm", "GEMM"), ("moe", "MoE"), *((o, o.replace("_", " ")) for o in list(OPERATORS)[2:])):
         shown = [errors[operator, split, device] for split in ("fitted", "other_device") for device in (A100, H100)]
         assert f"| {name} | " + " | ".join(f"{100 * row.mape_frac:.1f} %" for row in shown) + " |" in readme
+
+
+def test_no_published_row_is_beyond_its_device_and_some_are_only_because_the_cache_holds_them(tables):
+    in_cache = 0
+    for table in tables:
+        gpu = calibrate.gpu_of(calibrate.machine_of(table.setup.device))
+        assert reachable.split(table, gpu)[1] == []
+        in_cache += len(reachable.split(table, replace(gpu, l2_bytes=1.0))[1])
+    assert in_cache == 31
+
+
+# Of each operator a shape, and by hand its operations and bytes: two operations per multiply-add, two bytes per value.
+LEAST = {
+    "gemm": ({"m": 2, "n": 3, "k": 5}, 60, 2 * (10 + 15 + 6)),
+    "moe": (
+        {"num_tokens": 4, "hidden_size": 8, "inter_size": 16, "topk": 2, "num_experts": 4, "distribution": "balanced"},
+        2 * 4 * 2 * 3 * 8 * 16,
+        2 * (4 * 3 * 8 * 16 + 4 * 8),
+    ),
+    "prefill_attention": (
+        {"batch_size": 2, "isl": 4, "num_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "window_size": 0},
+        4 * 2 * 4 * 8 * 10,
+        2 * 2 * 4 * 8 * 2 * 6,
+    ),
+    "decode_attention": (
+        {"batch_size": 2, "isl": 3, "step": 2, "num_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "window_size": 4},
+        4 * 2 * 4 * 8 * 4,
+        2 * 2 * 2 * 2 * 8 * 4,
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", list(OPERATORS))
+def test_the_least_that_an_operator_asks_for(operator):
+    shape, ops, n_bytes = LEAST[operator]
+    found = OPERATORS[operator].least({name: np.array([value]) for name, value in shape.items()})
+    assert [float(values[0]) for values in found] == [ops, n_bytes]
+
+
+def test_a_row_beyond_the_peak_by_more_than_a_twentieth_is_named_by_its_place():
+    gpu = calibrate.gpu_of(load("a100"))
+    shapes = {name: np.full(6, 8192) for name in ("m", "n", "k")}
+    seconds = 2 * 8192**3 / gpu.peak_ops_per_s / np.array([0.9, 1.04, 1.06, 33.0, 2.0, 1.0])
+    places = np.stack([np.array([0, 0, 1, 1, 1, 1]), np.arange(6)], axis=1)
+    setup = measured.Setup(A100, "VLLM", "0.14.0", "bfloat16")
+    kept, found = reachable.split(measured.Measurements("gemm", setup, shapes, seconds, ("a/x", "a/y"), places), gpu)
+    assert kept.places[:, 1].tolist() == [0, 1, 5]
+    assert [(one.source, one.row, one.resource) for one in found] == [("a/y", row, "operations") for row in (3, 4, 2)]
+    assert str(found[0]) == "a/y row 3 (m 8192, n 8192, k 8192): 33 times the peak operations per second"
+    assert reachable.by_source(found) == ["a/y: rows 2 to 4"]
 
 
 def test_few_constants():
