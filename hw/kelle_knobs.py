@@ -11,7 +11,6 @@ from hw.fit_files import read_fit, write_fit
 COMMAND = "tokentape calibrate kelle"
 # Lowest and highest value that a fit may take.
 BOUNDS = {
-    "weight_dram_frac": (0.1, 1.0),
     "serial_frac": (0.0, 1.0),
     "kelle_serial_frac": (0.0, 1.0),
     "recomputed_frac": (0.0, 0.6),
@@ -20,13 +19,12 @@ BOUNDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """weight_dram_frac: share of the DRAM's bandwidth that weights reach below batch 16, and its inverse what they cost.
-
-    serial_frac: how much of the shorter transfers waits for the longest one, 1 being all; kelle_serial_frac: its share that is
+    """serial_frac: how much of the shorter transfers waits for the longest one, 1 being all; kelle_serial_frac: its share that is
     left with Kelle's parallel memories. recomputed_frac: share of the KV reads that recomputation removes.
+
+    The DRAM has no knob: weights and KV move at its full bandwidth at every batch.
     """
 
-    weight_dram_frac: float = 1.0
     serial_frac: float = 1.0
     kelle_serial_frac: float = 0.0
     recomputed_frac: float

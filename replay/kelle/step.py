@@ -3,9 +3,10 @@
     seconds = comb(weights: DRAM, array, SRAM) + comb(KV: DRAM, on-chip memory, array)      comb(v) = max(v) + s (sum(v) - max(v))
     joules  = DRAM + weight SRAM + on-chip KV + refresh + array + leakage
 
-s is the serial share of the knobs. Weights are 8 bits, activations and KV 16. Not counted: the prompt (prefill.py), activations'
-traffic, sliding windows (Mistral's cache counts as any other), and the time of refresh, which the paper hides. Where the paper
-speaks of dense models, a mixture of experts reads the experts that its batch chooses.
+s is the serial share of the knobs. No term falls as the batch grows, so neither does a step. Weights are 8 bits, activations and
+KV 16. Not counted: the prompt (prefill.py), activations' traffic, sliding windows (Mistral's cache counts as any other), and the
+time of refresh, which the paper hides. Where the paper speaks of dense models, a mixture of experts reads the experts that its
+batch chooses.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from replay.kelle.work import PAPER, Accounting, Floats, Work
 from warehouse.geometry import Geometry
 
 KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
-FULL_BATCH = 16  # from which on weights reach the DRAM's full bandwidth (assumed)
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
     """One decode step of the batch."""
     chip, weights = system.chip, weights_of(geometry, work.batch)
     kv = kv_traffic(geometry, system, work, knobs, accounting)
-    weight_frac = 1.0 if work.batch >= FULL_BATCH else knobs.weight_dram_frac
     serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.overlaps else 1.0)
-    seconds = _seconds(chip, weights, kv, work.batch, weight_frac, serial_frac)
+    seconds = _seconds(chip, weights, kv, work.batch, serial_frac)
     assert (seconds * chip.dram_bytes_per_s * (1 + 1e-9) >= weights.read_bytes + kv.dram_bytes).all()
     joules = {
-        "dram_j": chip.dram_j_per_byte * (weights.read_bytes / weight_frac + kv.dram_bytes),
+        "dram_j": chip.dram_j_per_byte * (weights.read_bytes + kv.dram_bytes),
         "weight_sram_j": chip.weight_j_per_byte * 2 * weights.read_bytes,
         "kv_j": chip.kv_j_per_byte * _on_chip_bytes(chip, kv, accounting),
         "refresh_j": refresh_w(system, kv.kept_bytes, accounting) * seconds,
@@ -76,10 +75,10 @@ def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, ac
     )
 
 
-def _seconds(chip: Chip, weights: Weights, kv: KvTraffic, batch: int, weight_frac: float, serial_frac: float) -> Floats:
+def _seconds(chip: Chip, weights: Weights, kv: KvTraffic, batch: int, serial_frac: float) -> Floats:
     """(n,) by length: weights through DRAM, array and SRAM, then KV through DRAM, on-chip memory and array."""
     of_weights = (
-        weights.read_bytes / (chip.dram_bytes_per_s * weight_frac),
+        weights.read_bytes / chip.dram_bytes_per_s,
         weights.macs_per_token * batch / chip.macs_per_s,
         weights.read_bytes / chip.weight_bytes_per_s,
     )

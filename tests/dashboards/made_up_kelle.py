@@ -209,6 +209,9 @@ def add_checks(rows: Rows) -> None:
         add_check(rows, f"mean |ln| error, predicted, knobs {knobs}", predicted, None, "1")
         add_check(rows, f"mean |ln| error, calibrated, knobs {knobs}", fitted, None, "1")
         add_check(rows, f"median error, knobs {knobs}", 0.08, None, "1")
+    add_check(rows, "orders that the fit reverses, paper", 1.0, None, "1")
+    for mode in ("paper", "physical"):
+        add_check(rows, f"order reversed, {mode}, energy: AERP+SRAM over Kelle+eDRAM", 0.25, None, "1")
 
 
 def measured(series: str, policy: str, setting: str, value: float, **changed: object) -> dict:

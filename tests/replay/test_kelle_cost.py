@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import hypothesis.strategies as st
 import numpy as np
@@ -14,8 +15,9 @@ from hw.kelle_knobs import BOUNDS, Knobs
 from hw.sourced import BadSpec
 from hw.spec import load
 from replay.kelle.evictor import with_evictor, with_software_eviction
-from replay.kelle.fit import calibrate, derived, log_errors, ratios
+from replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
 from replay.kelle.lifetimes import layer_times, lifetimes, total_s
+from replay.kelle.orderings import reversals
 from replay.kelle.prefill import prefill, request
 from replay.kelle.ratios import Steps
 from replay.kelle.recompute import balanced_frac, roofline, vector_times_s
@@ -38,8 +40,8 @@ WORKLOADS = {
 PG19 = WORKLOADS["PG19"]
 OURS = systems()
 ROWS = claims().to_pylist()
-ZERO = Knobs(weight_dram_frac=1, serial_frac=1, kelle_serial_frac=0, recomputed_frac=0.256)
-NOTES = Knobs(weight_dram_frac=0.25, serial_frac=1, kelle_serial_frac=0.76, recomputed_frac=0.385)
+ZERO = Knobs(serial_frac=1, kelle_serial_frac=0, recomputed_frac=0.256)
+NOTES = Knobs(serial_frac=1, kelle_serial_frac=0.76, recomputed_frac=0.385)
 STEPS = {knobs: Steps(OURS, SHAPES, WORKLOADS, knobs) for knobs in (ZERO, NOTES)}
 RATIOS = ratios(ROWS, STEPS[ZERO])
 
@@ -48,6 +50,10 @@ works = st.builds(
 )  # fmt: skip
 systems_of = st.sampled_from(list(OURS.values()))
 shapes = st.sampled_from(list(SHAPES.values()))
+experts = st.sampled_from([models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite")])
+any_knobs = st.builds(Knobs, **{name: st.floats(*ends) for name, ends in BOUNDS.items()})
+SHIPPED = kelle_knobs.load().knobs
+of_knobs = st.sampled_from([ZERO, SHIPPED]) | any_knobs
 
 
 def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs: Knobs = ZERO) -> float:
@@ -59,7 +65,8 @@ def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs:
 
 # --------------------------------------------------------------------------------------------------------- goldens
 
-# Of the notes, section 6.1: claim, with nothing fitted, with the notes' rounded knobs.
+# Of the notes, section 6.1: claim, with nothing fitted, with the notes' rounded knobs. At batch 4 the notes have weights at a
+# quarter of the DRAM's bandwidth and at four times the energy, so that energy falls towards batch 16; here they have neither.
 GOLDEN = {
     "kelle-edram-over-original-sram-average": {"speed": (5.867, 3.896), "energy": (4.418, 4.322)},
     "original-edram-over-original-sram-average": {"speed": (1.214, 1.214), "energy": (0.608, 0.608)},
@@ -79,9 +86,9 @@ GOLDEN = {
     "pg19-batch-16-aep-sram": {"energy": (3.330, 3.330)},
     "pg19-batch-16-aerp-sram": {"energy": (4.063, 4.570)},
     "pg19-batch-16-kelle-edram": {"energy": (6.912, 6.886)},
-    "pg19-batch-4-aep-sram": {"energy": (2.285, 1.784)},
-    "pg19-batch-4-aerp-sram": {"energy": (2.537, 1.963)},
-    "pg19-batch-4-kelle-edram": {"energy": (3.173, 2.024)},
+    "pg19-batch-4-aep-sram": {"energy": (2.285, 2.285)},
+    "pg19-batch-4-aerp-sram": {"energy": (2.537, 2.688)},
+    "pg19-batch-4-kelle-edram": {"energy": (3.173, 3.101)},
 }
 
 
@@ -173,13 +180,12 @@ def written_out(shape, system: str, work: Work, knobs: Knobs) -> tuple[float, fl
     read = kvb * (1 - knobs.recomputed_frac) if recomputes else kvb
     on_chip = (4 if is_edram else 2) * 2**20
     off = max(0.0, read - on_chip)
-    eta = 1.0 if work.batch >= 16 else knobs.weight_dram_frac
     rows = 32 if is_edram else 24
-    a = (weights / (64e9 * eta), weights * work.batch / (rows**2 * 2e9), weights / 128e9)
+    a = (weights / 64e9, weights * work.batch / (rows**2 * 2e9), weights / 128e9)
     b = (off / 64e9, read / (256e9 if is_edram else 128e9), kvb / 2 / (rows * 4e9))
     s = knobs.serial_frac * (knobs.kelle_serial_frac if is_kelle else 1)
     t = sum(max(v) + s * (sum(v) - max(v)) for v in (a, b))
-    e = 183.44e-12 * (weights / eta + off) + 185.9e-12 * 2 * weights
+    e = 183.44e-12 * (weights + off) + 185.9e-12 * 2 * weights
     e += 84.8e-12 * min(read, on_chip) if is_edram else 185.9e-12 * (read + off)
     e += 1.96 * (0.5 + 0.5 * rows**2 / 1024) * t + (0.3615 if is_edram else 0.415) * t
     if is_edram:
@@ -188,7 +194,7 @@ def written_out(shape, system: str, work: Work, knobs: Knobs) -> tuple[float, fl
 
 
 @settings(deadline=None)
-@given(shapes, systems_of, works, st.builds(Knobs, **{name: st.floats(*ends) for name, ends in BOUNDS.items()}))
+@given(shapes, systems_of, works, any_knobs)
 def test_steps_equal_the_equations_written_out(shape, system, work, knobs):
     step = decode_step(shape, system, work, knobs)
     assert (step.seconds, step.energy_j) == pytest.approx(written_out(shape, system.name, work, knobs), rel=2e-3)
@@ -198,19 +204,22 @@ def test_steps_equal_the_equations_written_out(shape, system, work, knobs):
 
 
 @settings(deadline=None)
-@given(shapes, systems_of, works, st.integers(1, 4000), st.sampled_from([PAPER, PHYSICAL]))
-def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, more, accounting):
-    step = decode_step(shape, system, work, ZERO, accounting)
+@given(shapes | experts, systems_of, works, st.integers(1, 4000), st.sampled_from([PAPER, PHYSICAL]), of_knobs)
+def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, more, accounting, knobs):
+    step = decode_step(shape, system, work, knobs, accounting)
     longer = replace(work, n_decode_tokens=work.n_decode_tokens + more)
-    for other in (longer, replace(work, batch=work.batch + more % 7)):
-        found = decode_step(shape, system, other, ZERO, accounting)
+    for other in (longer, replace(work, batch=work.batch + 1 + more % 31)):
+        found = decode_step(shape, system, other, knobs, accounting)
         assert found.seconds >= step.seconds * (1 - 1e-12)
         assert found.energy_j >= step.energy_j * (1 - 1e-12)
 
 
-def test_the_only_fall_with_batch_is_where_weights_reach_full_bandwidth():
-    energies = [decode_step(LLAMA, OURS[KELLE], replace(PG19, batch=b), NOTES).energy_j for b in range(1, 24)]
-    assert [b + 2 for b, rise in enumerate(np.diff(energies)) if rise < 0] == [16]
+@pytest.mark.parametrize("system", OURS)
+@pytest.mark.parametrize("accounting", [PAPER, PHYSICAL], ids=["paper", "physical"])
+def test_a_step_of_every_batch_takes_more_than_one_of_fewer_with_the_shipped_knobs(system, accounting):
+    steps = [decode_step(LLAMA, OURS[system], replace(PG19, batch=b), SHIPPED, accounting) for b in range(1, 33)]
+    for name in ("seconds", "energy_j"):
+        assert (np.diff([getattr(step, name) for step in steps]) > 0).all()
 
 
 @settings(deadline=None)
@@ -304,7 +313,7 @@ def test_the_evictor_saves_the_scan_of_every_kept_score():
 
 
 def shipped() -> Steps:
-    return Steps(OURS, SHAPES, WORKLOADS, kelle_knobs.load().knobs)
+    return Steps(OURS, SHAPES, WORKLOADS, SHIPPED)
 
 
 def test_bars_of_the_zero_knob_and_the_calibrated_model():
@@ -315,7 +324,9 @@ def test_bars_of_the_zero_knob_and_the_calibrated_model():
     calibrated, predicted = ([e for c, e in errors.items() if roles[c] == role] for role in ("calibrate", "predict"))
     assert (len(calibrated), len(predicted)) == (13, 13)
     assert np.mean(predicted) <= 0.15
-    assert np.mean(calibrated) <= 0.08
+    assert np.mean(calibrated) <= 0.12
+    assert np.mean([e for c, e in errors.items() if "average-over-evaluated" in c]) <= 0.05, "the ten headline ratios"
+    assert all(0.25 < e < 0.45 for c, e in errors.items() if "batch-4" in c), "no step that rises with its batch meets these"
     assert np.mean([e for c, e in errors.items() if "table-7" in c]) <= 0.20
     assert np.mean([e for c, e in errors.items() if "batch-16" in c]) <= 0.10
 
@@ -333,7 +344,8 @@ def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
     wanted = [ratio for ratio in RATIOS if ratio.role == "calibrate"]
 
     def loss(knobs: Knobs) -> float:
-        return float((log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) ** 2).sum())
+        scaled = log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) / ROUNDING
+        return float((np.sqrt(1 + scaled**2) - 1).sum())
 
     least = loss(fit.knobs)
     assert np.abs(log_errors(shipped(), wanted)).mean() == pytest.approx(fit.mean_abs_log, rel=1e-4)
@@ -363,17 +375,35 @@ def test_charging_edram_for_streamed_kv_misses_table_7():
     assert gain(Accounting(streamed_bypasses_edram=False)) == pytest.approx(5.8, abs=0.05)
 
 
-@pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.34), (Accounting(true_gqa=True), 0.21)])
+@pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.29), (Accounting(true_gqa=True), 0.23)])
 def test_the_other_readings_are_far_off(accounting, mean):
     steps = Steps(OURS, SHAPES, WORKLOADS, shipped().knobs, accounting)
     assert np.abs(log_errors(steps, RATIOS)).mean() == pytest.approx(mean, abs=0.005)
 
 
-def test_a_fit_without_batch_4_says_nothing_of_small_batches():
-    """weight_dram_frac acts below batch 16 only: the headline alone leaves it arbitrary."""
-    headline = [ratio for ratio in RATIOS if ratio.model is None]
-    errors = [log_errors(Steps(OURS, SHAPES, WORKLOADS, replace(NOTES, weight_dram_frac=f)), headline) for f in (0.1, 1.0)]
-    assert np.array_equal(*errors)
+def test_a_file_of_the_knob_that_fell_with_the_batch_is_refused(tmp_path):
+    """Knobs of before: weights at a quarter of the bandwidth, and four times the energy, below batch 16."""
+    text = (fit_files.FITS / "kelle.toml").read_text().replace("[knobs]\n", "[knobs]\nweight_dram_frac = 0.25\n")
+    (tmp_path / "old.toml").write_text(text)
+    with pytest.raises(BadSpec, match=r"weight_dram_frac.*calibrate kelle"):
+        kelle_knobs.load(str(tmp_path / "old.toml"))
+
+
+def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and_loses_without():
+    cells = [("llama-2-7b", replace(WORKLOADS["LA"], batch=batch)) for batch in (1, 4, 16)]
+    plain, fitted = STEPS[ZERO], shipped()
+    turned = reversals(plain, fitted, cells)
+    wanted = {
+        (metric, a, b, work.batch)
+        for metric, a, b in product(("speed", "energy"), OURS, OURS)
+        for model, work in cells
+        if plain.gain(metric, model, a, b, work) < 1 - 1e-9 and fitted.gain(metric, model, a, b, work) > 1 + 1e-9
+    }
+    assert wanted
+    assert {(one.metric, one.better, one.worse, work.batch) for one in turned for _, work in one.cells} == wanted
+    assert not reversals(plain, plain, cells)
+    (kelle,) = (one for one in turned if (one.metric, one.better, one.worse) == ("energy", "AERP+SRAM", KELLE))
+    assert str(kelle).startswith("energy: AERP+SRAM over Kelle+eDRAM in ")
 
 
 def test_what_cannot_be_is_named(tmp_path):
