@@ -1,4 +1,4 @@
-"""Dense layers in the serving engine: priced as matrix products, and held to the log of a real server that nothing was fitted to."""
+"""Dense layers in the serving engine: priced as matrix products, and held to the log of a real server."""
 
 from __future__ import annotations
 
