@@ -46,7 +46,7 @@ def costs() -> tuple[CostTables, float]:
 
 def peer(requests: Requests, cost: CostTables) -> list[float]:
     """When each request finishes under Chunked(CHUNK), one iteration at a time."""
-    covered_s, token_s, _, _, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :8].tolist()
+    covered_s, token_s, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :6].tolist()
     reduce_s, reduce_token_s, mixed_s, only_s, prefill_s, head_s, mixed_rest_s, only_rest_s = cost.engine[:8].tolist()
     prefill, decode = cost.cov_prefill[:, 0].tolist(), cost.cov_decode[:, 0].tolist()
     n_layers = cost.geometry.n_layers

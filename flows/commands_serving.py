@@ -16,6 +16,7 @@ from flows.serving_options import (
     DraftOption,
     FitOption,
     MachineOption,
+    MemoryOption,
     NodesOption,
     ParamOption,
     PrefixOption,
@@ -52,10 +53,11 @@ def simulate(
     arrival: ArrivalOption = None,
     cv: CvOption = 1.0,
     requests: RequestsOption = None,
-    seeds: SeedsOption = 40,
+    seeds: SeedsOption = None,
     slo_ttft: TtftOption = None,
     slo_tbt: TbtOption = None,
     kv_blocks: BlocksOption = None,
+    memory_frac: MemoryOption = None,
     max_seqs: SeqsOption = 256,
     coverage: CoverageOption = "paper_table",
     expert_format: WeightsOption = "bf16",
@@ -70,7 +72,8 @@ def simulate(
     """Serve requests with a scheduler on a machine, over many seeds: latencies, service levels, expert bytes, energy.
 
     Medians with their 5 to 95 % band over the seeds: near saturation a single run is off by tens of percent. What lies outside
-    the range of the constants is said, and a queue that grows without bound too. The rows go to the store as study 'adhoc'.
+    the range of the constants is said, and a queue that grows without bound too. A model that does not fit the machine's memory
+    is refused; KV gets what weights and activations leave. The rows go to the store as study 'adhoc'.
 
     \b
     Examples:
@@ -90,8 +93,8 @@ def simulate(
 
     place = Store(store)
     point = point_of(
-        scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit,
+        scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, memory_frac, max_seqs,
+        coverage, expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=40,
     )  # fmt: skip
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
@@ -116,11 +119,12 @@ def capacity(
     workload: WorkloadOption = "arxiv",
     arrival: ArrivalOption = None,
     cv: CvOption = 1.0,
-    seeds: SeedsOption = 10,
+    seeds: SeedsOption = None,
     slo_ttft: TtftOption = None,
     slo_tbt: TbtOption = None,
     attained: Annotated[float, typer.Option("--attained", help="Share of the requests that must meet both limits.")] = 0.9,
     kv_blocks: BlocksOption = None,
+    memory_frac: MemoryOption = None,
     max_seqs: SeqsOption = 256,
     coverage: CoverageOption = "paper_table",
     expert_format: WeightsOption = "bf16",
@@ -151,11 +155,14 @@ def capacity(
 
     place = Store(store)
     point = point_of(
-        scheduler, param, model, hardware, workload, arrival, 1.0, cv, None, seeds, kv_blocks, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit,
+        scheduler, param, model, hardware, workload, arrival, None, cv, None, seeds, kv_blocks, memory_frac, max_seqs, coverage,
+        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=10,
     )  # fmt: skip
+    if point.scheduler == "disaggregated":
+        raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     if point.arrival == "at_once":
-        raise ValueError("--arrival at_once has no rate to search for; choose poisson, gamma or trace")
+        which = f"--workload {workload}" if arrival is None else "--arrival at_once"
+        raise ValueError(f"{which} has no rate to search for; choose poisson, gamma or trace")
     level = level_of(point, slo_ttft, slo_tbt)
     if level is None:
         raise ValueError(f"the paper has no limits for {model} on {workload}; give --slo-ttft and --slo-tbt")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -44,7 +44,15 @@ RequestsOption = Annotated[
     int | None,
     typer.Option("--requests", help="Requests of a run. [default: 600 seconds of them]", show_default=False, min=1),
 ]
-SeedsOption = Annotated[int, typer.Option("--seeds", help="Runs that differ in their seed; bands are over them.", min=1)]
+SeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        help="Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]",
+        show_default=False,
+        min=1,
+    ),
+]
 TtftOption = Annotated[
     float | None,
     typer.Option("--slo-ttft", help="Seconds to the first token. [default: the paper's for its models]", show_default=False),
@@ -54,7 +62,16 @@ TbtOption = Annotated[
     typer.Option("--slo-tbt", help="Seconds of a request's longest gap between tokens.", show_default=False),
 ]
 BlocksOption = Annotated[
-    int | None, typer.Option("--kv-blocks", help="KV memory in blocks of 16 tokens. [default: unbounded]", show_default=False)
+    str | None,
+    typer.Option(
+        "--kv-blocks",
+        help="KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option("--memory-frac", help="Share of the machine's memory that the engine takes. [default: 0.9]", show_default=False),
 ]
 SeqsOption = Annotated[int, typer.Option("--max-seqs", help="Requests that decode or are in prefill together.", min=1)]
 CoverageOption = Annotated[
@@ -96,8 +113,9 @@ def point_of(
     rate: float | None,
     cv: float,
     requests: int | None,
-    seeds: int,
-    kv_blocks: int | None,
+    seeds: int | None,
+    kv_blocks: str | None,
+    memory_frac: float | None,
     max_seqs: int,
     coverage: str,
     expert_format: str,
@@ -107,19 +125,36 @@ def point_of(
     acceptance: str | None,
     draft_ms: float,
     fit: str,
+    default_seeds: int,
 ) -> Point:
-    """The point that the options name. Raises ValueError where they do not go together."""
+    """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
     from flows.own_policy import parse_params
     from flows.serving_setup import ONE_PROMPT, Point, scheduler_of
+    from replay.serving_memory import MEMORY_FRAC
     from replay.workload import LENGTHS
 
     params = parse_params(param or [])
     scheduler_of(scheduler, params)
-    own = workload not in LENGTHS
-    chosen = arrival or ("gamma" if cv != 1.0 else "trace" if own else "poisson")
+    is_prompt = workload.startswith(ONE_PROMPT)
+    own = workload not in LENGTHS and not is_prompt
+    chosen = arrival or ("at_once" if is_prompt else "gamma" if cv != 1.0 else "trace" if own else "poisson")
     if cv != 1.0 and chosen != "gamma":
         raise ValueError(f"--cv {cv:g} goes with --arrival gamma, not with {chosen}")
-    is_one_run = workload.startswith(ONE_PROMPT) or (own and chosen in ("trace", "at_once"))
+    is_one_run = is_prompt or (own and chosen in ("trace", "at_once"))
+    said = f"--workload {workload}" if is_prompt else f"--arrival {chosen}"
+    as_recorded = f"{workload} is served as it is; --arrival poisson with --rate draws from it"
+    without = {  # option: whether it was given and would be ignored, and why
+        "--arrival": (is_prompt and chosen != "at_once", "one prompt comes alone"),
+        "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
+        "--requests": (is_one_run and requests is not None, "it is one prompt" if is_prompt else as_recorded),
+        "--seeds": (is_one_run and seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
+        "--prefix-cache": (prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
+    }
+    for option, (is_ignored, why) in without.items():
+        if is_ignored:
+            raise ValueError(f"{option} has no effect with {said}: {why}")
+    if kv_blocks is not None and memory_frac is not None:
+        raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
     return Point(
         model=model,
         hardware=hardware,
@@ -128,11 +163,12 @@ def point_of(
         params=params,
         workload=workload,
         arrival=chosen,
-        rate_per_s=None if chosen == "at_once" or workload.startswith(ONE_PROMPT) else rate,
+        rate_per_s=rate,
         cv=cv,
-        n_requests=requests or (500 if chosen == "at_once" else None),
-        n_seeds=1 if is_one_run else seeds,
-        kv_blocks=kv_blocks,
+        n_requests=requests or (500 if chosen == "at_once" and not is_one_run else None),
+        n_seeds=1 if is_one_run else seeds or default_seeds,
+        kv_blocks=_blocks(kv_blocks),
+        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
         max_seqs=max_seqs,
         coverage=coverage,
         expert_format=expert_format,
@@ -144,11 +180,24 @@ def point_of(
     )
 
 
+def _blocks(text: str | None) -> int | Literal["unbounded"] | None:
+    """KV blocks as a person writes them. Raises ValueError for no whole number of at least 1."""
+    if text is None or text == "unbounded":
+        return text  # type: ignore[return-value]
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"--kv-blocks {text}: kv_blocks must be at least 1, in whole blocks of 16 tokens, or unbounded")
+    return int(text)
+
+
 def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> ServiceLevel | None:
     """The limits given, or the paper's for its models and data sets. Raises ValueError for one limit without the other."""
     from flows.systems.layered_prefill.settings import settings
     from replay.serving_metrics import ServiceLevel
 
+    if point.scheduler == "disaggregated":
+        if ttft_s is not None or tbt_s is not None:
+            raise ValueError("--slo-ttft and --slo-tbt have no effect on disaggregated: service levels are told of one engine")
+        return None
     if ttft_s is None and tbt_s is None:
         return settings().level(point)
     if ttft_s is None or tbt_s is None:

@@ -19,6 +19,7 @@ from replay.disaggregated import DisaggregatedRun, serve_disaggregated
 from replay.result import Metric
 from replay.serving import ServingRun, serve
 from replay.serving_capacity import saturation_rate_per_s
+from replay.serving_memory import BLOCK_TOKENS
 from replay.serving_metrics import Load, ServiceLevel, load_of, metrics, over_runs
 from replay.workload import Requests
 from warehouse.results import ID_DIGITS
@@ -30,7 +31,8 @@ COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_pe
 CHANGE = "_change_frac"
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
-    "constants", "kv_blocks", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance", "draft_s",
+    "constants", "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
+    "draft_s",
 )  # fmt: skip
 
 
@@ -67,6 +69,8 @@ def measure(
         if against and base:
             other, _, _ = _one(store, against, base, seed, level)
             one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
+        if engine.limits.kv_blocks is not None:
+            one |= {"kv_blocks": Metric(float(engine.limits.kv_blocks), "1", denominator=f"of {BLOCK_TOKENS} tokens")}
         if run is not None and saturation_per_s:
             load = Load(run.requests.rate_per_s, saturation_per_s)
             one |= _distance(load)

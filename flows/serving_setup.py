@@ -7,7 +7,7 @@ import io
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,7 @@ from replay.serving_cost import CostTables, cost_tables
 from replay.serving_coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from replay.serving_experts import expert_times
 from replay.serving_masks import ExpertMasks, masks_of
+from replay.serving_memory import MEMORY_FRAC, footprint
 from replay.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
 from warehouse import models
 from warehouse.geometry import Geometry
@@ -48,7 +49,7 @@ class Point(BaseModel):
     a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed.
     coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
     of the machine's GPU. acceptance: of the verify_nodes drafts of a decode: chances by position, or a tape with rounds.
-    constants: of the fit, replaced.
+    constants: of the fit, replaced. kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +73,8 @@ class Point(BaseModel):
     expert_format: str = "bf16"
     expert_times: str = "fitted"
     constants: dict[str, float] = {}
-    kv_blocks: int | None = None
+    kv_blocks: int | Literal["unbounded"] | None = None
+    memory_frac: float = MEMORY_FRAC
     max_seqs: int = 256
     n_seeds: int = 40
 
@@ -118,6 +120,7 @@ def engine_of(store: Store, point: Point) -> Engine:
         raise unknown("constant", bad[0], known)
     constants = dataclasses.replace(fit.constants, **point.constants)
     geometry = models.load(point.model).geometry
+    _refuse_of_experts(point, geometry)
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
     times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
@@ -131,7 +134,31 @@ def engine_of(store: Store, point: Point) -> Engine:
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
-    return Engine(cost, Limits(point.max_seqs, point.kv_blocks), fit.length_scale, masks, tuple(outside))
+    limits = Limits(point.max_seqs, _kv_blocks(point, geometry, machine))
+    return Engine(cost, limits, fit.length_scale, masks, tuple(outside))
+
+
+def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
+    """KV blocks of a point; None: unbounded. Raises ValueError with the sizes where the model, or so many, do not fit."""
+    if point.kv_blocks == "unbounded":
+        return None
+    scheduler = scheduler_of(point.scheduler, point.params)
+    rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
+    held = footprint(
+        point.model, geometry, machine, point.expert_format, rule_of(geometry.n_layers), point.max_seqs, point.verify_nodes
+    )
+    if point.kv_blocks is None:
+        return held.kv_blocks(point.memory_frac)
+    held.refuse_more_than_fit(point.kv_blocks)
+    return point.kv_blocks
+
+
+def _refuse_of_experts(point: Point, geometry: Geometry) -> None:
+    """Raises ValueError where a model without experts is told something of them."""
+    plain = Point(scheduler=point.scheduler)
+    for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
+        if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
+            raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
 
 
 def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ COMMAND = "tokentape calibrate serving"
 class ServingConstants:
     """What data sheets do not say. Shares are of the machine's peaks; times are of one device; hidden sizes scale to 2048."""
 
-    expert_bandwidth_frac: float  # at which routed experts are read
+    expert_bandwidth_frac: float  # at which routed experts, and they alone, are read
     expert_ops_frac: float
     attention_ops_frac: float  # of prefill attention
     kv_bandwidth_frac: float  # at which decodes read their KV cache
@@ -30,7 +30,7 @@ class ServingConstants:
     prefill_correlation: float  # prefill tokens that touch as many experts as one decode token
     # Assumed (Layered Prefill section 5 of our notes), not fitted.
     decode_iteration_s: float = 1.5e-3
-    dense_bandwidth_frac: float = 0.75
+    dense_bandwidth_frac: float = 0.75  # of plain matrix products: projections, dense FFNs, shared experts, the output head
     dense_ops_frac: float = 0.60
     link_frac: float = 250 / 450  # 250 GB/s over the H100's NVLink
     kv_frac_per_decode: float = 0.0  # limit of kv_bandwidth_frac per decode of the batch; 0: none

@@ -48,7 +48,8 @@ PARTS = ("moe", "dense", "attention", "communication", "other")
 
 @dataclass(frozen=True)
 class Limits:
-    """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each, None: memory does not bind."""
+    """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving_memory.py tells how many
+    fit a machine), None: memory does not bind."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None

@@ -1,7 +1,8 @@
 """What an iteration costs on a machine: a model's geometry, the machine's peaks and fitted constants as coefficients.
 
-Per layer and device, where the machine's devices share the layer: experts read and multiplied, one after the other; attention
-projections read or multiplied, whichever is longer; attention; two all-reduces; the rest. See docs/serving.md.
+Per layer and device, where the machine's devices share the layer: routed experts read and multiplied, one after the other; what
+every token uses (projections, dense FFN, shared experts) read or multiplied, whichever is longer; attention; two all-reduces; the
+rest. See docs/serving.md.
 """
 
 from __future__ import annotations
@@ -140,9 +141,8 @@ def decode_step_s(cost: CostTables, batch: int, context_tokens: int) -> float:
 
 
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:
-    """A column per kind of layer; a dense layer is touched whole by any token."""
-    any_token = (np.arange(len(table)) > 0).astype(np.float64)
-    return np.ascontiguousarray(np.column_stack([any_token if c < 0 else table[:, c] for c in columns]))
+    """A column per kind of layer; a dense one has no experts to touch."""
+    return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
 
 
 def _layer(
@@ -151,33 +151,26 @@ def _layer(
     """A row of CostTables.layers, in the order of serving_step.py."""
     bytes_per_s = machine.n_devices * machine.tiers[machine.fast].peak_bytes_per_s.value
     ops_per_s = machine.n_devices * machine.compute.ops_per_s[machine.dtype].value
-    dense = geometry.attention_params
-    ffn = geometry.ffn_matrices * geometry.hidden
-    shared = ffn * geometry.shared_intermediate if is_moe else 0
-    if is_moe:
-        ffn_bytes = float(geometry.n_experts * geometry.expert_bytes(expert_format)[0])
-        token_ops = 2.0 * (geometry.top_k * geometry.expert_params + shared)
-    else:
-        ffn_bytes = float(ffn * geometry.dense_intermediate * VALUE_BYTES)
-        token_ops = 2.0 * ffn * geometry.dense_intermediate
+    expert_bytes = float(geometry.n_experts * geometry.expert_bytes(expert_format)[0]) if is_moe else 0.0
+    expert_ops = 2.0 * geometry.top_k * geometry.expert_params if is_moe else 0.0
+    # What every token uses is a plain matrix product: projections, shared experts, the FFN of a dense layer.
+    always_wide = geometry.shared_intermediate if is_moe else geometry.dense_intermediate
+    dense = geometry.attention_params + geometry.ffn_matrices * geometry.hidden * always_wide
     pair_ops = 2.0 * geometry.n_heads * (geometry.head_dim + (geometry.v_head_dim or geometry.head_dim))
     kv_bytes = geometry.kv_elements_per_token_layer * VALUE_BYTES
     row = [
-        ffn_bytes / (bytes_per_s * constants.expert_bandwidth_frac),
-        token_ops / (ops_per_s * constants.expert_ops_frac),
-        shared * VALUE_BYTES / (bytes_per_s * constants.expert_bandwidth_frac),
-        2.0 * shared / (ops_per_s * constants.expert_ops_frac),
+        expert_bytes / (bytes_per_s * constants.expert_bandwidth_frac),
+        expert_ops / (ops_per_s * constants.expert_ops_frac),
         dense * VALUE_BYTES / (bytes_per_s * constants.dense_bandwidth_frac),
         2.0 * dense / (ops_per_s * constants.dense_ops_frac),
         pair_ops / (ops_per_s * constants.attention_ops_frac),
         kv_bytes / (bytes_per_s * constants.kv_bandwidth_frac),
         float(is_windowed),
-        ffn_bytes if is_moe else 0.0,
-        ffn_bytes,
-        float((dense + shared) * VALUE_BYTES),
+        expert_bytes,
+        float(dense * VALUE_BYTES),
         float(kv_bytes),
         2.0 * constants.activation_passes * geometry.hidden,
-        token_ops + 2.0 * dense,
+        expert_ops + 2.0 * dense,
         pair_ops,
     ]
     assert len(row) == N_LAYER

@@ -76,7 +76,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     arrival (n,) s, rising; requests (n, N_REQUEST) as serving_state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
-    layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables: CostTables.
+    layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables (0 in dense
+    layers): CostTables.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
     iterations as fit.
     """

@@ -15,23 +15,20 @@ from numba.core.types import float64, int64, uint64
 # Columns of `layers` (C, N_LAYER): one row per kind of layer. All times are those of one device of the tensor-parallel group.
 (
     COVERED_S,  # reading all routed experts; times the share touched
-    TOKEN_S,  # a token through its experts, or through the dense FFN
-    SHARED_S,  # reading what every token uses of the FFN beside routed experts
-    SHARED_TOKEN_S,  # a token through that
-    WEIGHTS_S,  # reading the attention projections
+    TOKEN_S,  # a token through its experts
+    WEIGHTS_S,  # reading what every token uses: the attention projections, and the dense FFN or the shared experts
     WEIGHTS_TOKEN_S,  # a token through them
     PAIR_S,  # a prefill query and a key
     CONTEXT_S,  # reading one token of a decode's KV cache
     IS_WINDOWED,  # 1: attends to the window only
     COVERED_BYTES,  # routed experts of a layer; 0 in a dense one
-    FFN_BYTES,  # all FFN weights that coverage is a share of
-    FIXED_BYTES,  # attention projections and shared experts
+    FIXED_BYTES,  # what every token uses
     CONTEXT_BYTES,
     TOKEN_BYTES,  # activations
     TOKEN_OPS,
     PAIR_OPS,
-) = range(16)
-N_LAYER = 16
+) = range(13)
+N_LAYER = 13
 
 # Entries of `engine` (N_ENGINE,).
 (
@@ -121,16 +118,16 @@ def iteration_cost(  # type: ignore[no-untyped-def]
                 queries = pairs_w if of_kind[IS_WINDOWED] > 0.0 else pairs
                 other_s += count * n_prefill * engine[PREFILL_TOKEN_S]
             if expert_times.shape[0] > 0 and of_kind[COVERED_BYTES] > 0.0:
-                moe_s += count * (experts_s(expert_times, n, share) + of_kind[SHARED_S] + n * of_kind[SHARED_TOKEN_S])
+                moe_s += count * experts_s(expert_times, n, share)
             else:
-                moe_s += count * (share * of_kind[COVERED_S] + of_kind[SHARED_S] + n * of_kind[TOKEN_S])
+                moe_s += count * (share * of_kind[COVERED_S] + n * of_kind[TOKEN_S])
             dense_s += count * max(of_kind[WEIGHTS_S], n * of_kind[WEIGHTS_TOKEN_S])
             attention_s += count * (queries * of_kind[PAIR_S] + keys_s)
             comm_s += count * (engine[REDUCE_S] + n * engine[REDUCE_TOKEN_S])
             other_s += count * rest_s
             expert_bytes += count * share * of_kind[COVERED_BYTES]
             moved_bytes += count * (
-                share * of_kind[FFN_BYTES] + of_kind[FIXED_BYTES] + keys * of_kind[CONTEXT_BYTES] + n * of_kind[TOKEN_BYTES]
+                share * of_kind[COVERED_BYTES] + of_kind[FIXED_BYTES] + keys * of_kind[CONTEXT_BYTES] + n * of_kind[TOKEN_BYTES]
             )
             ops += count * (n * of_kind[TOKEN_OPS] + (queries + scored) * of_kind[PAIR_OPS])
     dense_s += engine[HEAD_S]

@@ -62,9 +62,9 @@ def test_what_lies_outside_is_said(tokentape: Cli):
         ("--scheduler", "disaggregated", "--hardware", "h100", "--rate", "1"),
         ("--rate", "1", "--cv", "3"),
         ("--arrival", "at_once"),
-        ("--workload", "prompt-8192"),
         ("--workload", "sharegpt", "--rate", "2", "--coverage", "independent"),
         ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
+        ("--rate", "1", "--memory-frac", "0.5"),
         ("--rate", "1", "--fit", "h100x2-long-context"),
         ("--rate", "1", "--expert-times", "measured"),
         ("--rate", "1", "--verify-nodes", "4", "--acceptance", "0.8,0.7,0.6", "--draft-ms", "1.5"),
@@ -72,6 +72,31 @@ def test_what_lies_outside_is_said(tokentape: Cli):
 )
 def test_every_kind_of_point_runs(tokentape: Cli, arguments):
     done = tokentape("simulate", *arguments, *FEW)
+    assert done.code == 0, done.err
+    assert "ttft_mean_s" in done.out
+
+
+def test_kv_memory_is_what_the_machine_leaves_unless_told_otherwise(tokentape: Cli):
+    """61 GB of weights: refused on 24 GB, served without memory by name; else the blocks are told and kept."""
+    on_card = ("--hardware", "workstation-rtx4090-pcie4", "--rate", "1", *FEW)
+    refused = tokentape("simulate", *on_card)
+    assert refused.code == 2
+    for words in ("61.1 GB of weights", "activations", "21.6 GB, 90 % of its memory", "--kv-blocks unbounded"):
+        assert words in refused.err
+    assert refused.err.count("\n") == 1
+    assert tokentape("capacity", *on_card[:2]).err == refused.err
+    assert not read_rows(Store("tape"), "serving_points")
+    unbounded = tokentape("simulate", *on_card, "--kv-blocks", "unbounded")
+    assert unbounded.code == 0
+    assert "kv_blocks" not in unbounded.out
+    served = tokentape("simulate", "--rate", "1", *FEW)
+    blocks = next(line.split() for line in served.out.splitlines() if " kv_blocks " in line)
+    assert blocks[1] == "58,220", "90 % of two GPUs less weights and activations"
+    assert {row["value"] for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "kv_blocks"} == {58220.0}
+
+
+def test_one_prompt_needs_nothing_else(tokentape: Cli):
+    done = tokentape("simulate", "--workload", "prompt-8192")
     assert done.code == 0, done.err
     assert "ttft_mean_s" in done.out
 
@@ -220,6 +245,30 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
         (("--rate", "1", "--verify-nodes", "1", "--acceptance", "0.8,0.7"), "n_nodes is 1"),
         (("--rate", "1", "--verify-nodes", "3", "--acceptance", "often"), "'often' is no number and no tape"),
         (("--workload", "long.csv", "--scheduler", "layered", "--kv-blocks", "0"), "kv_blocks must be at least 1"),
+        (("--rate", "1", "--kv-blocks", "many"), "--kv-blocks many: kv_blocks must be at least 1, in whole blocks"),
+        (("--rate", "1", "--kv-blocks", "90000"), "beside 61.1 GB of weights"),
+        (("--rate", "1", "--kv-blocks", "unbounded", "--memory-frac", "0.8"), "--memory-frac has no effect with --kv-blocks"),
+        (("--rate", "1", "--memory-frac", "0"), "--memory-frac 0 must be above 0"),
+        # Options without effect.
+        (("--workload", "long.csv", "--seeds", "4"), "--seeds has no effect with --arrival trace: long.csv is served as it is"),
+        (("--workload", "long.csv", "--requests", "500"), "--requests has no effect with --arrival trace"),
+        (("--workload", "long.csv", "--arrival", "at_once", "--seeds", "4"), "--seeds has no effect with --arrival at_once"),
+        (("--arrival", "at_once", "--rate", "2"), "--rate has no effect with --arrival at_once: all requests come at once"),
+        (("--workload", "prompt-512", "--rate", "2"), "--rate has no effect with --workload prompt-512"),
+        (("--workload", "prompt-512", "--seeds", "2"), "--seeds has no effect with --workload prompt-512: nothing is drawn"),
+        (
+            ("--workload", "prompt-512", "--requests", "2"),
+            "--requests has no effect with --workload prompt-512: it is one prompt",
+        ),
+        (("--workload", "prompt-512", "--arrival", "poisson"), "--arrival has no effect with --workload prompt-512"),
+        (("--rate", "1", "--prefix-cache"), "--prefix-cache has no effect with --arrival poisson: only a tape names prefix"),
+        (("--workload", "long.csv", "--prefix-cache"), "--prefix-cache has no effect with --arrival trace: only a tape"),
+        (("--rate", "1", "--model", "qwen3-8b", "--weights", "int4"), "--weights int4 has no effect: qwen3-8b has no experts"),
+        (("--rate", "1", "--model", "qwen3-8b", "--coverage", "full"), "--coverage full has no effect: qwen3-8b has no experts"),
+        (
+            ("--rate", "1", "--scheduler", "disaggregated", "--hardware", "h100", "--slo-ttft", "3", "--slo-tbt", "0.2"),
+            "--slo-ttft and --slo-tbt have no effect on disaggregated",
+        ),
     ],
 )
 def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words):
@@ -240,7 +289,11 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("capacity", "--arrival", "at_once"), "has no rate to search for"),
+        (("capacity", "--arrival", "at_once"), "--arrival at_once has no rate to search for"),
+        (("capacity", "--workload", "prompt-512"), "--workload prompt-512 has no rate to search for"),
+        (("capacity", "--scheduler", "disaggregated"), "disaggregated is two engines in series"),
+        (("capacity", "--workload", "header.csv", "--seeds", "3"), "--seeds has no effect with --arrival trace"),
+        (("capacity", "--kv-blocks", "100"), "kv_blocks is 100"),
         (("capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
         (("capacity", "--attained", "1.5"), "service level"),
         (("study", "layered-prefil"), "did you mean 'layered-prefill'"),

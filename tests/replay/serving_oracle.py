@@ -70,7 +70,6 @@ def cost_of_iteration(model, batch, decoding, group):
     m = model.speculation.n_nodes if model.speculation else 0
     total = [0.0, 0.0, 0.0, 0.0]
     q, kv = g.n_heads * g.head_dim, 2 * g.n_kv_heads * g.head_dim * 2
-    w_d = 2 * g.hidden * q + g.hidden * kv // 2
     eta_kv = min(c.kv_bandwidth_frac, c.kv_frac_per_decode * max(B, 1)) if c.kv_frac_per_decode else c.kv_bandwidth_frac
     for layer in range(g.n_layers):
         n_p = T if layer in group else 0
@@ -83,13 +82,12 @@ def cost_of_iteration(model, batch, decoding, group):
         if layer in g.moe_layers:
             cov = model.covered(layer, batch if n_p else [], decoding)
             expert_bytes, active = g.n_experts * 3 * g.hidden * g.expert_intermediate * 2, g.top_k * g.expert_intermediate
-            shared = 3 * g.hidden * g.shared_intermediate * 2
-            active += g.shared_intermediate
+            always = g.shared_intermediate
             total[1] += cov * expert_bytes
         else:
-            shared = 0
-            cov, expert_bytes, active = 1.0, 3 * g.hidden * g.dense_intermediate * 2, g.dense_intermediate
-        t_moe = (cov * expert_bytes + shared) / tp / (bw * c.expert_bandwidth_frac)
+            cov, expert_bytes, active, always = 0.0, 0.0, 0, g.dense_intermediate
+        w_d = 2 * g.hidden * q + g.hidden * kv // 2 + 3 * g.hidden * always
+        t_moe = cov * expert_bytes / tp / (bw * c.expert_bandwidth_frac)
         t_moe += 2 * 3 * g.hidden * active * n / tp / (flops * c.expert_ops_frac)
         t_dense = max(2 * w_d / tp / (bw * c.dense_bandwidth_frac), 2 * w_d * n / tp / (flops * c.dense_ops_frac))
         t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac)
@@ -97,7 +95,7 @@ def cost_of_iteration(model, batch, decoding, group):
         t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / 250e9) if tp > 1 else 0.0
         t_other = (c.prefill_layer_s if T else c.decode_layer_s) + c.prefill_token_s * g.hidden / 2048 * n_p
         total[0] += t_moe + t_dense + t_att + t_comm + t_other
-        total[2] += cov * expert_bytes + shared + 2 * w_d + context * kv + 40 * n * g.hidden
+        total[2] += cov * expert_bytes + 2 * w_d + context * kv + 40 * n * g.hidden
         total[3] += 2 * (3 * g.hidden * active + w_d) * n + 4 * q * (seen + context * (1 + m))
     total[0] += g.vocab * g.hidden * 2 / tp / (bw * c.dense_bandwidth_frac)
     total[0] += c.prefill_iteration_s if T else c.decode_iteration_s

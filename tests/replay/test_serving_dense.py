@@ -1,0 +1,75 @@
+"""Dense layers in the serving engine: priced as matrix products, and held to the log of a real server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_models import NOTED, TABLE_1, tiny
+
+from hw import serving_constants
+from hw.spec import load as machine
+from policies.serving import Chunked, Layered
+from replay.serving import Limits, serve
+from replay.serving_capacity import saturation_rate_per_s
+from replay.serving_cost import cost_tables, decode_step_s
+from replay.serving_coverage import FixedCoverage
+from replay.workload import Requests, synthetic
+from warehouse import models
+
+REPO = Path(__file__).resolve().parents[2]
+LOG = REPO.parent / "shared" / "data" / "vllm_logs" / "rtxpro6000_llama-3.1-8b" / "requests.jsonl"
+SHIPPED = serving_constants.load("h100x2")
+ONE = Requests(np.zeros(1), np.array([700]), np.array([40]))
+
+
+def test_what_every_token_uses_is_priced_as_a_matrix_product() -> None:
+    """A dense layer, and a dense FFN or shared experts among MoE layers: no share fitted to expert kernels moves them."""
+    slow_experts = dataclasses.replace(NOTED, expert_bandwidth_frac=0.01, expert_ops_frac=0.01)
+    for geometry in (models.load("qwen3-8b").geometry, tiny(4, moe_layers=())):
+        runs = [serve(ONE, Chunked(), cost_tables(geometry, machine("h100"), c, TABLE_1)) for c in (NOTED, slow_experts)]
+        assert runs[0].busy_s == runs[1].busy_s
+        assert runs[0].seconds_of["moe"] == 0.0
+    parts = [tiny(6, moe_layers=(2, 4)), tiny(6, moe_layers=(2, 4), shared=90)]
+    plain, shared = (serve(ONE, Chunked(), cost_tables(g, machine("h100"), NOTED, FixedCoverage())) for g in parts)
+    assert plain.seconds_of["moe"] == shared.seconds_of["moe"] > 0.0
+    assert plain.seconds_of["dense"] < shared.seconds_of["dense"]
+
+
+def test_a_dense_decode_step_is_its_bytes_at_the_dense_share() -> None:
+    g, spec = models.load("qwen3-8b").geometry, machine("h100")
+    step_s = decode_step_s(cost_tables(g, spec, NOTED, TABLE_1), 1, 1)
+    weights = 2 * (g.n_layers * (g.attention_params + 3 * g.hidden * g.dense_intermediate) + g.vocab * g.hidden)
+    kv = g.n_layers * g.kv_elements_per_token_layer * 2
+    rest_s = g.n_layers * NOTED.decode_layer_s + NOTED.decode_iteration_s
+    read_s = (weights / NOTED.dense_bandwidth_frac + kv / NOTED.kv_bandwidth_frac) / 3.35e12
+    assert step_s == pytest.approx(read_s + rest_s, rel=1e-12)
+
+
+def test_the_dense_case_of_the_paper_is_far_from_saturation() -> None:
+    """Section 5.13 compares schedulers on a dense model; beyond saturation it would compare queues."""
+    cost = cost_tables(models.load("qwen3-8b").geometry, machine("h100"), SHIPPED.constants, TABLE_1)
+    requests = synthetic("arxiv", 1.2, 0, length_scale=SHIPPED.length_scale)
+    for scheduler in (Chunked(512), Layered()):
+        assert saturation_rate_per_s(serve(requests.at_once(), scheduler, cost)) > 1.3
+        run = serve(requests, scheduler, cost)
+        assert np.mean((run.ttft_s <= 10.0) & (run.largest_gap_s <= 0.125)) > 0.9
+
+
+@pytest.mark.skipif(not LOG.is_file(), reason="needs ../shared/data")
+def test_a_dense_model_is_near_the_log_of_a_real_server() -> None:
+    """vLLM 0.19 with Llama-3.1-8B on an RTX PRO 6000, 300 requests; constants of another GPU, model and engine."""
+    rows = sorted((json.loads(line) for line in LOG.read_text().splitlines()), key=lambda row: row["queued_ts"])
+    queued, first, last = (np.array([row[name] for row in rows]) for name in ("queued_ts", "first_token_ts", "last_token_ts"))
+    prompts, outputs = (np.array([row[name] for row in rows]) for name in ("input_toks", "output_toks"))
+    requests = Requests(queued - queued[0], prompts, outputs)
+    spec = machine(str(REPO / "tests" / "data" / "rtx-pro-6000.toml"))
+    cost = cost_tables(models.load("llama-3-8b").geometry, spec, SHIPPED.constants, TABLE_1)
+    run = serve(requests, Chunked(2048), cost, Limits(max_seqs=128))
+    tpot_s = (run.finish_s - run.first_token_s) / (outputs - 1)
+    assert tpot_s.mean() == pytest.approx(((last - first) / (outputs - 1)).mean(), rel=0.3)
+    assert run.e2e_s.mean() == pytest.approx((last - queued).mean(), rel=0.3)
+    assert run.seconds_of["moe"] == 0.0

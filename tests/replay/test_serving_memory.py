@@ -1,0 +1,103 @@
+"""What fits a machine's memory beside a model: KV blocks against those of real servers, by hand, and refusals with the sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from serving_models import tiny
+
+from hw.spec import load as machine
+from policies.serving import Chunked, Layered, Static
+from replay.serving_memory import BLOCK_TOKENS, Footprint, footprint
+from warehouse import models
+from warehouse.geometry import Geometry
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_experiments" / "experiments.json"
+# hidden, layers, heads, KV heads, head width, FFN, vocabulary; from the models' config.json.
+DENSE = {
+    "meta-llama/Llama-3.1-70B-Instruct": (8192, 80, 64, 8, 128, 28672, 128256),
+    "mistralai/Mistral-Nemo-Instruct-2407": (5120, 40, 32, 8, 128, 14336, 131072),
+    "Qwen/Qwen2.5-7B-Instruct": (3584, 28, 28, 4, 128, 18944, 152064),
+    "meta-llama/Llama-2-7b-hf": (4096, 32, 32, 32, 128, 11008, 32000),
+}
+
+
+def dense(name: str) -> Geometry:
+    names = ("hidden", "n_layers", "n_heads", "n_kv_heads", "head_dim", "dense_intermediate", "vocab")
+    return Geometry(architecture=name, **dict(zip(names, DENSE[name], strict=True)))
+
+
+def rule(geometry: Geometry, chunk: int = 512):
+    return Chunked(chunk).rule(geometry.n_layers)
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data")
+def test_blocks_are_those_of_real_servers() -> None:
+    """vLLM on H100s, dense models of 7 to 70 billion parameters on one to four GPUs; nothing fitted."""
+    n_held = 0
+    for real in json.loads(REAL.read_text()):
+        if real["model"] not in DENSE:
+            continue
+        geometry, spec = dense(real["model"]), machine("h100")
+        many = machine("h100x2") if real["tensor_parallel"] > 1 else spec
+        many = type(many)(**{**vars(many), "n_devices": real["tensor_parallel"]})
+        of = rule(geometry, real["max_num_batched_tokens"])
+        found = footprint(real["model"], geometry, many, "bf16", of, real["max_num_seqs"]).kv_blocks()
+        assert found == pytest.approx(real["kv_blocks_of_16_tokens"], rel=0.04), real["model"]
+        n_held += 1
+    assert n_held == 5
+
+
+def test_blocks_by_hand() -> None:
+    g = tiny(4)
+    found = footprint("tiny", g, machine("h100x2"), "bf16", rule(g, 100), 10)
+    assert found.block_bytes == 4 * BLOCK_TOKENS * 2 * 2 * 64 * 2  # layers, tokens, K and V of two heads, bf16
+    assert found.memory_bytes == 2 * 85.5e9
+    # 100 tokens: hidden states twice on both devices; of 8 selections the down product on both and the activation's output.
+    assert found.activation_bytes == 2 * 100 * (2 * 512 * 2 + 8 * (2 * 512 + 160)) + 10 * 3000 * 6 * 2
+    left = 0.5 * found.memory_bytes - found.weights_bytes - found.activation_bytes
+    assert found.kv_blocks(0.5) == int(left / found.block_bytes)
+
+
+def test_kv_heads_are_copied_where_devices_outnumber_them() -> None:
+    g = models.load("qwen3-235b-a22b").geometry
+    eight, two = (footprint("q", g, machine(name), "bf16", rule(g), 256) for name in ("h100x8", "h100x2"))
+    assert eight.block_bytes == 2 * two.block_bytes  # four KV heads
+
+
+def test_layers_with_a_window_take_a_window() -> None:
+    plain, mixed, all_windowed = tiny(4), tiny(4, windows=(128, 0, 128, 0)), tiny(4, windows=(128,) * 4)
+    of = {n: footprint("tiny", g, machine("h100"), "bf16", rule(g), 256) for n, g in enumerate((plain, mixed, all_windowed))}
+    assert of[0].window_bytes == of[2].window_bytes == 0
+    assert of[1].block_bytes == of[0].block_bytes / 2
+    assert of[1].window_bytes == 256 * 2 * 9 * of[0].block_bytes / 4
+    assert of[0].kv_blocks() < of[1].kv_blocks() < 2 * of[0].kv_blocks()
+
+
+def test_larger_iterations_leave_fewer_blocks() -> None:
+    g = models.load("qwen3-30b-a3b").geometry
+    sizes = [
+        footprint("q", g, machine("h100x2"), "bf16", scheduler.rule(g.n_layers), 256).activation_bytes
+        for scheduler in (Chunked(512), Layered(), Static())
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 1e9 < sizes[1] < 2e9 < sizes[2]
+
+
+def test_what_does_not_fit_is_refused_with_its_sizes() -> None:
+    held = Footprint("big", "small card", 24e9, 61_100_000_000, 500_000_000, 0, 1_000_000)
+    words = (
+        "big does not fit small card: 61.1 GB of weights and 0.5 GB of activations leave no room for a KV cache in 21.6 GB, 90 %"
+    )
+    with pytest.raises(ValueError, match=words):
+        held.kv_blocks()
+    fits = Footprint("fits", "card", 24e9, 20_000_000_000, 500_000_000, 0, 1_000_000)
+    assert fits.kv_blocks() == 1100
+    fits.refuse_more_than_fit(3500)
+    with pytest.raises(ValueError, match=r"kv_blocks is 3501, 3.5 GB: .* room for 3500 in the 24 GB of card"):
+        fits.refuse_more_than_fit(3501)
+    for share in (0.0, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="--memory-frac"):
+            fits.kv_blocks(share)
