@@ -133,6 +133,7 @@ def run(
     """
     n_workers = workers or os.cpu_count() or 1
     pool = pool_of(runner, n_workers)
+    store.remove_stale()
     cells = expand(study, store)
     finished = set(results.result_ids(store))
     n_cells = Counter(cell.trace_id for cell in cells)

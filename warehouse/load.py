@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from warehouse.asides import aside_of, remove_stale
+from warehouse.asides import aside_of, make_folder, remove_stale, settle
 from warehouse.columns import COLUMNS
 from warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
@@ -86,9 +86,12 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
 
     shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
-    The old database stays then. Builds that were killed on this machine are removed first.
+    The old database stays then. What was killed on this machine while it wrote is removed first. FileNotFoundError for no store.
     """
-    database.parent.mkdir(parents=True, exist_ok=True)
+    if not store.exists:
+        raise FileNotFoundError(errno.ENOENT, "no store there; give --store the folder of the tapes and results", store.uri)
+    store.remove_stale()
+    make_folder(database.parent)
     remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))
     part = Path(aside_of(str(database)))
     try:
@@ -99,7 +102,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 connection.commit()
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
                 rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
-            os.replace(part, database)
+            settle(part, database)
     finally:
         part.unlink(missing_ok=True)
         part.with_name(part.name + ".wal").unlink(missing_ok=True)

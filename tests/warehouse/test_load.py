@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from warehouse.asides import aside_of
 from warehouse.columns import COLUMNS
 from warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
 from warehouse.results import (
@@ -73,6 +74,7 @@ def contents(database: Path) -> dict[str, pl.DataFrame]:
 
 
 def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
+    Path(store.root).mkdir()
     report = load(store, database_path(store))
     assert report.rows == dict.fromkeys(WAREHOUSE_TABLES, 0) | {"claims": N_CLAIMS}
     assert str(report) == f"{N_CLAIMS} claims"
@@ -178,19 +180,20 @@ def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
     assert not list(database.parent.glob("*.part*"))
 
 
-def test_a_killed_load_is_swept_by_the_next(small: Store) -> None:
+def test_a_killed_load_is_swept_by_the_next(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     database = database_path(small)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead = [database.with_name(f"{database.name}.{gone.pid}.part{end}") for end in ("", ".wal")]
-    running = database.with_name(f"{database.name}.{os.getpid()}.part")
-    others = database.with_name(f"mine.{gone.pid}.part")
-    for path in (*dead, running, others):
+    running = Path(aside_of(str(database)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: gone.pid)
+        dead = Path(aside_of(str(database)))
+    for path in (dead, Path(f"{dead}.wal"), running):
         path.touch()
     load(small, database)
-    assert not any(path.exists() for path in dead)
+    assert not dead.exists()
+    assert not Path(f"{dead}.wal").exists()
     assert running.exists()
-    assert others.exists()
 
 
 def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
