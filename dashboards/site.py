@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import duckdb
 
 from dashboards import cxl_ndp, elmoe3d, experts, hardware, index, kelle, layered, shell, slicemoe, validation
 from dashboards.shell import Page
+from warehouse.asides import aside_of, make_folder, put_back, settle_folder
 from warehouse.sql import BadWarehouse, connect, one_line
 
 PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
@@ -37,6 +37,7 @@ def build(database: Path, out: Path) -> Path:
     A site already in `out` is replaced as a whole, or left as it is if anything fails. Raises ValueError if `out` holds
     anything but a site, FileNotFoundError if there is no warehouse, BadWarehouse if it cannot be read or is of another version.
     """
+    put_back(out, MARK)
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
     pages = [(index.FILE, index.TITLE), *((file, title) for file, (title, _) in TOPICS.items())]
@@ -46,14 +47,13 @@ def build(database: Path, out: Path) -> Path:
             html |= {file: _fitting(topic, connection, pages) for file, (_, topic) in TOPICS.items()}
         except duckdb.Error as error:
             raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    fresh = Path(aside_of(str(out)))
+    make_folder(fresh)
     try:
-        fresh.chmod(0o755)  # mkdtemp is private; a site is to be read
         for file, text in html.items():
             (fresh / file).write_text(text, encoding="utf-8")
         (fresh / MARK).touch()
-        _swap(fresh, out)
+        settle_folder(fresh, out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return out / index.FILE
@@ -67,14 +67,3 @@ def _fitting(topic: Topic, connection: duckdb.DuckDBPyConnection, pages: list[tu
         if len(html.encode("utf-8")) < PAGE_BYTES or n_traces == 1:
             return html
         n_traces //= 2
-
-
-def _swap(fresh: Path, out: Path) -> None:
-    """Puts `fresh` in the place of `out`; the old site goes only once the new one stands."""
-    if not out.exists():
-        fresh.rename(out)
-        return
-    old = fresh.with_name(f"{fresh.name}-old")
-    out.rename(old)
-    fresh.rename(out)
-    shutil.rmtree(old)

@@ -234,6 +234,7 @@ def study(
         print_table("", ("study", "question"), [*((n, studies.load(n).question) for n in studies.shipped()), *systems])
         return
     if name in SYSTEMS:
+        Store(store).remove_stale()
         with progress_bar(f"study {name}") as show:
             module = importlib.import_module(SYSTEMS[name])
             answers = module.run(Store(store), show, runner=runner or "processes", workers=workers)

@@ -133,6 +133,7 @@ def run(
     """
     n_workers = workers or os.cpu_count() or 1
     pool = pool_of(runner, n_workers)
+    store.remove_stale()
     cells = expand(study, store)
     finished = set(results.result_ids(store))
     n_cells = Counter(cell.trace_id for cell in cells)
@@ -156,17 +157,18 @@ def run(
 
 
 def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:
-    """The cells that have no result yet, each once, and the reasons of those that can have none."""
-    missing, reasons = dict[str, Cell](), []
+    """The cells that have no whole result yet, each once, and the reasons of those that can have none."""
+    wanted, reasons = dict[str, Cell](), []
     for cell in cells:
         try:
             key = replay_key(store, cell, study)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
             continue
-        if key not in finished:
-            missing[key] = cell
-    return list(missing.values()), reasons
+        wanted[key] = cell
+    found = [results.result_path(store, "replays", key) for key in wanted if key in finished]
+    lost = {Path(path).stem for path in results.lost_files(store, found)}
+    return [cell for key, cell in wanted.items() if key not in finished or key in lost], reasons
 
 
 def _run_batch(uri: str, study: str, cells: list[Cell]) -> tuple[int, list[str]]:

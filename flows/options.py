@@ -6,9 +6,21 @@ from typing import Annotated
 
 import typer
 
+
+def _lasting(store: str | None) -> str | None:
+    if store and store.startswith("memory:"):
+        raise ValueError(f"--store {store}: what lies in memory is gone when this command ends; give a folder or another URI")
+    return store
+
+
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", envvar="TOKENTAPE_STORE", help="Folder or fsspec URI of the tapes and results. [default: ./tape]"),
+    typer.Option(
+        "--store",
+        envvar="TOKENTAPE_STORE",
+        help="Folder or fsspec URI of the tapes and results. [default: ./tape]",
+        callback=_lasting,
+    ),
 ]
 TraceArgument = Annotated[
     str, typer.Argument(metavar="TRACE", help="Trace id, or the start of one (see `tokentape ls`).", show_default=False)

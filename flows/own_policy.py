@@ -6,15 +6,12 @@ The file of a user's own policy is imported, that is, run: it is the user's own 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
 
 import policies
+from flows import own_modules
 from flows.names import unknown
 from policies.protocol import CachePolicy
 
@@ -35,7 +32,7 @@ def policy_class(name: str) -> type:
             raise unknown("policy", name, policies.CACHES)
         return policies.CACHES[name]
     path, _, class_name = name.rpartition(":")
-    module = _import_file(Path(path))
+    module = own_modules.load(Path(path))
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         raise unknown(f"class in {path}:", class_name, (n for n, v in vars(module).items() if isinstance(v, type)))
@@ -64,8 +61,8 @@ def make_policy(name: str, params: Mapping[str, Value]) -> CachePolicy:
 
 
 def policy_sha256(name: str) -> str | None:
-    """Hash of the file of a user's own policy; None for a shipped one, whose source is hashed with its room."""
-    return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest() if is_path(name) else None
+    """Hash of a user's own policy, its imports with it; None for a shipped one, whose source is hashed with its room."""
+    return own_modules.sha256(Path(name.rpartition(":")[0])) if is_path(name) else None
 
 
 def parse_params(texts: list[str]) -> dict[str, Value]:
@@ -89,24 +86,3 @@ def convert(where: str, value: Value, wanted: Any) -> Any:
         return wanted(value)
     except ValueError as error:
         raise ValueError(f"{where}={value} is not of type {wanted.__name__}") from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    """The module of a file, imported once per version of the file."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file; give a policy as path/to/file.py:ClassName")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    module_name = f"tokentape_own_{path.stem}_{digest}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up while the file runs
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[module_name]
-        raise ValueError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
-    return module

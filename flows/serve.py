@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows import prefect_settings
+from flows import prefect_settings, tethered
 from flows import study as studies
 from flows.console import note
 from flows.names import unknown
@@ -95,20 +95,13 @@ def prefect_server(port: int, url: str) -> Iterator[None]:
     log_path().parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     environment = {**os.environ, "PREFECT_API_URL": url, "PREFECT_SERVER_UI_API_URL": url}
-    # A session of its own, so that Ctrl-C reaches this process first and the server outlives the runner's goodbye.
     with log_path().open("ab") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = tethered.start(command, env=environment, stdout=log, stderr=log)
     try:
         _wait_until_healthy(process, url)
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        tethered.stop(process)
 
 
 def log_path() -> Path:

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from warehouse.asides import aside_of, remove_stale
+from warehouse.asides import aside_of, make_folder, remove_stale, settle
 from warehouse.columns import COLUMNS
-from warehouse.results import oldest_first, result_ids, result_path, side_paths, table_ids
+from warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from warehouse.tables import (
     RESULT_TABLES,
@@ -49,12 +49,13 @@ _FILES_PER_READ = 1000  # result files handed to DuckDB at once
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load found: rows per table; tapes without a manifest; results without their last file, of an older schema,
-    or whose tape is gone."""
+    """What a load found: rows per table; tapes without a manifest; files that results have lost; results without their last
+    file, of an older schema, or whose tape is gone."""
 
     database: Path
     rows: dict[str, int]
     unfinished_tapes: tuple[str, ...]
+    lost_files: tuple[str, ...]
     n_incomplete: int
     n_older: int
     n_superseded: int
@@ -64,6 +65,8 @@ class LoadReport:
         counts = ", ".join(f"{n} {name}" for name, n in self.rows.items() if n)
         left_out = {
             f"{len(self.unfinished_tapes)} unfinished tapes ({', '.join(self.unfinished_tapes)})": len(self.unfinished_tapes),
+            f"what lost a file: {', '.join(self.lost_files[:3])}{', ...' * (len(self.lost_files) > 3)} is gone (run its study "
+            "again)": len(self.lost_files),
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
             f"{self.n_older} results of an older version that lack a column (make them again)": self.n_older,
             f"{self.n_superseded} results that newer ones under the same conditions replace": self.n_superseded,
@@ -83,9 +86,12 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
 
     shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
-    The old database stays then. Builds that were killed on this machine are removed first.
+    The old database stays then. What was killed on this machine while it wrote is removed first. FileNotFoundError for no store.
     """
-    database.parent.mkdir(parents=True, exist_ok=True)
+    if not store.exists:
+        raise FileNotFoundError(errno.ENOENT, "no store there; give --store the folder of the tapes and results", store.uri)
+    store.remove_stale()
+    make_folder(database.parent)
     remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))
     part = Path(aside_of(str(database)))
     try:
@@ -96,7 +102,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 connection.commit()
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
                 rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
-            os.replace(part, database)
+            settle(part, database)
     finally:
         part.unlink(missing_ok=True)
         part.with_name(part.name + ".wal").unlink(missing_ok=True)
@@ -120,9 +126,11 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     complete = result_ids(store)
     n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
     paths = [result_path(store, "replays", key) for key in complete]
+    lost = _lost(store, paths)
+    paths = [path for path in paths if path not in lost]
     older = _read_files(connection, store, "replays", oldest_first(store, paths))
     n_superseded = _keep_newest_replays(connection)
-    n_read = len(complete) - len(older) - n_superseded
+    n_read = len(paths) - len(older) - n_superseded
     connection.execute("delete from replays where trace_id not in (select trace_id from traces)")
     loaded = {row[0] for row in connection.execute("select replay_id from replays").fetchall()}
     for name in RESULT_TABLES[1:]:
@@ -132,11 +140,20 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
     for name in SIDE_TABLES:
         _insert(connection, name, pa.Table.from_pylist([dict(row) for row in shipped.get(name, ())], schema=schema(name)))
-        older |= _read_files(connection, store, name, side_paths(store, name))
+        paths = side_paths(store, name)
+        lost |= _lost(store, paths)
+        older |= _read_files(connection, store, name, [path for path in paths if path not in lost])
         _keep_one_per_key(connection, name)
     _insert(connection, "claims", claims())
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
-    return LoadReport(database, {}, tuple(store.unfinished_ids()), n_incomplete, len(older), n_superseded, n_read - len(loaded))
+    gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
+    unfinished = tuple(store.unfinished_ids())
+    return LoadReport(database, {}, unfinished, gone, n_incomplete, len(older), n_superseded, n_read - len(loaded))
+
+
+def _lost(store: Store, paths: Sequence[str]) -> dict[str, list[str]]:
+    """What lost a file; a file that is damaged itself is for its reader to name."""
+    return {path: files for path, files in lost_files(store, paths).items() if path not in files}
 
 
 def claims() -> pa.Table:

@@ -2,14 +2,15 @@
 
     <store>/results/<table>/<replay_id>.parquet   and   <store>/<side table>/<hash of its rows>.parquet
 
-The file in `results/replays` is written last and so marks a result complete; an interrupted one is written again.
+What is written together is named alike, and its last file says in its footer which tables came before it: the one in
+`results/replays` so marks a result complete. One that was interrupted, or has lost a file since, is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,23 +34,55 @@ def replay_id(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 
+WITH = b"tokentape.with"  # in a footer: the tables whose files of the same name were written before this one
+
+
 def result_path(store: Store, table: str, key: str) -> str:
     return store.path("results", table, f"{key}.parquet")
 
 
 def has_result(store: Store, key: str) -> bool:
-    """True once every table of the replay is written."""
-    return bool(store.fs.exists(result_path(store, "replays", key)))
+    """True once every table of the replay is written, while none is lost."""
+    path = result_path(store, "replays", key)
+    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+
+
+def has_rows(store: Store, name: str, of: str) -> bool:
+    """True once the rows of one of SIDE_TABLES that are `of` something are written, and what write_together wrote with them."""
+    path = side_path(store, name, of)
+    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+
+
+def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
+    """Those of `paths`, each the last file of what was written together, that lost others: which; itself if it is unreadable."""
+    there: dict[str, set[str]] = {}
+    lost: dict[str, list[str]] = {}
+    for path in paths:
+        root, folder, name = path.rsplit("/", 2)
+        try:
+            with store.fs.open(path, "rb") as handle:
+                noted = (pq.read_schema(handle).metadata or {}).get(WITH)
+        except pa.ArrowInvalid:
+            lost[path] = [path]
+            continue
+        tables = json.loads(noted) if noted else ["metrics"] if folder == "replays" else []  # older results say nothing
+        for table in tables:
+            if table not in there:
+                there[table] = set(_stems(store, f"{root}/{table}"))
+        gone = [f"{root}/{table}/{name}" for table in tables if name.removesuffix(".parquet") not in there[table]]
+        if gone:
+            lost[path] = gone
+    return lost
 
 
 def result_ids(store: Store) -> list[str]:
-    """Complete results, sorted."""
-    return _stems(store, "results", "replays")
+    """Results whose last file is written, sorted."""
+    return _stems(store, store.path("results", "replays"))
 
 
 def table_ids(store: Store, table: str) -> list[str]:
     """Replays that wrote the table, complete or not, sorted."""
-    return _stems(store, "results", table)
+    return _stems(store, store.path("results", table))
 
 
 def write_result(store: Store, key: str, tables: Mapping[str, pa.Table]) -> None:
@@ -69,8 +102,17 @@ def write_result(store: Store, key: str, tables: Mapping[str, pa.Table]) -> None
     for name, rows in checked.items():
         if set(rows.column("replay_id").unique().to_pylist()) - {key}:
             raise BadTable(f"result {key}: table {name} holds rows of another replay_id")
-    for name in sorted(checked, key=lambda name: name == "replays"):  # replays last: it marks the result complete
-        store.write_parquet(result_path(store, name, key), checked[name])
+    _write_together(store, {result_path(store, name, key): checked[name] for name in checked}, "replays")
+
+
+def _write_together(store: Store, tables: Mapping[str, pa.Table], last: str) -> None:
+    """Files `<table>/<name>.parquet` by path, that of table `last` after the others, which it names."""
+    by_table = {path.rsplit("/", 2)[1]: path for path in tables}
+    others = sorted(set(by_table) - {last})
+    for table in others:
+        store.write_parquet(by_table[table], tables[by_table[table]])
+    noted = {WITH: json.dumps(others).encode()} if others else None
+    store.write_parquet(by_table[last], tables[by_table[last]].replace_schema_metadata(noted))
 
 
 def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: str = "") -> str:
@@ -79,18 +121,32 @@ def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: s
     The file is named by its content, or by what the rows are `of`, a machine or a step: rows of the same then replace it whole.
     Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
+    table = _declared(name, rows)
+    path = side_path(store, name, of or json.dumps(table.to_pylist(), sort_keys=True))
+    store.write_parquet(path, table)
+    return path
+
+
+def write_together(store: Store, tables: Mapping[str, Sequence[Mapping[str, Any]]], last: str, of: str) -> str:
+    """Rows of several SIDE_TABLES that are `of` one thing; those of `last` after the others: its path. Empty others are left out.
+
+    Raises as write_rows does; nothing is written then.
+    """
+    made = {side_path(store, name, of): _declared(name, rows) for name, rows in tables.items() if rows or name == last}
+    _write_together(store, made, last)
+    return side_path(store, last, of)
+
+
+def _declared(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     if not rows:
         raise ValueError(f"{name}: no rows to write")
     undeclared = sorted({column for row in rows for column in row} - set(schema(name).names))
     if undeclared:
         raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.py; remove or declare it")
     try:
-        table = conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
+        return conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise BadTable(f"table {name}: {str(error).splitlines()[0]}") from error
-    path = side_path(store, name, of or json.dumps(table.to_pylist(), sort_keys=True))
-    store.write_parquet(path, table)
-    return path
 
 
 def side_path(store: Store, name: str, of: str) -> str:
@@ -110,10 +166,10 @@ def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
 
 
 def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
-    """Rows of one of SIDE_TABLES that were written as `of` something; None where they were not."""
-    path = side_path(store, name, of)
-    if not store.fs.exists(path):
+    """Rows of one of SIDE_TABLES that were written as `of` something; None where they were not, or have lost a file since."""
+    if not has_rows(store, name, of):
         return None
+    path = side_path(store, name, of)
     with store.fs.open(path, "rb") as handle:
         rows: list[dict[str, Any]] = pq.read_table(handle).to_pylist()
     return rows
@@ -121,7 +177,7 @@ def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
 
 def side_paths(store: Store, name: str) -> list[str]:
     """Files of one of SIDE_TABLES, oldest first."""
-    return oldest_first(store, [store.path(name, f"{stem}.parquet") for stem in _stems(store, name)])
+    return oldest_first(store, [store.path(name, f"{stem}.parquet") for stem in _stems(store, store.path(name))])
 
 
 def oldest_first(store: Store, paths: list[str]) -> list[str]:
@@ -132,9 +188,8 @@ def oldest_first(store: Store, paths: list[str]) -> list[str]:
         return paths
 
 
-def _stems(store: Store, *folder: str) -> list[str]:
+def _stems(store: Store, path: str) -> list[str]:
     """Names without `.parquet` of the finished files of a folder; none if it does not exist."""
-    path = store.path(*folder)
     if not store.fs.isdir(path):
         return []
     names = (entry.rsplit("/", 1)[-1] for entry in store.fs.ls(path, detail=False))

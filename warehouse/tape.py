@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from warehouse.asides import aside_of, remove_stale
+from warehouse.asides import aside_of, make_folder, remove_stale, settle
 from warehouse.geometry import Geometry
 from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema, conform
 
@@ -90,6 +90,10 @@ class Store:
     @property
     def is_local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.fs.isdir(self.root))
 
     @property
     def absolute(self) -> str:
@@ -171,15 +175,33 @@ class Store:
         """
         aside = aside_of(path)
         try:
-            self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+            self._make_folder(path.rsplit("/", 1)[0])
             with self.fs.open(aside, "wb") as handle:
                 yield handle
-            self.fs.mv(aside, path)
+            if self.is_local:
+                settle(Path(aside), Path(path))
+            else:
+                self.fs.mv(aside, path)
         except BaseException as error:  # Ctrl-C too
             self._drop(aside)
             if isinstance(error, OSError):
                 raise self._clear(error, path) from error
             raise
+
+    def _make_folder(self, folder: str) -> None:
+        """The folder a file is to lie in; a bucket is not made by writing into it, as some drivers would."""
+        if self.is_local:
+            make_folder(Path(folder))
+            return
+        bucket = next((part for part in self.root.split("/") if part), "")
+        if "memory" not in self.fs.protocol and not self.fs.exists(bucket):
+            raise FileNotFoundError(errno.ENOENT, f"there is no {bucket}; make it first, or check the name", self.uri)
+        self.fs.makedirs(folder, exist_ok=True)
+
+    def remove_stale(self) -> None:
+        """Removes what killed processes of this machine were writing here when they died."""
+        if self.is_local:
+            remove_stale(Path(self.root).rglob("*.part*"))
 
     def _clear(self, error: OSError, path: str) -> OSError:
         """The same error with a message that says what to do, where the disk is full or the store read-only."""

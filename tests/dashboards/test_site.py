@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ from altair.vegalite.v6.schema.core import Root
 
 from dashboards import experts, index, site
 from dashboards.site import build
+from warehouse.asides import aside_of
 from warehouse.sql import BadWarehouse, connect
 
 # Names, not addresses: nothing is fetched from them.
@@ -182,6 +184,23 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     with pytest.raises(ValueError, match="not a tokentape site"):
         build(database, mine)
     assert (mine / "chapter.tex").exists()
+
+
+def test_a_site_lost_between_its_two_names_is_back_before_anything_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "site"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 999_999_999)
+        whole, cut = Path(aside_of(str(out))), Path(aside_of(str(out)))
+    for folder in (whole, cut):
+        folder.mkdir()
+        (folder / index.FILE).write_text(folder.name)
+    (whole / site.MARK).touch()
+    with pytest.raises(FileNotFoundError):
+        build(tmp_path / "none.duckdb", out)
+    assert (out / index.FILE).read_text() == whole.name
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_the_same_warehouse_gives_the_same_bytes(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ from command import Cli
 from tiny_tape import write_tiny
 
 from flows.cli import main
+from warehouse.asides import aside_of
 from warehouse.model_tables import HEADINGS
 from warehouse.tape import Store
 
@@ -214,11 +215,40 @@ def test_a_capture_on_a_full_disk_goes_on_with_resume(
     assert stopped.code == 2
     assert "give --store elsewhere; then run the same command again with --resume" in stopped.err
     (unfinished,) = store.unfinished_ids()
-    dead = Path(store.trace_path(unfinished, "tokens", "part-00000.parquet.0f.999999999.part"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 999_999_999)
+        dead = Path(aside_of(store.trace_path(unfinished, "tokens", "part-00000.parquet")))
     dead.parent.mkdir(exist_ok=True)
     dead.touch()
     assert tokentape(*SMALL_CAPTURE, "--resume").code == 0
     assert not dead.exists()
+
+
+def test_a_study_sweeps_what_a_killed_one_was_writing(
+    tokentape: Cli, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 999_999_999)
+        dead = [Path(aside_of(store.path(*place, "a.parquet"))) for place in (("results", "timeline"), ("serving_points",))]
+    for path in dead:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    empty = 'question = "?"\ncapacities = ["50%"]\nscopes = ["global"]\nhardware = ["phone-lpddr5x-ufs4"]\n'
+    (tmp_path / "small.toml").write_text(empty + 'policies = [{ name = "lru" }]\ntraces = ["none"]\n')
+    assert "no tape fits" in tokentape("study", "small.toml").err
+    assert not any(path.exists() for path in dead)
+
+
+def test_a_store_that_is_not_there_or_does_not_last_is_refused(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    typo = tokentape("load", "--store", "tpae")
+    assert (typo.code, Path("tpae").exists()) == (2, False)
+    assert typo.err == "tokentape: tpae: no store there; give --store the folder of the tapes and results\n"
+    monkeypatch.setenv("TOKENTAPE_STORE", "memory://tape")
+    for command in (("import", "bigmoe", "x.csv"), ("load",), ("ls", "--store", "memory://other")):
+        refused = tokentape(*command)
+        assert refused.code == 2
+        assert refused.err.startswith("tokentape: --store memory://")
+        assert "is gone when this command ends; give a folder" in refused.err
 
 
 def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:

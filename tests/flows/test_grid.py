@@ -55,11 +55,11 @@ def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small
     before = digests(store)
     second = grid.run(small, store)
     assert (second.n_run, second.n_found) == (0, first.n_run)
-    lost = results.result_ids(store)[3]
-    Path(results.result_path(store, "replays", lost)).unlink()
-    third = grid.run(small, store)
-    assert (third.n_run, third.n_found) == (1, first.n_run - 1)
-    assert digests(store) == before
+    for table in ("replays", "metrics", "timeline"):
+        Path(results.result_path(store, table, results.result_ids(store)[3])).unlink()
+        third = grid.run(small, store)
+        assert (third.n_run, third.n_found) == (1, first.n_run - 1)
+        assert digests(store) == before
 
 
 def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path: Path) -> None:
@@ -104,6 +104,18 @@ def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Stor
     ids = {grid.replay_key(store, cell) for cell in cells}
     assert len(ids) == len(cells)
     assert all(len(i) == results.ID_DIGITS for i in ids)
+
+
+def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study.Study, store: Store, tmp_path: Path) -> None:
+    lru = (ROOT / "policies" / "lru.py").read_text().replace("kind: ClassVar", "scale: int = HALF\n    kind: ClassVar")
+    (tmp_path / "half.py").write_text("HALF = 5\n")
+    (tmp_path / "mine.py").write_text(lru.replace("\n@dataclass", "from half import HALF\n\n\n@dataclass", 1))
+    mine = small.policies[0].model_copy(update={"name": f"{tmp_path / 'mine.py'}:LRU"})
+    asked = small.model_copy(update={"policies": (mine,), "capacities": ("50%",), "scopes": ("global",)})
+    assert (grid.run(asked, store).n_run, grid.run(asked, store).n_found) == (1, 1)
+    (tmp_path / "half.py").write_text("HALF = 6\n")
+    assert grid.run(asked, store).n_run == 1
+    assert grid.run(asked, store).n_found == 1
 
 
 def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import own_policy
+from flows import own_modules, own_policy
 from policies import CACHES
 
 MINE = '''
@@ -90,3 +90,67 @@ def test_a_file_that_does_not_run_is_named(tmp_path: Path) -> None:
 def test_params_need_an_equals_sign() -> None:
     with pytest.raises(ValueError, match="NAME=VALUE"):
         own_policy.parse_params(["profile_frac"])
+
+
+HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
+    "return -params[0]", "return sign * params[0]"
+)
+
+
+def with_helper(folder: Path, files: dict[str, str], helper: str = "my_sign") -> str:
+    for name, text in {"mine.py": HELPED.replace("{helper}", helper), **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return f"{folder / 'mine.py'}:MostUsed"
+
+
+def sign_of(name: str) -> float:
+    return float(own_policy.policy_class(name).rank(0, 1, 1, 0, [1.0]))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changed", "files", "helper"),
+    [
+        ("one.py", {"one.py": "sign = -1\n"}, "one"),
+        ("far.py", {"near.py": "from far import sign\n", "far.py": "sign = -1\n"}, "near"),
+        ("kit/b.py", {"kit/__init__.py": "", "kit/a.py": "from .b import sign\n", "kit/b.py": "sign = -1\n"}, "kit.a"),
+        ("bare/b.py", {"bare/b.py": "sign = -1\n"}, "bare.b"),
+        ("late.py", {"top.py": "def f():\n    import late\nsign = -1\n", "late.py": "sign = -1\n"}, "top"),
+    ],
+)
+def test_what_a_policy_imports_is_part_of_its_hash_and_is_run_again(
+    tmp_path: Path, changed: str, files: dict[str, str], helper: str
+) -> None:
+    """Same size, same second: bytecode in __pycache__ would be believed."""
+    name = with_helper(tmp_path, files, helper)
+    before = own_policy.policy_sha256(name)
+    assert sign_of(name) == -1
+    (tmp_path / changed).write_text(files[changed].replace("-1", "+1"))
+    assert own_policy.policy_sha256(name) != before
+    assert sign_of(name) == (-1 if changed == "late.py" else 1)
+    (tmp_path / changed).write_text(files[changed])
+    assert own_policy.policy_sha256(name) == before
+    assert sign_of(name) == -1
+
+
+def test_modules_that_are_installed_ours_or_not_imported_are_no_part_of_a_policys_hash(tmp_path: Path) -> None:
+    name = with_helper(tmp_path, {"my_sign.py": "import json, numpy, policies.lru\nsign = -1\n"})
+    assert list(own_modules.own_modules(tmp_path / "mine.py")) == ["my_sign"]
+    before = own_policy.policy_sha256(name)
+    (tmp_path / "other.py").write_text("x = 1\n")
+    (tmp_path / "json.py").write_text("x = 1\n")
+    assert own_policy.policy_sha256(name) == before
+
+
+def test_a_helper_of_one_name_in_two_folders_is_refused(tmp_path: Path) -> None:
+    first, second = (with_helper(tmp_path / side, {"both.py": f"sign = {n}\n"}, "both") for side, n in (("a", -1), ("b", 1)))
+    assert sign_of(first) == -1
+    with pytest.raises(ValueError, match=r"b/mine\.py: imports its module both, but both is .*a/both\.py already; rename one"):
+        sign_of(second)
+
+
+def test_a_helper_that_is_no_python_is_named(tmp_path: Path) -> None:
+    name = with_helper(tmp_path, {"odd.py": "sign = (\n"}, "odd")
+    with pytest.raises(ValueError, match=r"odd\.py: cannot be imported: SyntaxError"):
+        own_policy.policy_class(name)

@@ -89,6 +89,26 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     assert len(list((Path(store.root) / "results" / "replays").glob("*.parquet"))) == 1
 
 
+@pytest.mark.slow
+def test_a_killed_serve_leaves_no_server_on_its_port(store: Store, tmp_path: Path) -> None:
+    port = free_port()
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flows.cli", "serve", "--store", store.uri, "--port", str(port)]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        assert b"Prefect at" in process.stdout.readline()  # said once it answers
+        process.kill()
+    give_up = time.monotonic() + 40
+    while is_taken(port) and time.monotonic() < give_up:
+        time.sleep(0.2)
+    assert not is_taken(port)
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_crons_replace_the_defaults_by_flow() -> None:
     crons = serve.parse_crons(["publish=*/5 * * * *"])
     assert crons == {**serve.CRONS, "publish": "*/5 * * * *"}

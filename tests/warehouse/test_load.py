@@ -18,9 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from warehouse.asides import aside_of
 from warehouse.columns import COLUMNS
 from warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
-from warehouse.results import has_result, read_rows, replay_id, result_ids, result_path, rows_of, write_result, write_rows
+from warehouse.results import (
+    has_result,
+    has_rows,
+    read_rows,
+    replay_id,
+    result_ids,
+    result_path,
+    rows_of,
+    side_path,
+    write_result,
+    write_rows,
+    write_together,
+)
 from warehouse.sql import connect, query
 from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
 from warehouse.tape import BadTape, Store
@@ -61,6 +74,7 @@ def contents(database: Path) -> dict[str, pl.DataFrame]:
 
 
 def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
+    Path(store.root).mkdir()
     report = load(store, database_path(store))
     assert report.rows == dict.fromkeys(WAREHOUSE_TABLES, 0) | {"claims": N_CLAIMS}
     assert str(report) == f"{N_CLAIMS} claims"
@@ -166,19 +180,20 @@ def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
     assert not list(database.parent.glob("*.part*"))
 
 
-def test_a_killed_load_is_swept_by_the_next(small: Store) -> None:
+def test_a_killed_load_is_swept_by_the_next(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     database = database_path(small)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead = [database.with_name(f"{database.name}.{gone.pid}.part{end}") for end in ("", ".wal")]
-    running = database.with_name(f"{database.name}.{os.getpid()}.part")
-    others = database.with_name(f"mine.{gone.pid}.part")
-    for path in (*dead, running, others):
+    running = Path(aside_of(str(database)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: gone.pid)
+        dead = Path(aside_of(str(database)))
+    for path in (dead, Path(f"{dead}.wal"), running):
         path.touch()
     load(small, database)
-    assert not any(path.exists() for path in dead)
+    assert not dead.exists()
+    assert not Path(f"{dead}.wal").exists()
     assert running.exists()
-    assert others.exists()
 
 
 def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +249,52 @@ def test_incomplete_results_and_results_without_a_tape_are_left_out(
     for name in ("replays", "metrics", "timeline", "request_metrics", "curves"):
         found = query(report.database, f"select distinct replay_id from {name} order by 1")
         assert found["replay_id"].to_list() == ["r0", "r1", "r2", "r3", "r4"], name
+
+
+@pytest.mark.parametrize("table", RESULT_TABLES[1:])
+def test_a_result_that_lost_a_file_is_named_and_left_out(small: Store, table: str) -> None:
+    small.fs.rm(result_path(small, table, "r2"))
+    assert not has_result(small, "r2")
+    assert has_result(small, "r3")
+    report = load(small, database_path(small))
+    assert report.lost_files == (result_path(small, table, "r2"),)
+    assert f"left out: what lost a file: {report.lost_files[0]} is gone (run its study again)" in str(report)
+    assert (report.n_incomplete, report.n_without_tape, report.n_superseded) == (0, 0, 0)
+    for name in RESULT_TABLES:
+        assert "r2" not in query(report.database, f"from {name}")["replay_id"].to_list()
+
+
+def test_a_result_of_before_footers_named_tables_is_whole_with_its_metrics(small: Store) -> None:
+    path = result_path(small, "replays", "r2")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    small.fs.rm(result_path(small, "curves", "r2"))
+    assert has_result(small, "r2")
+    small.fs.rm(result_path(small, "metrics", "r2"))
+    assert not has_result(small, "r2")
+
+
+def test_rows_written_together_are_there_only_together(store: Store) -> None:
+    tables = {"orderings": [ORDERING], "quality": [QUALITY], "fidelity": []}
+    path = write_together(store, tables, "quality", "this")
+    assert path == side_path(store, "quality", "this")
+    assert has_rows(store, "quality", "this")
+    assert load(store, database_path(store)).lost_files == ()
+    store.fs.rm(side_path(store, "orderings", "this"))
+    assert not has_rows(store, "quality", "this")
+    assert rows_of(store, "quality", "this") is None
+    report = load(store, database_path(store))
+    assert report.lost_files == (side_path(store, "orderings", "this"),)
+    assert report.rows["quality"] == 0
+
+
+def test_the_marking_table_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[str]()
+    monkeypatch.setattr(store, "write_parquet", lambda path, rows: written.append(path.rsplit("/", 2)[1]))
+    write_together(store, {"quality": [QUALITY], "orderings": [ORDERING]}, "quality", "this")
+    assert written == ["orderings", "quality"]
+    with pytest.raises(BadTable, match="column surprise is not declared"):
+        write_together(store, {"quality": [QUALITY], "orderings": [ORDERING | {"surprise": 1}]}, "quality", "this")
+    assert written == ["orderings", "quality"]
 
 
 def test_remote_store(small: Store, tmp_path: Path) -> None:

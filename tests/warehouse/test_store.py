@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 
+from warehouse import asides
 from warehouse.asides import aside_of
+from warehouse.load import database_path, load
 from warehouse.tape import Store
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = pa.table({"x": range(1000)})
 N_WRITERS = 8
 
@@ -62,10 +70,12 @@ def test_an_interrupted_write_leaves_the_old_file_alone(store: Store, monkeypatc
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: str, target: str) -> None:
+    Path(store.path("results")).mkdir(parents=True)
+
+    def full(*told: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.fs, "mv", full)
+    monkeypatch.setattr(os, "fsync", full)  # where a disk says so that took the bytes into memory
     with pytest.raises(OSError, match=r"no space left while writing .*a\.bin; free some, or give --store elsewhere"):
         store.write_bytes(store.path("results", "a.bin"), b"a")
     assert names(store) == []
@@ -81,7 +91,7 @@ def test_an_error_of_the_file_system_names_the_file(store: Store, monkeypatch: p
     assert names(store) == []
 
 
-@pytest.mark.parametrize("step", ["makedirs", "open"])
+@pytest.mark.parametrize("step", ["mkdir", "open"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_read_only_store_is_named_with_the_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch, step: str, number: int
@@ -89,21 +99,164 @@ def test_a_read_only_store_is_named_with_the_remedy(
     def refuse(*args: object, **options: object) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(store.fs, step, refuse)
+    monkeypatch.setattr(Path if step == "mkdir" else store.fs, step, refuse)
     with pytest.raises(OSError, match=r"store .*/store cannot be written \(no\); give --store"):
         store.write_bytes(store.path("results", "a.bin"), b"a")
 
 
-def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_writes_stays(store: Store) -> None:
+@pytest.fixture
+def dead_aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
+    """The aside of a process that has ended since, by the path it was to become."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    folder = Path(store.trace_path("t", "routing"))
-    folder.mkdir(parents=True)
-    whole, mine, dead = folder / "part-00000.parquet", Path(aside_of(str(folder / "a"))), folder / f"a.0f.{gone.pid}.part"
-    for path in (whole, mine, dead):
+
+    def of(path: Path) -> Path:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: gone.pid)
+            return Path(aside_of(str(path)))
+
+    return of
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_writes_stays(
+    store: Store, dead_aside: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(store.root)
+    whole = [root / name for name in ("traces/t/routing/part-0.parquet", "results/metrics/a.parquet", "quality/b.parquet")]
+    mine, dead = [Path(aside_of(str(path))) for path in whole], [dead_aside(path) for path in whole]
+    with monkeypatch.context() as patch:
+        patch.setattr(asides, "_here", lambda: "0123abcd")  # another machine, or a container with process numbers of its own
+        others = [dead_aside(path) for path in whole]
+    for path in (*whole, *mine, *dead, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     store.writer("t").remove_stale()
-    assert sorted(folder.iterdir()) == sorted((whole, mine))
+    assert [path.exists() for path in dead] == [False, True, True]
+    store.remove_stale()
+    assert not any(path.exists() for path in dead)
+    assert all(path.exists() for path in (*whole, *mine, *others))
+
+
+@pytest.mark.parametrize("write", ["bytes", "parquet", "replace", "load"])
+def test_bytes_reach_the_disk_before_the_name_and_then_the_folder(
+    store: Store, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    path = Path(store.path("results", "x"))
+    path.parent.mkdir(parents=True)
+    done = list[tuple[str, int]]()
+    rename = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(target) == path:
+            done.append(("renamed", Path(source).stat().st_ino))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append(("synced", os.fstat(handle).st_ino)))
+    monkeypatch.setattr(os, "replace", replace)
+    if write == "bytes":
+        store.write_bytes(str(path), b"x")
+    elif write == "parquet":
+        store.write_parquet(str(path), ROWS)
+    elif write == "replace":
+        asides.replace(path, b"x")
+    else:
+        load(store, path)
+    file, folder = path.stat().st_ino, path.parent.stat().st_ino
+    assert done == [("synced", file), ("renamed", file), ("synced", folder)]
+
+
+def test_new_folders_are_synced_in_the_one_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[Path]()
+    monkeypatch.setattr(asides, "sync", synced.append)
+    asides.make_folder(tmp_path / "a" / "b")
+    asides.make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def folder_of(path: Path, text: str) -> Path:
+    path.mkdir()
+    (path / "page").write_text(text)
+    (path / "MARK").touch()
+    return path
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_is_replaced_and_nothing_stays_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    site = folder_of(tmp_path / "site", "old")
+    if not can_exchange:
+        monkeypatch.setattr(asides, "_exchange", lambda one, other: False)
+    asides.settle_folder(folder_of(Path(aside_of(str(site))), "new"), site)
+    assert (site / "page").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [site]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere two names are not exchanged at once")
+def test_the_names_of_two_folders_are_exchanged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, fresh = folder_of(tmp_path / "site", "old"), folder_of(tmp_path / "fresh", "new")
+    monkeypatch.delattr(Path, "rename")
+    asides.settle_folder(fresh, site)
+    assert (site / "page").read_text() == "new"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_a_folder_killed_between_its_two_names_is_put_back_whole(tmp_path: Path) -> None:
+    code = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from warehouse import asides
+        site, rename = Path("site"), Path.rename
+        fresh = Path(asides.aside_of("site"))
+        fresh.mkdir()
+        (fresh / "page").write_text("new")
+        (fresh / "MARK").touch()
+        asides._exchange = lambda one, other: False
+        Path.rename = lambda self, to: rename(self, to) if self == site else os.kill(os.getpid(), signal.SIGKILL)
+        asides.settle_folder(fresh, site)
+    """
+    site = folder_of(tmp_path / "site", "old")
+    killed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert killed.returncode == -signal.SIGKILL
+    assert not site.exists()
+    unfinished = next(tmp_path.iterdir()).with_name(aside_of("other"))
+    folder_of(unfinished, "someone's")
+    asides.put_back(site, "MARK")
+    assert (site / "page").read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == sorted((site, unfinished))
+
+
+class Buckets(MemoryFileSystem):
+    """An object store that, as some drivers do, makes a bucket when a folder is made in it."""
+
+    protocol = "buckets"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return f"/{path.removeprefix('buckets://').strip('/')}".rstrip("/")
+
+
+def test_a_bucket_that_is_not_there_is_named_and_not_made() -> None:
+    register_implementation("buckets", Buckets, clobber=True)
+    nowhere = Store("buckets://nobucket/tape")
+    with pytest.raises(FileNotFoundError, match=r"there is no nobucket; make it first, or check .*: 'buckets://nobucket/tape'"):
+        nowhere.write_bytes(nowhere.path("results", "a.bin"), b"a")
+    assert not nowhere.fs.exists("nobucket")
+    with pytest.raises(FileNotFoundError, match=r"no store there; give --store .*: 'buckets://nobucket/tape'"):
+        load(nowhere, Path("warehouse.duckdb"))
+    nowhere.fs.mkdir("nobucket")
+    nowhere.write_bytes(nowhere.path("results", "a.bin"), b"a")
+    assert nowhere.fs.cat(nowhere.path("results", "a.bin")) == b"a"
+
+
+def test_loading_a_mistyped_store_makes_nothing(tmp_path: Path) -> None:
+    typo = Store(str(tmp_path / "tpae"))
+    with pytest.raises(FileNotFoundError, match=r"no store there; give --store the folder .*tpae"):
+        load(typo, database_path(typo))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

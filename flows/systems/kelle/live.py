@@ -21,7 +21,7 @@ from flows.grid import source_sha256
 from flows.systems.kelle.settings import NAME, Cache, Live, Settings
 from policies.kv.refresh import Intervals
 from replay.kv_replay import replay_kv
-from warehouse.results import rows_of, write_rows
+from warehouse.results import rows_of, write_together
 from warehouse.tape import Store
 
 Row = dict[str, Any]
@@ -130,8 +130,7 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     found = rows_of(store, job.table, of)
     if found is None:
         made = _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
-        for table, rows in made.items():
-            write_rows(store, table, rows, of=of)
+        write_together(store, made, job.table, of)
         found = made[job.table]
     return found
 

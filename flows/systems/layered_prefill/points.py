@@ -16,7 +16,7 @@ from policies.serving import Disaggregated
 from policies.serving.groups import group_start, n_groups
 from replay.serving import ServingRun
 from replay.serving_metrics import token_times
-from warehouse.results import side_path, write_rows
+from warehouse.results import has_rows, side_path, write_together
 from warehouse.tape import Store
 
 Ints = NDArray[np.int64]
@@ -25,18 +25,13 @@ Ints = NDArray[np.int64]
 def of_job(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of a point's rows; the path of those of serving_points, which are written last."""
     of = _decided_by(study, job)
-    path = side_path(store, "serving_points", of)
-    if store.fs.exists(path):
-        return path
+    if has_rows(store, "serving_points", of):
+        return side_path(store, "serving_points", of)
     factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
     tables = rows_of(NAME, job.series, measure(store, job.point, study.level(job.point), job.against, factors))
     if job.window:
         tables |= window_rows(store, study.window, job)
-    points = tables.pop("serving_points")
-    for name, rows in tables.items():
-        if rows:
-            write_rows(store, name, rows, of=of)
-    return write_rows(store, "serving_points", points, of=of)
+    return write_together(store, tables, "serving_points", of)
 
 
 def _decided_by(study: Settings, job: Job) -> str:

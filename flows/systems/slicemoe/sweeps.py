@@ -22,7 +22,7 @@ from replay.sliced import replay_sliced, slices_of
 from replay.trace import Trace
 from replay.windows import window_costs
 from warehouse import models
-from warehouse.results import side_path, write_rows
+from warehouse.results import has_rows, side_path, write_together
 from warehouse.tape import Store
 
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
@@ -64,15 +64,12 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, trace_id)
-    path = side_path(store, "sliced_points", of)
-    if store.fs.exists(path):  # written last
-        return path
+    if has_rows(store, "sliced_points", of):
+        return side_path(store, "sliced_points", of)
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"study": NAME, "trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
-    if not isinstance(model, Captured):
-        warmups = _warmups(study, trace, scores, seed)
-        write_rows(store, "warmup_points", [{**where, **row} for row in warmups], of=of)
+    warmups = [] if isinstance(model, Captured) else [{**where, **row} for row in _warmups(study, trace, scores, seed)]
     rows = []
     for system, strengths, capacity_bytes in _sweeps(study, model, trace):
         made = sweep(
@@ -80,7 +77,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    return write_rows(store, "sliced_points", rows, of=of)
+    return write_together(store, {"warmup_points": warmups, "sliced_points": rows}, "sliced_points", of)
 
 
 def _decided_by(study: Settings, trace_id: str) -> str:
