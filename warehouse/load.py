@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from warehouse.asides import aside_of, remove_stale
+from warehouse.claim_errors import create_view
 from warehouse.columns import COLUMNS
 from warehouse.results import oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
@@ -135,6 +136,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         older |= _read_files(connection, store, name, side_paths(store, name))
         _keep_one_per_key(connection, name)
     _insert(connection, "claims", claims())
+    create_view(connection)
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     return LoadReport(database, {}, tuple(store.unfinished_ids()), n_incomplete, len(older), n_superseded, n_read - len(loaded))
 

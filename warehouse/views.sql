@@ -81,10 +81,9 @@ where not exists (
         and (o.decode_step_s < m.decode_step_s or o.decode_energy_j_per_token < m.decode_energy_j_per_token)
 );
 
--- The papers' numbers beside ours: a study answers a claim by writing a metric whose name is the claim's id. A claim whose value
--- is withheld has a replay and no error.
+-- The papers' numbers beside ours, answered ones only: a study answers a claim by writing a row of `answers` under the claim's id. A
+-- claim whose value is withheld has a replay and no error. error: rel_err, in points over 100 for a percentage, null for a bound.
 create view paper_vs_replay as
-select c.claim_id, c.location, c.metric, c.setting, c.role, c.unit, c.value as paper, a.value as replay,
-    a.low as band_low, a.high as band_high, (a.value - c.value) / abs(nullif(c.value, 0)) as rel_err, a.mode,
-    c.comparator, a.study, a.how
-from claims c join answers a using (claim_id);
+select claim_id, location, metric, setting, role, unit, paper, replay, band_low, band_high, rel_err, mode, comparator, study, how,
+    error, bound, holds, is_inside, is_counted
+from claim_answers where study is not null;
