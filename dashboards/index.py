@@ -56,7 +56,8 @@ def _figure(runs: pl.DataFrame, studied: pl.DataFrame) -> Figure:
         reading = (
             "Tape {trace_id}: {model_id} on {dataset}, {origin}; ".format(**studied.row(0, named=True))
             + f"{rows.rules_sentence(runs['rules'][0])}. Dashed: the bounds. global: {_scope('global')}; per-layer: "
-            f"{_scope('per-layer')}. {_extrapolated(runs)}Other tapes and settings, and one-off replays, are on the page {experts.TITLE}."
+            f"{_scope('per-layer')}. {_extrapolated(runs)}"
+            f"Other tapes and settings, and one-off replays, are on the page {experts.TITLE}."
         )
     question = "Which policy, at which capacity, at what latency and energy?"
     return Figure("headline", question, chart, {"": answer}, (), reading, experts.REPLAY_FIRST)
