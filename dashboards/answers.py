@@ -14,8 +14,12 @@ REFERENCE_CAPACITY = 0.5  # sentences quote the replayed capacity nearest to hal
 
 
 def reference(runs: pl.DataFrame) -> pl.DataFrame:
-    """The rows of one setting at the capacity nearest to half, methods before bounds, best hit rate first."""
-    nearest = runs.sort((pl.col("capacity") - REFERENCE_CAPACITY).abs(), "capacity")["capacity"][0]
+    """The rows at the capacity nearest to half, of those at which most settings have LRU and a bound; methods before bounds, best
+    hit rate first."""
+    compared = (pl.col("family") == "lru").any() & pl.col("bound").any()
+    found = runs.group_by("capacity", "hardware", "scope").agg(n=compared).group_by("capacity").agg(pl.col("n").sum())
+    order = [-pl.col("n").cast(pl.Int64), (pl.col("capacity") - REFERENCE_CAPACITY).abs(), "capacity"]
+    nearest = found.sort(order)["capacity"][0]
     return runs.filter(pl.col("capacity") == nearest).sort("bound", "hit_decode", descending=[False, True])
 
 
@@ -41,30 +45,43 @@ def hit_rate(runs: pl.DataFrame, phase: str) -> str:
 
 
 def cost(runs: pl.DataFrame) -> str:
-    """Latency and energy of the fastest method at half capacity, LRU's, and the bound's."""
+    """On every machine at half capacity: the fastest method, the one of least energy, LRU and every bound.
+
+    Each in its faster scope, with its hit rate beside.
+    """
     rows = reference(runs)
-    first = rows.row(0, named=True)
-    parts = []
-    for best in best_method(rows, "step_ms", descending=False):
-        parts.append(f"{best['policy']} is fastest: {_cost(best)}")
-        parts += [f"LRU takes {_cost(lru)}" for lru in _lru(rows) if best["family"] != "lru"]
-    parts += [f"{_plain(b['policy'])}, which sees the future, would take {_cost(b)}" for b in _bound(rows)]
-    where = f"On {first['hardware']} with {percent(first['capacity'], 0)} of the experts cached"
-    return f"{where}, {'; '.join(parts)}." + f" {EXTRAPOLATED}" * bool(rows["extrapolated"].any())
+    said = [_verdict(of) for _, of in rows.group_by("hardware", maintain_order=True) if of["step_ms"].null_count() < of.height]
+    return " ".join(said or ["These replays have no times."]) + f" {EXTRAPOLATED}" * bool(rows["extrapolated"].any())
 
 
-def headline(runs: pl.DataFrame) -> str:
-    """Hit rate, latency and energy of the best method at half capacity on every hardware, and the bound."""
-    by_machine = [reference(group) for _, group in runs.group_by("hardware", maintain_order=True)]
-    said = []
-    for best in best_method(by_machine[0], "hit_decode"):
-        where, hits = percent(best["capacity"], 0), percent(best["hit_decode"])
-        said.append(f"At {where} of the experts {best['policy']} hits {hits} of the decode lookups")
-        same = [row for rows in by_machine for row in rows.filter(pl.col("policy") == best["policy"]).to_dicts()]
-        costs = [f"{_cost(row)} per token on {row['hardware']}" for row in same if row["step_ms"] is not None]
-        said[0] += f" and takes {' and '.join(costs)}" if costs else ""
-    said += [f"{_plain(b['policy'])}, which sees the future, would hit {percent(b['hit_decode'])}" for b in _bound(by_machine[0])]
-    return f"{'; '.join(said)}." + f" {EXTRAPOLATED}" * bool(runs["extrapolated"].any())
+def _verdict(rows: pl.DataFrame) -> str:
+    """Of one machine."""
+    timed = rows.drop_nulls("step_ms")
+    named = [(row, "is fastest:") for row in best_method(timed, "step_ms", descending=False)]
+    named += [
+        (row, "takes the least energy:")
+        for row in best_method(timed, "energy_mj", descending=False)
+        if significant(row["energy_mj"]) != significant(named[0][0]["energy_mj"] or 0.0)
+    ]
+    named += [(row, "takes") for row in timed.filter(pl.col("family") == "lru").sort("step_ms").head(1).to_dicts()]
+    once: dict[tuple[str, str], str] = {}  # a row is named once
+    for row, verb in named:
+        once.setdefault((row["policy"], row["scope"]), f"{_in_scope(row, rows)} {verb} {_cost_and_hits(row)}")
+    said = list(once.values())
+    for _, of in timed.filter("bound").sort("family").group_by("family", maintain_order=True):
+        bound = of.sort("step_ms").row(0, named=True)
+        said.append(f"{_in_scope(bound, rows)}, which sees the future, would take {_cost_and_hits(bound)}")
+    where = f"On {timed['hardware'][0]} with {percent(timed['capacity'][0], 0)} of the experts cached"
+    return f"{where}, {'; '.join(said)}."
+
+
+def _in_scope(row: Mapping[str, Any], rows: pl.DataFrame) -> str:
+    """A policy, with its scope where several were replayed."""
+    return _plain(row["policy"]) + (f" ({row['scope']})" if rows["scope"].n_unique() > 1 else "")
+
+
+def _cost_and_hits(row: Mapping[str, Any]) -> str:
+    return f"{_cost(row)} per token, hits {percent(row['hit_decode'])}"
 
 
 def best_method(rows: pl.DataFrame, column: str, descending: bool = True) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import polars as pl
 from dashboards.answers import percent, significant
 from dashboards.claims_chart import ROLES
 from dashboards.units import joined
+from warehouse.claim_errors import COMPARED, POINTS, signed
 
 NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
 RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
@@ -20,40 +21,33 @@ SPELLED = {
     "^decode (energy|speed)": "$1", "^dram": "DRAM", "speedup": "speed-up", "^ttft": "TTFT", "^tbt": "TBT", "^e2e": "E2E",
     "^ndp side": "NDP-side", "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain", "^kv ": "KV ",
 }  # fmt: skip
-# How a reading of the same number is said; an answer that nothing was fitted for predicts what others are fitted to.
-UNFITTED = "paper, nothing fitted"
-MODES = {"physical": "counted physically", UNFITTED: "nothing fitted"}
+# How a reading of the same number is said.
+MODES = {"physical": "counted physically", "paper, nothing fitted": "nothing fitted"}
 SAID = ("claim", "said_paper", "said_replay", "said_error")
 
-# A claim that states a bound says so by its comparator, or in words where it has none. Questions of the project's own have no
-# published number to be near to; their answers are the fidelity figure's.
-_CLAIMS = """
-select c.claim_id, location, role, replace(metric, '_', ' ') as quantity, coalesce(model, '') as model, setting, unit, statistic,
-    coalesce(mode, '') as mode, c.value as paper, a.value as replay, low, high, a.value / nullif(c.value, 0) - 1 as error,
-    coalesce(how, '') as how,
-    case when comparator in ('<=', '<') then '<=' when comparator in ('>=', '>') or setting similar to '.*(at least|more than).*'
-        then '>=' else '' end as bound
-from claims c left join answers a using (claim_id)
-where paper = $paper and location <> 'project' order by claim_id, mode
+# Questions of the project's own have no published number to be near to; their answers are the fidelity figure's. Inputs and what
+# follows from them cannot miss: they are no row.
+_CLAIMS = f"""
+select claim_id, location, role, replace(metric, '_', ' ') as quantity, model, setting, unit, statistic,
+    coalesce(mode, '') as mode, paper, replay, band_low as low, band_high as high, error, coalesce(how, '') as how, bound,
+    coalesce(holds, false) as holds, coalesce(is_inside, false) as is_inside
+from ({COMPARED})
+where system = $paper and location <> 'project' and is_counted order by claim_id, mode
 """
 
 
 def rows(connection: duckdb.DuckDBPyConnection, paper: str) -> pl.DataFrame:
-    """Every number of the paper, with the study's answer where there is one; bound: <= or >= where the paper states no value."""
+    """Every number of the paper that can miss, with the study's answer where there is one, its error, or the bound that it is."""
     return worded(connection.sql(_CLAIMS, params={"paper": paper}).pl())
 
 
 def worded(claims: pl.DataFrame) -> pl.DataFrame:
     """Claims with their words: fitted ones first."""
-    is_below = pl.col("replay") <= pl.col("paper")
-    holds = pl.when(pl.col("bound") == "<=").then(is_below).otherwise(pl.col("replay") >= pl.col("paper"))
-    unfitted = (pl.col("mode") == UNFITTED) & (pl.col("role") == "calibrate")
-    claims = claims.with_columns(role=pl.when(unfitted).then(pl.lit("predict")).otherwise("role"))
     place = pl.col("role").replace_strict({role: n for n, role in enumerate(ROLES)}, default=len(ROLES))
     quantity_said = pl.col("quantity")
     for pattern, said in SPELLED.items():
         quantity_said = quantity_said.str.replace(pattern, said)
-    told = claims.with_columns(quantity_said, place=place, holds=holds.fill_null(False)).sort("place", "claim_id")
+    told = claims.with_columns(quantity_said, place=place).sort("place", "claim_id")
     is_value, paper = pl.col("bound") == "", pl.col("paper")
     has_ratio = is_value & (paper != 0) & (pl.col("replay") / paper > 0)
     told = told.with_columns(
@@ -76,7 +70,7 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
     head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
     head += f", {MODES[row['mode']]}" if row["mode"] in MODES else ""
     sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
-    error = "" if row["error"] is None else signed(row["error"])
+    error = "" if row["error"] is None else signed(row["error"], row["unit"])
     return {
         "claim": f"{head}|{row['setting']} ({where})",
         "said_paper": sign + paper,
@@ -94,8 +88,9 @@ def answer(rows: pl.DataFrame) -> str:
         of_role = values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs())
         for worst in of_role.tail(1).to_dicts():
             near = of_role.filter(pl.col("error").abs() <= NEAR_FRAC).height
-            said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'])}, {_named(worst)})")
-    near_said = f"Within {percent(NEAR_FRAC, 0)} of the paper: {joined(said)}. " if said else ""
+            said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'], worst['unit'])}, {_named(worst)})")
+    points = f" ({100 * NEAR_FRAC:.0f} points where it is a percentage)" if (values["unit"] == POINTS).any() else ""
+    near_said = f"Within {percent(NEAR_FRAC, 0)} of the paper{points}: {joined(said)}. " if said else ""
     held = f"{bounds.filter('holds').height} of {bounds.height} bounds hold. " if not bounds.is_empty() else ""
     return near_said + held + unanswered(rows)
 
@@ -109,12 +104,6 @@ def unanswered(rows: pl.DataFrame) -> str:
     said = f"{without.height} of {rows.height} numbers have no answer: {joined([f'{name} ({n})' for name, n in kinds])}"
     unprinted = without.filter(pl.col("paper").is_null()).height
     return f"{said}" + (f"; for {unprinted} of them the paper prints no value." if unprinted else ".")
-
-
-def signed(error: float) -> str:
-    """A relative error with its sign; a zero has none."""
-    text = f"{100 * error:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def written(value: float, unit: str) -> str:

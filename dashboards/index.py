@@ -14,7 +14,7 @@ from dashboards.expert_charts import cost_panel
 from dashboards.shell import Figure, Page
 
 FILE, TITLE = "index.html", "What is in the store"
-MAX_MACHINES = 3  # panels beside each other
+MAX_COLUMNS = 4  # panels beside each other
 EMPTY = (
     "The warehouse is empty. Run: tokentape capture --model embedded --dataset code, then tokentape study baselines, "
     "tokentape load and tokentape site."
@@ -24,68 +24,86 @@ EMPTY = (
 def page(connection: duckdb.DuckDBPyConnection) -> Page:
     """Tapes, one headline chart, a table of its numbers, and the provenance of every replay."""
     tapes = rows.traces(connection)
-    replayed = tapes.filter(pl.col("n_replays") > 0)
-    runs = _headline_runs(rows.runs(connection, replayed["trace_id"].head(1).to_list()))
+    # One-off replays decide nothing here: they have what was asked for beside them and not what one compares it with.
+    is_captured = pl.col("origin") == "captured"
+    studied = tapes.filter(pl.col("n_studied") > 0).sort(is_captured, "n_studied", descending=True, maintain_order=True)
+    runs = _headline_runs(rows.runs(connection, studied["trace_id"].head(1).to_list(), studied=True))
     lead = f"{tapes.height} tapes, {int(tapes['n_replays'].sum() or 0):,} replays. Record once, replay anywhere."
     return Page(
         FILE,
         TITLE,
         lead if not tapes.is_empty() else EMPTY,
         "index.html",
-        figures=(_figure(runs, replayed),),
+        figures=(_figure(runs, studied),),
         data={} if runs.is_empty() else {"runs": runs.drop("family", "policy_params", "denominator")},
         extra={"tapes": [_tape(t) for t in tapes.to_dicts()], "numbers": _numbers(runs), "provenance": _provenance(connection)},
     )
 
 
 def _headline_runs(runs: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the setting that most replays share (global scope on a tie), on every hardware."""
+    """The rows of the rules that most replays share, on every hardware and in both scopes."""
     if runs.is_empty():
         return runs
-    counts = runs.group_by("scope", "rules").len()
-    shared = counts.sort("len", "scope", "rules", descending=[True, False, False]).row(0, named=True)
-    return runs.filter((pl.col("scope") == shared["scope"]) & (pl.col("rules") == shared["rules"]))
+    shared = runs.group_by("rules").len().sort("len", "rules", descending=[True, False])["rules"][0]
+    return runs.filter(pl.col("rules") == shared)
 
 
-def _figure(runs: pl.DataFrame, replayed: pl.DataFrame) -> Figure:
-    """Latency and energy against capacity, one column per hardware."""
+def _figure(runs: pl.DataFrame, studied: pl.DataFrame) -> Figure:
+    """Latency and energy against capacity, one column per hardware and scope."""
     chart, answer, reading = None, "", ""
     if not runs.is_empty():
-        answer, chart = answers.headline(runs), _chart(runs)
+        answer, chart = answers.cost(runs), _chart(runs)
         reading = (
-            "Tape {trace_id}: {model_id} on {dataset}, {origin}; ".format(**replayed.row(0, named=True))
-            + f"{_scope(runs['scope'][0])}; {rows.rules_sentence(runs['rules'][0])}. Dashed: the bound. "
-            f"Other tapes and settings are on the page {experts.TITLE}."
+            "Tape {trace_id}: {model_id} on {dataset}, {origin}; ".format(**studied.row(0, named=True))
+            + f"{rows.rules_sentence(runs['rules'][0])}. Dashed: the bounds. global: {_scope('global')}; per-layer: "
+            f"{_scope('per-layer')}. {_extrapolated(runs)}"
+            f"Other tapes and settings, and one-off replays, are on the page {experts.TITLE}."
         )
     question = "Which policy, at which capacity, at what latency and energy?"
     return Figure("headline", question, chart, {"": answer}, (), reading, experts.REPLAY_FIRST)
 
 
+def _extrapolated(runs: pl.DataFrame) -> str:
+    n = runs.filter("extrapolated").height
+    return f"{n:,} of the {runs.height:,} settings drawn lie outside what the hardware's costs were measured on. " if n else ""
+
+
 def _chart(runs: pl.DataFrame) -> alt.HConcatChart | None:
     lines = theme.lines(runs.select("family", "policy", "bound").unique().iter_rows())
-    machines = runs.drop_nulls("step_ms")["hardware"].unique().sort().to_list()[:MAX_MACHINES]
+    timed = runs.drop_nulls("step_ms")
+    machines = timed["hardware"].unique().sort().to_list()[: MAX_COLUMNS // max(1, timed["scope"].n_unique())]
+    shown = timed.filter(pl.col("hardware").is_in(machines)).select("hardware", "scope").unique().sort("hardware", "scope").rows()
     columns: list[alt.VConcatChart] = []
-    width = 1140 // max(1, len(machines)) - 80
-    for machine in machines:
-        base = alt.Chart(alt.NamedData("runs")).transform_filter(f"datum.hardware === {theme.quote(machine)}")
+    width = 1140 // max(1, len(shown)) - 80
+    for machine, scope in shown:
+        here = f"datum.hardware === {theme.quote(machine)} && datum.scope === {theme.quote(scope)}"
+        base = alt.Chart(alt.NamedData("runs")).transform_filter(here)
         latency = cost_panel(base, lines, "step", "ms", "latency (ms per decoded token)", width, 230, picks=not columns)
         energy = cost_panel(base, lines, "energy", "mJ", "energy (mJ per decoded token)", width, 180)
-        columns.append(alt.vconcat(latency.properties(title=machine), energy))
+        columns.append(alt.vconcat(latency.properties(title=[machine, scope]), energy))
     return alt.hconcat(*columns, spacing=30) if columns else None
 
 
 def _numbers(runs: pl.DataFrame) -> dict[str, Any] | None:
-    """The table under the headline: every policy at half capacity, on each hardware."""
+    """The table under the headline at half capacity: every policy in each scope, one below the other, on each hardware.
+
+    Fastest first, on the first hardware; bounds last.
+    """
     if runs.is_empty():
         return None
-    machines = {key[0]: answers.reference(group) for key, group in runs.group_by("hardware", maintain_order=True)}
-    first = next(iter(machines.values()))
+    half = answers.reference(runs)
+    machines = half["hardware"].unique().sort().to_list()
+    first = pl.col("step_ms").filter(pl.col("hardware") == machines[0])
+    order = half.group_by("policy", "bound").agg(first.min().alias("step_ms"), pl.col("hit_decode").max())
+    order = order.sort("bound", "step_ms", -pl.col("hit_decode"), "policy", nulls_last=True)
     table = []
-    for row in first.iter_rows(named=True):
-        costs = [g.filter(pl.col("policy") == row["policy"]) for g in machines.values()]
-        cells = [answers.significant(v) if v is not None else "–" for c in costs for v in _costs(c)]
-        table.append({"policy": row["policy"], "bound": row["bound"], "hit": answers.percent(row["hit_decode"]), "cells": cells})
-    return {"capacity": answers.percent(first["capacity"][0], 0), "machines": list(machines), "rows": table}
+    for policy, bound, *_ in order.iter_rows():
+        for (scope,), of in half.filter(pl.col("policy") == policy).sort("scope").group_by("scope", maintain_order=True):
+            costs = [_costs(of.filter(pl.col("hardware") == machine)) for machine in machines]
+            cells = [answers.significant(value) if value is not None else "–" for cost in costs for value in cost]
+            hit = answers.percent(of["hit_decode"][0])
+            table.append({"policy": policy, "scope": scope, "bound": bound, "hit": hit, "cells": cells})
+    return {"capacity": answers.percent(half["capacity"][0], 0), "machines": machines, "rows": table}
 
 
 def _costs(row: pl.DataFrame) -> tuple[float | None, ...]:

@@ -52,8 +52,7 @@ def _placed(found: pl.DataFrame) -> pl.DataFrame:
     placed = found.with_columns(table=table).sort(order, nulls_last=True)
     # The place is said above: not again in every row.
     bare = pl.col("claim").str.replace(r" \([^()]*\)$", "")
-    within = (pl.col("low") <= pl.col("paper")) & (pl.col("paper") <= pl.col("high"))
-    return placed.with_columns(order=pl.int_range(pl.len()), claim=bare, is_inside=within.fill_null(False))
+    return placed.with_columns(order=pl.int_range(pl.len()), claim=bare)
 
 
 def _predicted_first(answered: pl.DataFrame, tables: list[str]) -> list[str]:
@@ -80,9 +79,7 @@ def predicted(found: pl.DataFrame) -> str:
 
 
 def _off(values: pl.DataFrame) -> str:
-    points = (pl.col("replay") - pl.col("paper")) / 100.0
-    is_percent = pl.col("unit") == "percent"
-    errors = values.select(pl.when(is_percent).then(points).otherwise("error").abs()).to_series().to_list()
+    errors = values["error"].abs().to_list()
     banded = values.drop_nulls("low")
     inside = f", {banded['is_inside'].sum()} of {banded.height} with a band lie inside it" if banded.height else ""
     return (

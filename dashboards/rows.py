@@ -15,10 +15,12 @@ from dashboards import theme
 
 _RULES = "r.lookup || '|' || r.prefill || '|' || r.start || '|' || r.overflow || '|' || r.fetching || '|' || r.expert_format"
 
-# The catalogue, the trace a page opens with first: captured, with most replays, newest.
+# The catalogue, the trace a page opens with first: captured, with most replays, newest. Replays of no study are one-offs.
 _TRACES = """
-with counts as (select trace_id, count(*) as n_replays from replays group by trace_id)
-select t.*, coalesce(n_replays, 0) as n_replays
+with counts as (
+    select trace_id, count(*) as n_replays, count(*) filter (study <> 'adhoc') as n_studied from replays group by trace_id
+)
+select t.*, coalesce(n_replays, 0) as n_replays, coalesce(n_studied, 0) as n_studied
 from traces t left join counts using (trace_id)
 order by (n_replays > 0) desc nulls last, (origin = 'captured') desc, n_replays desc, created_utc desc, trace_id
 """
@@ -49,7 +51,7 @@ select r.trace_id as trace, r.hardware, r.scope, {_RULES} as rules, r.policy as 
     avg(p99_ms) as p99_ms, avg(tokens_per_s) as tokens_per_s,
     avg(energy_mj) as energy_mj, min(energy_low_mj) as energy_low_mj, max(energy_high_mj) as energy_high_mj
 from replays r join wide using (replay_id)
-where r.trace_id in (select unnest($traces)) and hit_decode is not null
+where r.trace_id in (select unnest($traces)) and hit_decode is not null and (r.study <> 'adhoc' or not $studied)
 group by all
 order by trace, hardware, scope, rules, family, policy_params, capacity
 """
@@ -124,13 +126,16 @@ from replays r where r.hardware <> '' group by all order by all
 
 
 def traces(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """The catalogue with n_replays, the trace a page opens with first."""
+    """The catalogue with n_replays and n_studied, those of a study; the trace a page opens with first."""
     return connection.sql(_TRACES).pl()
 
 
-def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Replayed settings: capacity, hit rates, milliseconds and millijoules per decoded token; `policy` is the display name."""
-    return _named(_ask(connection, _RUNS, trace_ids))
+def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], studied: bool = False) -> pl.DataFrame:
+    """Replayed settings: capacity, hit rates, milliseconds and millijoules per decoded token; `policy` is the display name.
+
+    studied: of studies alone, without one-off replays.
+    """
+    return _named(connection.sql(_RUNS, params={"traces": trace_ids, "studied": studied}).pl())
 
 
 def reuse(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:

@@ -90,7 +90,7 @@ def published_coverage(claims: Iterable[Mapping[str, Any]], correlation: float) 
     points = sorted(
         (float(str(row["setting"]).split("batch")[1].lstrip(">=")), float(row["value"]) / 100.0)
         for row in claims
-        if row["paper"] == "layered_prefill" and row["metric"] == "expert_coverage" and row["role"] == "calibrate"
+        if row["paper"] == "layered_prefill" and row["metric"] == "expert_coverage" and row["role"] == "input"
     )
     if not points:
         raise ValueError("the claims hold no expert_coverage of layered_prefill; give the rows of warehouse/claims/claims.csv")

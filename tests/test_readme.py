@@ -13,6 +13,9 @@ import pytest
 import typer.main
 
 from flows.cli import app, main
+from flows.systems import SYSTEMS
+from warehouse.claim_errors import compared
+from warehouse.load import claims
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -147,3 +150,14 @@ def test_operator_errors_are_those_of_the_calibration_page():
         means = [f"{mean} %" for column in zip(*devices, strict=True) for mean in column]
         row = next(line for line in README.splitlines() if line.lower().startswith(f"| {operator.replace('_', ' ')} |"))
         assert row.split(" | ", 1)[1].removesuffix(" |").split(" | ") == means
+
+
+def test_error_table_counts_the_rows_of_every_system():
+    """Its errors are held beside what each study computes, in tests/flows."""
+    found, _ = compared(claims(), [])
+    for study in SYSTEMS:
+        system = study.replace("-", "_")
+        counted = [row["role"] for row in found if row["system"] == system and row["bound"] == "" and row["paper"] is not None]
+        (line,) = [line for line in README.splitlines() if line.startswith(f"| [{study}](docs/{system}.md) |")]
+        cells = line.split(" | ")
+        assert (int(cells[1]), int(cells[3])) == (counted.count("calibrate"), counted.count("predict")), system

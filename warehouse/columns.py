@@ -461,5 +461,5 @@ COLUMNS: dict[str, Column] = {
     "setting": Column(TEXT, "", "what the number was measured under"),
     "statistic": Column(TEXT, "", "value, mean, min or max"),
     "comparator": Column(TEXT, "", "= (stated), ~ (about), <= or >="),
-    "role": Column(TEXT, "", "input, calibrate (may be fitted on), predict (never fitted on) or report"),
+    "role": Column(TEXT, "", "input (read), calibrate (fitted on), predict (never fitted on), report, or derived (cannot miss)"),
 }

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from warehouse.asides import aside_of, make_folder, remove_stale, settle
+from warehouse.claim_errors import create_view
 from warehouse.columns import COLUMNS
 from warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
 from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
@@ -145,6 +146,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         older |= _read_files(connection, store, name, [path for path in paths if path not in lost])
         _keep_one_per_key(connection, name)
     _insert(connection, "claims", claims())
+    create_view(connection)
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
     unfinished = tuple(store.unfinished_ids())

@@ -4,6 +4,7 @@ create view policy_summary as
 with pivoted as (
     select replay_id,
         max(value) filter (metric = 'hit_frac') as hit_frac,
+        max(denominator) filter (metric = 'hit_frac') as hit_denominator,
         max(value) filter (metric = 'hit_frac_prefill') as hit_frac_prefill,
         max(value) filter (metric = 'hit_frac_decode') as hit_frac_decode,
         max(value) filter (metric = 'n_lookups')::bigint as n_lookups,
@@ -43,29 +44,37 @@ select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, pr
     avg(prefill_s) as prefill_s, avg(total_s) as total_s, avg(total_energy_j) as total_energy_j
 from draws group by all;
 
--- Policies side by side at each capacity: every replay next to the LRU and Belady that ran under the same conditions.
--- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU. Belady takes every
--- missed expert in; a policy that streams some past the cache (static) can exceed 1.
+-- Policies side by side: every replay next to the LRU and Belady that ran under the same conditions at the same bytes of cache,
+-- within 1 %: those of its own expert format, else those nearest in bytes, whose format is beside them.
+-- gap_captured_frac = (policy - lru) / (belady - lru): 0 is LRU, 1 is the bound, negative is worse than LRU; null where hits are
+-- shares of other things (hit_denominator). Belady takes every missed expert in; a policy that streams some past the cache (static)
+-- can exceed 1.
 create view baselines as
-with compared as (
-    select *,
-        min(hit_frac) filter (policy = 'lru') over same_conditions as lru_hit_frac,
-        min(hit_frac) filter (policy = 'belady') over same_conditions as belady_hit_frac
-    from policy_summary
-    where policy <> 'lru-all-capacities'
-    window same_conditions as (
-        partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format, capacity_bytes
-    )
+with ran as (select * from policy_summary where policy <> 'lru-all-capacities'),
+beside as (
+    select r.replay_id, o.policy, o.expert_format, o.hit_denominator, o.hit_frac, o.decode_step_s, o.decode_energy_j_per_token
+    from ran r join ran o using (trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching)
+    where o.policy in ('lru', 'belady') and abs(o.capacity_bytes - r.capacity_bytes) <= 0.01 * r.capacity_bytes
+    qualify row_number() over (
+        partition by r.replay_id, o.policy
+        order by o.expert_format <> r.expert_format, abs(o.capacity_bytes - r.capacity_bytes), o.expert_format, o.replay_id
+    ) = 1
 )
-select trace_id, model_id, dataset, hardware, scope, lookup, prefill, start, overflow, fetching, expert_format,
-    capacity_bytes, capacity_experts, capacity_frac, cycle_experts, study, policy, policy_params, seed, is_bound,
-    hit_frac, lru_hit_frac, belady_hit_frac,
-    (hit_frac - lru_hit_frac) / nullif(belady_hit_frac - lru_hit_frac, 0) as gap_captured_frac,
-    hit_frac_prefill, hit_frac_decode, decode_step_s, decode_tokens_per_s, decode_energy_j_per_token, backing_bytes, replay_id
-from compared;
+select r.trace_id, r.model_id, r.dataset, r.hardware, r.scope, r.lookup, r.prefill, r.start, r.overflow, r.fetching,
+    r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy, r.policy_params,
+    r.seed, r.is_bound, r.hit_frac, r.hit_denominator, lru.hit_frac as lru_hit_frac, belady.hit_frac as belady_hit_frac,
+    case when r.hit_denominator is not distinct from lru.hit_denominator
+        then (r.hit_frac - lru.hit_frac) / nullif(belady.hit_frac - lru.hit_frac, 0) end as gap_captured_frac,
+    r.hit_frac_prefill, r.hit_frac_decode, r.decode_step_s, r.decode_tokens_per_s, r.decode_energy_j_per_token, r.backing_bytes,
+    lru.expert_format as lru_expert_format, lru.decode_step_s as lru_decode_step_s,
+    lru.decode_energy_j_per_token as lru_decode_energy_j_per_token, r.replay_id
+from ran r
+left join (from beside where policy = 'lru') lru using (replay_id)
+left join (from beside where policy = 'belady') belady using (replay_id);
 
 -- Methods that no other method beats in both latency and energy, per tape, hardware and capacity under the same replay rules.
--- Rows are means over seeds. Bounds see the future and take no part. The scope is a method's own choice.
+-- Capacities are the same within 1 % of their bytes. Rows are means over seeds. Bounds see the future and take no part. The scope and
+-- the format of the experts are a method's own choice; what a format costs in quality is not in here.
 create view pareto as
 with timed as (
     select * from methods
@@ -74,17 +83,17 @@ with timed as (
 select m.* from timed m
 where not exists (
     from timed o
-    where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256 and o.capacity_bytes = m.capacity_bytes
-        and o.expert_format = m.expert_format and o.lookup = m.lookup and o.prefill = m.prefill and o.start = m.start
+    where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256
+        and abs(o.capacity_bytes - m.capacity_bytes) <= 0.01 * m.capacity_bytes
+        and o.lookup = m.lookup and o.prefill = m.prefill and o.start = m.start
         and o.overflow = m.overflow and o.fetching = m.fetching
         and o.decode_step_s <= m.decode_step_s and o.decode_energy_j_per_token <= m.decode_energy_j_per_token
         and (o.decode_step_s < m.decode_step_s or o.decode_energy_j_per_token < m.decode_energy_j_per_token)
 );
 
--- The papers' numbers beside ours: a study answers a claim by writing a metric whose name is the claim's id. A claim whose value
--- is withheld has a replay and no error.
+-- The papers' numbers beside ours, answered ones only: a study answers a claim by writing a row of `answers` under the claim's id. A
+-- claim whose value is withheld has a replay and no error. error: rel_err, in points over 100 for a percentage, null for a bound.
 create view paper_vs_replay as
-select c.claim_id, c.location, c.metric, c.setting, c.role, c.unit, c.value as paper, a.value as replay,
-    a.low as band_low, a.high as band_high, (a.value - c.value) / abs(nullif(c.value, 0)) as rel_err, a.mode,
-    c.comparator, a.study, a.how
-from claims c join answers a using (claim_id);
+select claim_id, location, metric, setting, role, unit, paper, replay, band_low, band_high, rel_err, mode, comparator, study, how,
+    error, bound, holds, is_inside, is_counted
+from claim_answers where study is not null;

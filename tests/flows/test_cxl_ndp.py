@@ -7,7 +7,9 @@ import json
 import polars as pl
 import pytest
 from command import Cli
+from readme_errors import AGAIN, stands
 
+from flows import error_table
 from flows.systems.cxl_ndp import details, live
 from flows.systems.cxl_ndp import study as cxl_ndp
 from flows.systems.cxl_ndp.answers import END_TO_END, FIXED, MODE, answers
@@ -80,6 +82,7 @@ def test_every_system_has_every_metric_with_its_band(points):
 def test_all_bars_hold_on_two_seeds(made):
     held = {row["check"]: row for row in made["ndp_checks"] if row["bar_low"] is not None}
     assert len(held) >= 17
+    assert not any("ndp side" in name for name in held), "16 over the bits cannot miss"
     assert {name: row["value"] for name, row in held.items() if not row["bar_low"] <= row["value"] <= row["bar_high"]} == {}
     assert summary(made["ndp_checks"]) == [f"{len(held)} of {len(held)} bars held"]
     low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["ndp_checks"]]
@@ -180,7 +183,7 @@ def test_live_policies_hold_the_controls():
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "cxl-ndp", "--format", "json", "--store", place.root).out)
+    rows = json.loads(tokentape("claims", "cxl-ndp", "--format", "json", "--store", place.root).out)["claims"]
     assert {row["claim_id"] for row in rows} == set(STATED)
     done = tokentape("calibrate", "cxl-ndp", "--check", "cxl-ndp")
     assert done.code == 0
@@ -231,3 +234,9 @@ def test_knobs_decide_the_headline(study):
     tapes = drawn(found, model)
     free = gains(replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
     assert free[2, "MoNDE"] > 1.06 * STATED[next(c for c in STATED if "ours-2-bit-vs-monde" in c and "decode" in c)]["value"]
+
+
+@pytest.mark.slow
+def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
+    made = error_table.SYSTEMS["cxl_ndp"](Store(str(tmp_path / "tape")))
+    assert error_table.lines(made) == stands("cxl_ndp"), AGAIN

@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Cli
+from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
 from bench.elastic import swept
 from capture.orderings import ACCEPTANCE_ORDERINGS
+from flows import error_table
 from flows.grid import load_trace
 from flows.systems.elmoe3d import live
 from flows.systems.elmoe3d import study as elmoe3d
@@ -126,6 +128,17 @@ def test_answers(answers):
         assert answers[key, "paper"]["value"] == pytest.approx(STATED[key]["value"], rel=0.05), key
 
 
+def test_the_errors_of_the_readme_are_those_of_the_closed_forms(answers):
+    assert error_table.lines(answers.values()) == stands("elmoe3d"), AGAIN
+
+
+def test_what_only_inputs_decide_is_not_counted(answers):
+    """Whatever is read off inputs, sizes or all codes says so, and has no error."""
+    words = ("an input", "over the rows of Table 3, inputs", "from the file of", "counted from the model", "over all INT8 codes")
+    told = {claim for (claim, _), row in answers.items() if row["how"].startswith(words)}
+    assert told == {claim for claim, _ in answers if STATED[claim]["role"] in ("input", "derived")}
+
+
 def test_answers_of_section_7_1_lie_within_their_bars(answers):
     best = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
     for gb in (4, 8):
@@ -210,6 +223,13 @@ def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
     assert done.code == 0
     assert "elastic_over_eagle_phi_sd" in done.out
     assert "physical" in done.out
+    last = done.out.partition("errors by role and mode")[2]
+    order = [
+        line.split()[:2] for line in last.splitlines() if line.split() and line.split()[0] in ("report", "calibrate", "predict")
+    ]
+    assert order == [[role, mode] for mode in ("paper", "physical") for role in ("report", "calibrate", "predict")]
+    assert "7 derived" in last
+    assert "elmoe3d " in tokentape("claims", "--store", place.absolute).out
 
 
 def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answers, points, monkeypatch):

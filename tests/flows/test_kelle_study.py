@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 import small_kelle
 from command import Cli
+from readme_errors import AGAIN, stands
 
+from flows import error_table
 from flows.systems.kelle import study as kelle
 from flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
 from flows.systems.kelle.settings import FILE
@@ -122,6 +124,10 @@ def test_answers_are_of_known_claims_by_role_and_reading(answers):
     assert fitted["kelle/8/peak/int8"] == pytest.approx(4.128)
 
 
+def test_the_errors_of_the_readme_are_those_of_the_closed_forms(answers):
+    assert error_table.lines(answers.values()) == stands("kelle"), AGAIN
+
+
 def test_no_physical_answer_where_the_dram_overflows(answers):
     assert not any(mode == PHYSICAL and ("table-7" in claim or "8.3.5" in claim) for claim, mode in answers)
     headline = next(row for (claim, mode), row in answers.items() if mode == PHYSICAL and "8.1.2/energy" in claim)
@@ -207,7 +213,7 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "kelle", "--format", "json", "--store", place.root).out)
+    rows = json.loads(tokentape("claims", "kelle", "--format", "json", "--store", place.root).out)["claims"]
     assert len({row["claim_id"] for row in rows}) == len(WANTED)
     done = tokentape("calibrate", "kelle", "--check", "kelle")
     assert done.code == 0

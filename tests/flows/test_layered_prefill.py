@@ -9,7 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Cli
+from readme_errors import AGAIN, stands
 
+from flows import error_table
 from flows.serving_setup import Point
 from flows.systems.layered_prefill import answers as claimed
 from flows.systems.layered_prefill import knees, points, traces
@@ -96,7 +98,7 @@ def test_settings_say_what_is_assumed_and_patterns_name_claims():
 def test_answers_are_of_known_claims_and_more_than_those_fitted_on(answers):
     ids = {claim_id for claim_id, _ in answers}
     assert ids <= set(STATED)
-    assert {STATED[claim_id]["role"] for claim_id in ids} == {"calibrate", "predict", "report"}
+    assert {STATED[claim_id]["role"] for claim_id in ids} == {"input", "derived", "calibrate", "predict", "report"}
     for row in answers.values():
         assert np.isfinite(row["value"])
         assert row["low"] is None or row["low"] <= row["high"]
@@ -229,7 +231,7 @@ def test_equal_points_give_equal_bytes(tmp_path):
 def test_claims_are_listed_under_either_name(tokentape: Cli, place, answers):
     for name in ("layered-prefill", "layered_prefill"):
         done = tokentape("claims", name, "--format", "json", "--store", place.root)
-        rows = json.loads(done.out)
+        rows = json.loads(done.out)["claims"]
         assert {row["claim_id"] for row in rows} == set(STATED)
     assert "run `tokentape study layered-prefill` first" in tokentape("claims", "layered_prefill", "--store", "empty").err
 
@@ -268,6 +270,7 @@ def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     made = layered_prefill.run(Store(str(tmp_path / "tape")), lambda *told: None, runner="threads", workers=1)
     rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
     assert set(rows) == set(STATED)
+    assert error_table.lines(made) == stands(PAPER), AGAIN
     predicted = [c for c in rows if STATED[c]["role"] == "predict" and "layered" in c.partition("/")[2]]
     assert len(predicted) == 58
     as_shares = {c: abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted}

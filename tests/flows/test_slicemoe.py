@@ -7,7 +7,9 @@ import json
 import polars as pl
 import pytest
 from command import Cli
+from readme_errors import AGAIN, stands
 
+from flows import error_table
 from flows.commands_claims import COLUMNS
 from flows.grid import load_hardware
 from flows.systems.slicemoe import answers as claimed
@@ -61,7 +63,7 @@ def test_settings_ship_and_name_what_is_assumed():
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
     roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
     assert set(answers) <= set(roles)
-    assert {roles[claim_id] for claim_id in answers} == {"calibrate", "predict", "report"}
+    assert {roles[claim_id] for claim_id in answers} == {"derived", "calibrate", "predict", "report"}
     qwen = [row for claim_id, row in answers.items() if "qwen" in claim_id and "fig-9" in claim_id]
     assert len(qwen) == 2
     assert {row["location"] for row in claims().to_pylist() if row["value"] is None and row["claim_id"] in answers} == {"project"}
@@ -154,13 +156,21 @@ def test_sweeps_are_read_at_equal_quality():
 
 def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):
     done = tokentape("claims", "slicemoe", "--format", "json", "--store", place.root)
-    rows = json.loads(done.out)
+    rows, summary = json.loads(done.out).values()
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
     energy = next(row for row in rows if row["claim_id"] == claimed.FIG_9.format("energy_gain", "deepseek-v2-lite"))
     assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
     assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
-    assert "<= holds" in tokentape("claims", "slicemoe", "--store", place.root).out
+    assert {row["claim_id"] for row in rows if row["replay"] is not None and not row["is_counted"]} == {
+        claimed.FLASH_OVER_DRAM, claimed.CACHED_SHARE, claimed.PER_LAYER,
+    }  # fmt: skip
+    told = tokentape("claims", "slicemoe", "--store", place.root).out
+    assert "holds" not in told.partition("errors by role and mode")[0], "every bound of this paper follows from sizes"
+    fitted = next(row for row in summary if (row["role"], row["mode"]) == ("calibrate", "paper"))
+    errors = [abs(row["error"]) for row in rows if row["role"] == "calibrate"]
+    assert fitted["n_values"] == len(errors) == 4
+    assert fitted["mean_error"] == pytest.approx(sum(errors) / 4)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +186,9 @@ def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
+    made = error_table.SYSTEMS["slicemoe"](Store(str(tmp_path / "tape")))
+    assert error_table.lines(made) == stands("slicemoe"), AGAIN

@@ -91,7 +91,6 @@ class Bars(_Part):
     """How far from the published value still counts as reproduced."""
 
     decode_tolerance: float
-    ndp_gain_tolerance: float
     e2e_tolerance: float
     hobbit_tolerance: float
     cosine_tolerance: float

@@ -1,0 +1,101 @@
+"""The front page: which replays decide its verdict, and what stands beside each other in its table."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from made_up import POLICIES, TAPES, catalogue, replay, write
+
+from dashboards import index
+from dashboards.shell import Page
+from warehouse.sql import connect
+
+PHONE, DESK = "phone-lpddr5x-ufs4", "workstation-rtx4090-pcie4"
+Rows = dict[str, list[dict]]
+
+
+def studied(
+    rows: Rows, policies: tuple[str, ...] = ("lru", "static", "belady"), capacities: tuple[float, ...] = (0.25, 0.5)
+) -> None:
+    for n, cell in enumerate(product(policies, (PHONE, DESK), ("global", "per-layer"), capacities)):
+        policy, machine, scope, capacity = cell
+        replay(TAPES[0], policy, machine, scope, capacity, 0, f"studied-{n}", rows)
+
+
+def one_off(rows: Rows, key: str, policy: str, capacity: float, **changed: object) -> None:
+    """A replay of no study; of the other tape where that is changed."""
+    replay(TAPES[0], policy, PHONE, "global", capacity, 0, key, rows)
+    rows["replays"][-1] |= {"study": "adhoc", **changed}
+
+
+def page_of(path: Path, rows: Rows) -> Page:
+    with connect(write(path / "warehouse.duckdb", rows)) as connection:
+        return index.page(connection)
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return {"traces": [catalogue(tape) for tape in TAPES[:2]], "replays": [], "metrics": []}
+
+
+def test_one_off_replays_change_nothing_on_the_front_page(rows: Rows, tmp_path: Path) -> None:
+    """Documented ones: at a capacity nearer to half, on a machine that comes first, of another format, on another tape."""
+    studied(rows, capacities=(0.25, 0.45))
+    (tmp_path / "before").mkdir()
+    before = page_of(tmp_path / "before", rows)
+    one_off(rows, "one", "fifo", 0.5)
+    one_off(rows, "two", "lfu", 0.45, hardware="a-machine", hardware_sha256="00")
+    one_off(rows, "three", "lru", 0.45, expert_format="MAT84")
+    for n in range(40):
+        one_off(rows, f"more-{n}", "lfu-lifetime", 0.5, trace_id=TAPES[1].trace_id, expert_format="fp16", seed=n)
+    after = page_of(tmp_path, rows)
+    assert after.extra["numbers"] == before.extra["numbers"]
+    assert after.figures[0].answers == before.figures[0].answers
+    assert after.figures[0].reading == before.figures[0].reading
+    assert {row["policy"] for row in after.extra["numbers"]["rows"]} == {"LRU", "static by frequency", "Belady (bound)"}
+
+
+def test_one_off_replays_alone_make_no_headline(rows: Rows, tmp_path: Path) -> None:
+    one_off(rows, "one", "lru", 0.5)
+    page = page_of(tmp_path, rows)
+    assert page.figures[0].chart is None
+    assert "tokentape study baselines" in page.figures[0].missing
+    assert page.extra["numbers"] is None
+
+
+def test_the_capacity_quoted_has_lru_and_a_bound(rows: Rows, tmp_path: Path) -> None:
+    """A study of other capacities for one policy takes neither away."""
+    studied(rows, capacities=(0.25, 0.4))
+    replay(TAPES[0], "static", PHONE, "global", 0.5, 0, "more", rows)
+    page = page_of(tmp_path, rows)
+    assert page.extra["numbers"]["capacity"] == "40 %"
+    assert {row["policy"] for row in page.extra["numbers"]["rows"]} == {"LRU", "static by frequency", "Belady (bound)"}
+
+
+def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_both_bounds(
+    rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POLICIES, "belady-bypass", 0.3)
+    studied(rows, policies=("lru", "static", "belady", "belady-bypass"))
+    times = {("static", "per-layer"): 1.0, ("lru", "per-layer"): 3.0}  # ms; static hits least of all
+    names = {row["replay_id"]: (row["policy"], row["scope"]) for row in rows["replays"]}
+    for metric in rows["metrics"]:
+        if metric["metric"] == "decode_step_s" and names[metric["replay_id"]] in times:
+            metric["value"] = times[names[metric["replay_id"]]] / 1e3
+    page = page_of(tmp_path, rows)
+    said = page.figures[0].answers[""]
+    assert said.startswith(
+        f"On {PHONE} with 50 % of the experts cached, static by frequency (per-layer) is fastest: 1.00 ms and "
+    )
+    assert "LRU (global) takes the least energy" in said
+    assert "hits 54.5 %" in said  # the fastest one's
+    assert said.count("Belady (global), which sees the future") == said.count("Belady + bypass (global)") == 2  # a machine each
+    table = page.extra["numbers"]["rows"]  # the fastest first, bounds last
+    assert [(row["policy"], row["scope"]) for row in table] == [
+        (policy, scope)
+        for policy in ("static by frequency", "LRU", "Belady + bypass (bound)", "Belady (bound)")
+        for scope in ("global", "per-layer")
+    ]  # fmt: skip
+    assert page.extra["numbers"]["machines"] == [PHONE, DESK]
