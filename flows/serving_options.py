@@ -148,6 +148,7 @@ def point_of(
         "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
         "--requests": (is_one_run and requests is not None, "it is one prompt" if is_prompt else as_recorded),
         "--seeds": (is_one_run and seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
+        "--verify-nodes": (is_prompt and verify_nodes > 0, "it asks for one token, and nothing decodes"),
         "--prefix-cache": (prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
     }
     for option, (is_ignored, why) in without.items():

@@ -111,6 +111,12 @@ def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     refused = tokentape("simulate", "--workload", "tiny", "--coverage", "recorded")
     assert refused.code == 2
     assert "the tape has 3 MoE layers, 8 experts" in refused.err
+    ignored = tokentape("simulate", "--workload", "tiny", "--requests", "500", "--seeds", "4")
+    assert (ignored.code, ignored.err.count("\n")) == (2, 1)
+    assert (
+        "--requests has no effect with --arrival trace: tiny is served as it is; --arrival poisson with --rate draws"
+        in ignored.err
+    )
 
 
 def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
@@ -259,6 +265,10 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
         (
             ("--workload", "prompt-512", "--requests", "2"),
             "--requests has no effect with --workload prompt-512: it is one prompt",
+        ),
+        (
+            ("--workload", "prompt-512", "--verify-nodes", "2", "--acceptance", "0.5"),
+            "it asks for one token, and nothing decodes",
         ),
         (("--workload", "prompt-512", "--arrival", "poisson"), "--arrival has no effect with --workload prompt-512"),
         (("--rate", "1", "--prefix-cache"), "--prefix-cache has no effect with --arrival poisson: only a tape names prefix"),
