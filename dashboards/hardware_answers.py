@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from dashboards.answers import percent, significant
+from dashboards.hardware_rows import OWN_MEMORY
 from dashboards.units import joined, quantity
 
 THROUGHOUT = 0.8  # of the step: a resource that is busy for less does not alone decide how long it takes
@@ -46,7 +47,9 @@ def clock(step: Mapping[str, Any], busy: pl.DataFrame, points: pl.DataFrame) -> 
     spent = f"Most of the time goes to {longest['operation']} ({share(longest['share'])})."
     lanes = [f"{row['resource']} {share(row['busy'])}" for row in busy.to_dicts()]
     if most < THROUGHOUT:
-        return f"{takes} No resource is busy throughout: {joined(lanes)}; they wait for one another. {spent}"
+        idle = 1.0 - busy["busy"].sum()
+        rest = "they wait for one another" if idle <= 0.005 else f"for {share(idle)} none works at its rate: launches and losses"
+        return f"{takes} No resource is busy throughout: {joined(lanes)}; {rest}. {spent}"
     tied = busy.filter(pl.col("busy") > most - 0.005)["resource"].to_list()  # a tier and the link in front of it work together
     others = joined(lanes[len(tied) :])
     return f"{takes} The bottleneck is {joined(tied)}, busy {share(most)} of it{'; ' * bool(others)}{others}. {spent}"
@@ -84,7 +87,7 @@ def _main(ceilings: pl.DataFrame) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _memory(row: Mapping[str, Any]) -> str:
-    return f"{row['name']}'s memory" if row["kind"] == "memory" else str(row["name"])
+    return f"{row['name']}{OWN_MEMORY}" if row["kind"] == "memory" else str(row["name"])
 
 
 def _capital(text: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
+OWN_MEMORY = "'s memory"  # behind the name of an engine that reads its memory in another way than through the tier's interface
+
 # Machines with recorded steps come first: a page opens with what it can show in full.
 _MACHINES = """
 with steps as (select hardware, count(distinct step_id) as n_steps from operations group by hardware),
@@ -74,17 +76,34 @@ from summed join whole using (step_id) group by step_id, operation
 order by step, seconds desc, operation
 """
 
-# Bars of the clock, and how long each resource works: spans that overlap on one resource count once.
-_BARS = """
-with spans as (
-    select step_id as step, hardware, place, operation, resource, op_layer, start_s, start_s + seconds as end_s,
-        max(start_s + seconds) over (
-            partition by step_id, resource order by start_s, place rows between unbounded preceding and 1 preceding) as before_s
-    from operations where list_contains($steps, step_id) and seconds > 0
+# Bars of the clock, and how long each resource works: spans that overlap on one resource count once. An estimated operation has
+# its bytes and its operations in one row of the engine; here, as under the roof, memory and engine are each busy with their own
+# at the rate they reach, and what is left of its time is neither's: launches, and what the operator loses.
+_BARS = f"""
+with main as (
+    select hardware, kind = 'engines' as is_engine, name || if(kind = 'memory', $memory, '') as name, reached
+    from ({_CEILINGS}) where is_main
+),
+listed as (
+    select o.*, resource = m.engine and bytes > 0 and ops > 0 as is_both, m.engine, m.fast_tier, m.backing_tier
+    from operations o join machines m using (hardware) where list_contains($steps, step_id) and seconds > 0
+),
+working as (
+    select * exclude (is_both), resource as busy_on, seconds as busy_s from listed where not is_both
+    union all
+    select l.* exclude (is_both), r.name, least(seconds, if(is_engine, ops, bytes) / reached)
+    from listed l join main r using (hardware) where is_both
+),
+spans as (
+    select step_id as step, place, operation, busy_on as resource, op_layer, start_s, start_s + busy_s as end_s,
+        max(start_s + busy_s) over (
+            partition by step_id, busy_on order by start_s, place rows between unbounded preceding and 1 preceding) as before_s,
+        case busy_on when engine then 0 when fast_tier then 1 when engine || $memory then 1 when backing_tier then 3 else 2 end
+            as lane
+    from working
 )
-select s.* exclude (before_s, hardware), greatest(0, end_s - greatest(start_s, coalesce(before_s, 0))) as adds_s,
-    case resource when m.engine then 0 when m.fast_tier then 1 when m.backing_tier then 3 else 2 end as lane
-from spans s join machines m using (hardware) order by step, place
+select * exclude (before_s), greatest(0, end_s - greatest(start_s, coalesce(before_s, 0))) as adds_s
+from spans order by step, place, lane
 """
 
 # Tiers and links that cost the same on several machines are one row.
@@ -136,7 +155,7 @@ def points(connection: duckdb.DuckDBPyConnection, step_ids: list[str]) -> pl.Dat
 
 def bars(connection: duckdb.DuckDBPyConnection, step_ids: list[str]) -> pl.DataFrame:
     """Per step: operations on the clock; adds_s: what a bar adds to the time its resource works; lane: order of the resources."""
-    return connection.sql(_BARS, params={"steps": step_ids}).pl()
+    return connection.sql(_BARS, params={"steps": step_ids, "memory": OWN_MEMORY}).pl()
 
 
 def energy(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:

@@ -310,14 +310,14 @@ def step(
       tokentape step mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
     """
     from flows.console import note, percent, print_table, quantity
-    from flows.estimates import estimated, fits_of
+    from flows.estimates import estimated
     from flows.grid import load_hardware
     from hw import calibrate
     from replay.estimate import Load
     from warehouse.tape import Store
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
-    constants = {} if roofline else fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
+    constants = {} if roofline else calibrate.fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
     made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants)
     if record:
         made.write(Store(store))

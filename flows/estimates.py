@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows import machines, steps
@@ -74,7 +74,7 @@ def estimated(
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     geometry, machine = load_model(model).geometry, load_hardware(hardware)
     if fits is None:
-        fits = fits_of(machine, calibrate.shipped()) if weight_format == "bf16" else {}
+        fits = calibrate.fits_of(machine, calibrate.shipped()) if weight_format == "bf16" else {}
     active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format)
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
@@ -90,12 +90,6 @@ def estimated(
     power_w = sum(nominal for nominal, _, _ in energy.values()) / sum(operation.seconds for operation in operations)
     outside = (*made.outside, *power_findings(machine, power_w))
     return Estimated(step_id, title, machine, operations, sentences, outside, made.step, energy)
-
-
-def fits_of(machine: HardwareSpec, known: Iterable[dict[str, calibrate.Fit]]) -> dict[str, calibrate.Fit]:
-    """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
-    found = [fits for fits in known if any(fit.setup.device == machine.measured_as for fit in fits.values())]
-    return found[-1] if found else {}
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

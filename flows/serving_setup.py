@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from flows.estimates import fits_of
 from flows.grid import load_hardware, load_trace
 from flows.names import unknown
 from flows.own_policy import convert
@@ -165,7 +164,7 @@ def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArra
     """Times of measured kernels. Raises ValueError where the machine's GPU, or these weights, were never measured."""
     if point.expert_times not in EXPERT_TIMES:
         raise unknown("source of expert times", point.expert_times, EXPERT_TIMES)
-    fits = fits_of(machine, calibrate.known())
+    fits = calibrate.fits_of(machine, calibrate.known())
     if "moe" not in fits:
         raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
     if point.expert_format != "bf16":

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +228,7 @@ def _check(fit: Fit, path: Path) -> None:
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")
 
 
-def known(folder: Path | None = None) -> list[dict[str, Fit]]:
+def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:
     """The constants of a folder, if one is given, and those that ship for other setups. Raises BadSpec if the folder has none."""
     if folder is None:
         return shipped()
@@ -238,6 +239,13 @@ def known(folder: Path | None = None) -> list[dict[str, Fit]]:
     return [*mine, *(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values()))]
 
 
-def shipped() -> list[dict[str, Fit]]:
+@cache
+def shipped() -> tuple[dict[str, Fit], ...]:
     """The fits that come with the project, file by file."""
-    return [load(path) for path in sorted(FITS.glob("*_*.toml"))]
+    return tuple(load(path) for path in sorted(FITS.glob("*_*.toml")))
+
+
+def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
+    """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
+    found = [fits for fits in known if any(fit.setup.device == machine.measured_as for fit in fits.values())]
+    return found[-1] if found else {}

@@ -15,7 +15,10 @@ from itertools import pairwise
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Work on one resource. bytes, ops: what one device moves and computes; layer: -1 outside the layers."""
+    """Work on one resource. bytes, ops: what one device moves and computes; layer: -1 outside the layers.
+
+    launch_s: of the seconds, what starting the work takes; 0 where that is not known.
+    """
 
     name: str
     resource: str
@@ -23,6 +26,7 @@ class Operation:
     layer: int = -1
     bytes: float = 0.0
     ops: float = 0.0
+    launch_s: float = 0.0
 
 
 @dataclass(frozen=True)

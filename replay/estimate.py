@@ -8,7 +8,7 @@ functions of dense layers, sampling and host time are not counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from warehouse.formats import value_bytes
 from warehouse.geometry import Geometry
 
 ACTIVATION = "bf16"
+ATTENTION, ALL_REDUCE = ("decode attention", "prefill attention"), "all-reduce"  # names of operations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +77,18 @@ def estimate(
     windows = geometry.sliding_windows or (0,) * geometry.n_layers
     kinds = [(layer in geometry.moe_layers, window) for layer, window in enumerate(windows)]
     of_kind = {kind: costing.layer(*kind, active_experts) for kind in dict.fromkeys(kinds)}
-    operations = [
-        Operation(name=o.name, resource=o.resource, seconds=o.seconds, layer=layer, bytes=o.bytes, ops=o.ops)
-        for layer, kind in enumerate(kinds)
-        for o in of_kind[kind]
-    ]
+    operations = [replace(operation, layer=layer) for layer, kind in enumerate(kinds) for operation in of_kind[kind]]
     n_logits = load.batch + bool(load.prompt_tokens)
     operations.append(costing.product("output head", n_logits, geometry.vocab / machine.n_devices, geometry.hidden))
     outside = (*_too_large(geometry, machine, load, weight_format), *costing.outside)
     return Estimate(Serial(tuple(operations)), tuple(dict.fromkeys(outside)))
+
+
+def beside_weights(made: Estimate, with_attention: bool = True) -> float:
+    """Seconds of the step that weights do not explain: attention over the KV cache, launches, and sums over devices."""
+    whole = (*ATTENTION, ALL_REDUCE) if with_attention else (ALL_REDUCE,)
+    operations = [part for part in made.step.parts if isinstance(part, Operation)]
+    return sum(o.seconds if o.name in whole else o.launch_s for o in operations)
 
 
 def _too_large(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> list[str]:
@@ -232,7 +236,7 @@ class _Costing:
         seconds = float(all_reduce_s(self.machine, np.array([float(n_bytes)]))[0])
         ends = (self.machine.fast, self.machine.fast)
         link = next(name for name, link in self.machine.links.items() if (link.source_tier, link.target_tier) == ends)
-        return [Operation(name="all-reduce", resource=link, seconds=seconds, bytes=n_bytes)]
+        return [Operation(name=ALL_REDUCE, resource=link, seconds=seconds, bytes=n_bytes)]
 
     def _operation(self, name: str, operator: str | None, shape: Mapping[str, float], n_bytes: float, ops: float) -> Operation:
         """Timed by the operator's fitted model, else by the roofline of one device."""
@@ -241,13 +245,14 @@ class _Costing:
             if self.fits:
                 self.outside.append(f"{name}: no measured operator of this kind, so its time is a roofline's")
             per_device = self.machine.n_devices
-            seconds = max(n_bytes / self.at.fast_bytes_per_s, ops / self.at.ops_per_s) * per_device
+            seconds, launch_s = max(n_bytes / self.at.fast_bytes_per_s, ops / self.at.ops_per_s) * per_device, 0.0
         else:
             arguments: dict[str, NDArray[np.generic]] = {key: np.array([value]) for key, value in shape.items()}
-            seconds = float(fit.seconds(self.gpu, arguments)[0])
+            seconds, launch_s = float(fit.seconds(self.gpu, arguments)[0]), fit.constants["launch_s"]
             if fit.is_extrapolated(arguments)[0]:
                 self.outside.append(f"{name}: {_beyond(fit, shape)}")
-        return Operation(name=name, resource=self.machine.engine, seconds=seconds, bytes=n_bytes, ops=ops)
+        resource = self.machine.engine
+        return Operation(name=name, resource=resource, seconds=seconds, bytes=n_bytes, ops=ops, launch_s=launch_s)
 
 
 def _beyond(fit: Fit, shape: Mapping[str, float]) -> str:

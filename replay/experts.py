@@ -19,6 +19,7 @@ from hw.cost import Band, StepCost, power_findings, step_cost
 from hw.spec import HardwareSpec
 from policies import CACHES
 from policies.cache import ExpertCache
+from replay import uncounted
 from replay.capacity import total_expert_bytes
 from replay.curve import lru_curve
 from replay.result import Metric, ReplayResult
@@ -134,6 +135,7 @@ def replay(
         metrics |= _cost_metrics(trace, cost)
         power_w = metrics["total_energy_j"].value / metrics["total_s"].value
         outside = _outside_envelope(trace, hardware, capacity_bytes, expert_format, power_w)
+        outside += uncounted.findings(trace, hardware, cost.seconds.value)
         timeline = _timeline(trace, per_pass, cost)
         requests = _requests(trace, cost)
     total = total_expert_bytes(trace.geometry, expert_format)

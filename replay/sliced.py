@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hw.spec import HardwareSpec
 from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, Events, SlicedCache, SliceMoE
+from replay import uncounted
 from replay.result import ReplayResult
 from replay.scores import Scores
 from replay.semantics import Semantics
@@ -105,6 +106,7 @@ def replay_sliced(
         seconds = cost.seconds.value[costed].sum()
         power_w = float(cost.joules.value[costed].sum() / seconds) if seconds else 0.0
         outside += outside_envelope(geometry, hardware, capacity_bytes, controller.high_bytes, trace.n_keys, power_w)
+        outside += uncounted.findings(trace, hardware, cost.seconds.value, counts_kv=mode == "physical")
     total_bytes = trace.n_keys * controller.high_bytes
     settings = {
         "trace_id": trace.trace_id,

@@ -15,7 +15,11 @@ from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 from dashboards import hardware, hardware_answers, hardware_rows, roofline, shell
 from dashboards.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
 from dashboards.units import number, quantity
+from flows.estimates import estimated
+from replay.estimate import Load
+from warehouse.load import load
 from warehouse.sql import connect
+from warehouse.tape import Store
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +63,35 @@ def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) 
     steps = hardware_rows.steps(connection, 16)
     _, busy = hardware._bars(hardware_rows.bars(connection, steps["step"].to_list()), steps)
     shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
-    assert shares[PAIR_STEP, "sm"] == pytest.approx(1.0)
+    assert shares[PAIR_STEP, "hbm"] == pytest.approx(1.0)  # what the step reads, at the rate that is reached
+    assert shares[PAIR_STEP, "sm"] == pytest.approx(2e9 / 250e12 / 1e-3)
     assert shares[PAIR_STEP, "nvlink"] == pytest.approx(0.1)  # 0.1 ms and, within it, another 0.05 ms
     assert shares[PHONE_STEP, "flash"] == pytest.approx(18 / 25)
+
+
+def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path) -> None:
+    """What `tokentape step --record` writes: the longest operation's limit under the roof is the lane that is busiest."""
+    store = Store(str(tmp_path / "tape"))
+    loads = {"hbm": Load(batch=1, context_tokens=64), "sm": Load(batch=0, context_tokens=1, prompt_tokens=2048)}
+    made = {limit: estimated(store, "llama-2-7b", "h100", of, fits={}) for limit, of in loads.items()}
+    for one in made.values():
+        one.write(store)
+    load(store, tmp_path / "w.duckdb")
+    with connect(tmp_path / "w.duckdb") as opened:
+        for limit, one in made.items():
+            steps = hardware_rows.steps(opened, 16).filter(pl.col("step") == one.step_id)
+            points = hardware_rows.points(opened, [one.step_id])
+            _, busy = hardware._bars(hardware_rows.bars(opened, [one.step_id]), steps)
+            assert busy["busy"].is_between(0.0, 1.0 + 1e-9).all()
+            assert f"The bottleneck is {limit}, busy" in hardware_answers.clock(steps.row(0, named=True), busy, points)
+            assert f"): limited by {limit}, " in hardware_answers.roof(roof_of(opened, "h100"), points)
+
+
+def test_time_that_no_resource_explains_is_said(connection: duckdb.DuckDBPyConnection) -> None:
+    step, points = {"seconds": 1.0}, hardware_rows.points(connection, [PAIR_STEP])
+    lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02]})
+    said = hardware_answers.clock(step, lanes, points)
+    assert "No resource is busy throughout: hbm 30 % and sm 2 %; for 68 % none works at its rate: launches and losses." in said
 
 
 def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
@@ -77,8 +107,10 @@ def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) 
         "Most of the time goes to fetch missing experts (72 %)."
     )
     assert said["clock"][f"gpu-pair|{PAIR_STEP}"] == (
-        "The step takes 1 ms. The bottleneck is sm, busy 100 % of it; nvlink 10 %. Most of the time goes to experts (50 %)."
+        "The step takes 1 ms. The bottleneck is hbm, busy 100 % of it; nvlink 10 % and sm 1 %. Most of the time goes to experts "
+        "(50 %)."
     )
+    assert "Experts (50 % of the step): limited by hbm, at the roof" in said["roofline"][f"gpu-pair|{PAIR_STEP}"]
     assert said["energy"]["phone-lpddr5x-ufs4"] == (
         "On phone-lpddr5x-ufs4 a bit costs from 8 pJ (read from dram) to 40 pJ (read from flash), 5 times as much. "
         "Tiers and links with an assumed value or end of the range: 2 of 2."
