@@ -41,6 +41,11 @@ def test_overlapped_fetches_and_reads_take_as_long_as_the_longer(fast, backing):
     assert cost(PHONE, fast, backing, 3)["seconds"] == pytest.approx(read_s + fetch_s)
 
 
+def test_a_step_waits_for_its_fetches_unless_told_otherwise():
+    work = (np.array([10**7]), np.array([10**6]), np.array([1]), np.zeros(1))
+    assert step_cost(PHONE, *work).seconds.value == cost(PHONE, 10**7, 10**6, 1, overlap=False)["seconds"]
+
+
 def test_a_fetch_pays_its_read_the_link_and_the_write():
     """38 pJ to read a bit of flash, 5 on a link, 11 to write it to DRAM, where reading takes 8: made up to differ."""
     dram = replace(PHONE.tiers["dram"], write_pj_per_bit=exact(11.0, "made up"))
@@ -147,6 +152,7 @@ def test_two_devices_halve_the_work_and_double_the_leakage():
     two = replace(one, n_devices=2)
     assert cost(two, 10**9, 0)["seconds"] == pytest.approx(cost(one, 10**9, 0)["seconds"] / 2)
     assert rates(two).background_w - rates(one).background_w == pytest.approx(0.1)
+    assert rates(two).fetch_bytes_per_s == 2 * rates(one).fetch_bytes_per_s == pytest.approx(2 * 4.2e9 * 0.8)
 
 
 def test_refresh_and_opened_rows_are_paid_for():
@@ -169,4 +175,7 @@ def test_fetching_without_a_backing_tier_is_refused():
     spec = replace(PHONE, backing="")
     with pytest.raises(ValueError, match="no backing tier"):
         cost(spec, 10, 1, 1)
+    with pytest.raises(ValueError, match="no backing tier"):  # one of two steps is enough
+        step_cost(spec, np.array([10, 10]), np.array([0, 1]), np.array([0, 1]), np.zeros(2))
     assert cost(spec, 10, 0)["seconds"] > 0
+    assert (rates(spec).fetch_bytes_per_s, rates(spec).fetch_latency_s, rates(spec).fetch_pj_per_bit) == (0.0, 0.0, {})
