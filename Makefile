@@ -8,7 +8,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile
 
-.PHONY: help demo test test-slow lint check bench golden clean
+.PHONY: help demo test test-slow lint check bench mutate golden clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make check      lint + test: what CI runs"
 	@echo "make bench      speed, last line JSON"
+	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/cost.py policies/lru.py\" SITES=30"
 	@echo "make golden     print the golden counts of the tests, to paste"
 	@echo "make clean      remove $(VENV) and caches; tapes and results stay"
 
@@ -46,6 +47,13 @@ check: lint test
 
 bench: $(VENV)/installed-test
 	@$(BIN)/python -m bench
+
+# What docs/development.md scores, unless FILES says otherwise.
+FILES ?= hw/cost.py warehouse/load.py warehouse/tape.py
+SITES ?= 30
+
+mutate: $(VENV)/installed-mutate
+	@$(BIN)/python -m bench.mutate $(FILES) --sites $(SITES)
 
 golden: $(VENV)/installed-test
 	@cd tests/policies && ../../$(BIN)/python -c "import pprint, test_caches as t; pprint.pp(t.golden_counts())"

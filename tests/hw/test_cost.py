@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hw.cost import power_findings, rates, step_cost
 from hw.sourced import exact
-from hw.spec import HardwareSpec, load, shipped
+from hw.spec import HardwareSpec, Link, load, shipped
 
 PHONE = load("phone-lpddr5x-ufs4")
 MACHINES = [load(name) for name in shipped()]
@@ -31,7 +31,33 @@ def test_one_step_by_hand():
     seconds = 1e7 / (68.264e9 * 0.787) + 1e6 / (4.2e9 * 0.8) + 8e-5
     assert np.isclose(got["seconds"], seconds)
     assert np.isclose(got["joules"], 8e-12 * (1e7 * 8.0 + 1e6 * (38.0 + 8.0)) + 0.5 * seconds)
-    assert cost(PHONE, 10_000_000, 1_000_000, 1, overlap=True)["seconds"] < got["seconds"]
+
+
+@pytest.mark.parametrize(("fast", "backing"), [(10**7, 10**6), (10**9, 10**6)])
+def test_overlapped_fetches_and_reads_take_as_long_as_the_longer(fast, backing):
+    read_s, fetch_s = cost(PHONE, fast, 0)["seconds"], backing / (4.2e9 * 0.8) + 3 * 8e-5
+    assert (read_s < fetch_s) == (fast == 10**7)
+    assert cost(PHONE, fast, backing, 3, overlap=True)["seconds"] == pytest.approx(max(read_s, fetch_s))
+    assert cost(PHONE, fast, backing, 3)["seconds"] == pytest.approx(read_s + fetch_s)
+
+
+def test_a_step_waits_for_its_fetches_unless_told_otherwise():
+    work = (np.array([10**7]), np.array([10**6]), np.array([1]), np.zeros(1))
+    assert step_cost(PHONE, *work).seconds.value == cost(PHONE, 10**7, 10**6, 1, overlap=False)["seconds"]
+
+
+def test_a_fetch_pays_its_read_the_link_and_the_write():
+    """38 pJ to read a bit of flash, 5 on a link, 11 to write it to DRAM, where reading takes 8: made up to differ."""
+    dram = replace(PHONE.tiers["dram"], write_pj_per_bit=exact(11.0, "made up"))
+    numbers = {"peak_bytes_per_s": 2e9, "efficiency_frac": 0.5, "latency_s": 1e-3, "energy_pj_per_bit": 5.0}
+    link = Link(source_tier=PHONE.backing, target_tier=PHONE.fast, **{k: exact(v, "made up") for k, v in numbers.items()})
+    spec = replace(PHONE, tiers={**PHONE.tiers, "dram": dram}, links={"made up": link})
+    got = cost(spec, 0, 10**6, 2)
+    assert got["seconds"] == pytest.approx(1e6 / 1e9 + 2 * (8e-5 + 1e-3))  # the link at half of 2 GB/s is the slower one
+    assert got["fast"] == pytest.approx(8e-6 * 11.0)
+    assert got["backing"] == pytest.approx(8e-6 * 38.0)
+    assert got["link"] == pytest.approx(8e-6 * 5.0)
+    assert got["joules"] == pytest.approx(8e-6 * (11.0 + 38.0 + 5.0) + 0.5 * got["seconds"])
 
 
 @given(
@@ -126,6 +152,7 @@ def test_two_devices_halve_the_work_and_double_the_leakage():
     two = replace(one, n_devices=2)
     assert cost(two, 10**9, 0)["seconds"] == pytest.approx(cost(one, 10**9, 0)["seconds"] / 2)
     assert rates(two).background_w - rates(one).background_w == pytest.approx(0.1)
+    assert rates(two).fetch_bytes_per_s == 2 * rates(one).fetch_bytes_per_s == pytest.approx(2 * 4.2e9 * 0.8)
 
 
 def test_refresh_and_opened_rows_are_paid_for():
@@ -148,4 +175,7 @@ def test_fetching_without_a_backing_tier_is_refused():
     spec = replace(PHONE, backing="")
     with pytest.raises(ValueError, match="no backing tier"):
         cost(spec, 10, 1, 1)
+    with pytest.raises(ValueError, match="no backing tier"):  # one of two steps is enough
+        step_cost(spec, np.array([10, 10]), np.array([0, 1]), np.array([0, 1]), np.zeros(2))
     assert cost(spec, 10, 0)["seconds"] > 0
+    assert (rates(spec).fetch_bytes_per_s, rates(spec).fetch_latency_s, rates(spec).fetch_pj_per_bit) == (0.0, 0.0, {})

@@ -383,6 +383,17 @@ def test_quality(store: Store) -> None:
         write_rows(store, "quality", [])
 
 
+@pytest.mark.parametrize("newest", [0, 1, 2])
+def test_the_measurement_of_most_items_is_kept_then_of_most_tokens(store: Store, newest: int) -> None:
+    """Whichever is the newest."""
+    of = [{"n_items": 10, "n_tokens": 300}, {"n_items": 11, "n_tokens": 90}, {"n_items": 11, "n_tokens": 100}]
+    paths = [Path(write_rows(store, "quality", [QUALITY | sizes])) for sizes in of]
+    for i, path in enumerate(paths):
+        os.utime(path, (1000 + (i == newest),) * 2)
+    kept = query(load(store, database_path(store)).database, "select n_items, n_tokens from quality").row(0)
+    assert kept == (11, 100)
+
+
 def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [Path(write_rows(store, "quality", [QUALITY | {"accuracy": accuracy}])) for accuracy in (0.5, 0.6, 0.7)]
     for newest, kept in ((0, 0.5), (1, 0.6), (2, 0.7)):

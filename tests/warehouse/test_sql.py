@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ import pytest
 from warehouse import sql
 from warehouse.load import database_path, load
 from warehouse.results import write_result, write_rows
-from warehouse.sql import BadQuery, BadWarehouse, named, query, render
+from warehouse.sql import BadQuery, BadWarehouse, connect, named, query, render
 from warehouse.tape import Store
 
 
@@ -169,6 +171,14 @@ WRITES = [
     "",
     "-- nothing",
 ]
+
+
+def test_the_settings_of_a_connection_cannot_be_unlocked(database: Path) -> None:
+    """Whatever statement might slip through: what keeps other files out stays as it is."""
+    with closing(connect(database)) as connection:
+        for statement in ("set threads = 1", "set lock_configuration = false", "reset autoload_known_extensions"):
+            with pytest.raises(duckdb.InvalidInputException, match="the configuration has been locked"):
+                connection.execute(statement)
 
 
 @pytest.mark.parametrize("statement", WRITES)

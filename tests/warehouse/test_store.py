@@ -259,6 +259,22 @@ def test_loading_a_mistyped_store_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off in between, it reads as unfinished and not as a tape without some of its files."""
+    store.write_bytes(store.trace_path("t", "manifest.json"), b"{}")
+    store.write_bytes(store.trace_path("t", "routing", "part-00000.parquet"), b"x")
+    remove, removed = store.fs.rm, list[str]()
+
+    def note(path: str, recursive: bool = False) -> None:
+        removed.append(path)
+        remove(path, recursive=recursive)
+
+    monkeypatch.setattr(store.fs, "rm", note)
+    store.remove("t")
+    assert removed == [store.trace_path("t", "manifest.json"), store.trace_path("t")]
+    assert store.trace_ids() == store.unfinished_ids() == []
+
+
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"class": "no_such_driver.FileSystem", "err": "Install no_such_driver to access Nowhere"}
     monkeypatch.setitem(known_implementations, "nowhere", missing)
