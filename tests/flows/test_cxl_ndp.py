@@ -104,7 +104,8 @@ def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):
 
 def test_the_held_out_model_is_shown_and_nothing_of_it_is_fitted(made, points):
     of = points.filter((pl.col("model_id") == "mixtral-8x22b") & (pl.col("series") == HEADLINE))
-    assert set(of["role"]) == {"predict"}
+    assert set(of["role"]) == {"predict", "derived"}
+    assert set(of.filter(pl.col("role") == "derived")["metric"]) == {"ndp_gain"}
     assert of["notes"].str.contains("hbm holds 80 GB").all()
     gains = {row["check"]: row["value"] for row in made["ndp_checks"] if row["check"].endswith("mixtral-8x22b")}
     assert gains["decode gain of OURS-2, mixtral-8x22b"] > gains["decode gain of OURS-3, mixtral-8x22b"] > 1

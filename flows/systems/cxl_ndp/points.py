@@ -137,9 +137,14 @@ def metric_rows(made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[s
 
 
 def role(made: Setup, of: Variation, system: str, metric: str) -> str:
-    """calibrate for what the knobs were fitted to, predict for the rest of the headline, report for sweeps."""
+    """calibrate for what the knobs were fitted to, predict for the rest of the headline, report for sweeps.
+
+    derived for the NDP's own gain, which is the assumed scaling.
+    """
     if of.series != HEADLINE:
         return "report"
+    if metric == "ndp_gain":
+        return "derived"
     is_fitted = (system, metric) in _fitted() and made.shape.name == made.study.models[0].name
     return "calibrate" if is_fitted else "predict"
 
