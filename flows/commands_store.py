@@ -1,13 +1,15 @@
-"""ls, show, rm: what is in the store."""
+"""ls, show, rm, check: what is in the store, and whether it is whole."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.options import StoreOption, TraceArgument
+from flows.options import DatabaseOption, StoreOption, TraceArgument
 
 
 def ls(store: StoreOption = None) -> None:
@@ -18,12 +20,16 @@ def ls(store: StoreOption = None) -> None:
 
     place = Store(store)
     rows: list[tuple[object, ...]] = []
-    for trace_id in place.trace_ids():
-        m = place.open(trace_id).manifest
+    tapes, damaged = place.tapes()
+    for tape in tapes:
+        m, trace_id = tape.manifest, tape.trace_id
         n_tokens, size = m.rows.get("tokens", 0), mebibytes(place.size_bytes(trace_id))
         rows.append(
             (trace_id, m.origin, m.model_id, m.dataset, m.rows.get("requests", 0), f"{n_tokens:,}", ", ".join(m.tables), size)
         )
+    for trace_id, reason in damaged.items():
+        rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(place.size_bytes(trace_id))))
+        note(reason)
     for trace_id in place.unfinished_ids():
         size = mebibytes(place.size_bytes(trace_id))
         rows += [(trace_id, "unfinished", "", "", "", "", "go on with capture --resume, or rm", size)]
@@ -53,3 +59,40 @@ def rm(
     for trace in traces:
         Store(store).remove(trace)
         note(f"removed {trace}")
+
+
+def check(
+    folder: Annotated[str | None, typer.Argument(metavar="STORE", help="The store; --store says the same.")] = None,
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove litter, damaged results and a damaged warehouse: they can be made again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of findings as JSON.")] = False,
+) -> None:
+    """Read every tape, result and the warehouse; name what is damaged, missing or orphaned. Exit code 1: something is wrong.
+
+    \b
+    Examples:
+      tokentape check
+      tokentape check ./tape --repair
+    """
+    from flows.console import note
+    from warehouse import check as checker
+    from warehouse.load import database_path
+    from warehouse.tape import Store
+
+    place = Store(folder or store)
+    if not place.exists:
+        raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
+    found = list(checker.check(place, Path(database) if database else database_path(place)))
+    if repair:
+        found = [checker.repair(place, finding) for finding in found]
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    for finding in () if as_json else found:
+        print(f"{finding.kind}{' (removed)' if finding.is_repaired else ''}: {finding.path}: {finding.what}")
+    n_wrong = sum(finding.is_wrong for finding in found)
+    can_mend = any(finding.is_wrong and finding.files for finding in found)
+    note(f"{place.uri}: {n_wrong} wrong" + ("; --repair removes what can be made again" if can_mend else ""))
+    raise typer.Exit(1 if n_wrong else 0)

@@ -59,9 +59,13 @@ class GridReport:
 
 
 def expand(study: Study, store: Store) -> list[Cell]:
-    """Every replay of the study, trace by trace. Raises ValueError if no tape fits."""
-    routed = [i for i in matching(study.traces, store.trace_ids()) if store.open(i).has("routing")]
+    """Every replay of the study, trace by trace. Raises ValueError if no tape fits, or none that can be opened."""
+    tapes, damaged = store.tapes()
+    wanted = matching(study.traces, [*(tape.trace_id for tape in tapes), *damaged])
+    routed = [tape.trace_id for tape in tapes if tape.trace_id in wanted and tape.has("routing")]
     if not routed:
+        if set(wanted) & set(damaged):
+            raise ValueError(next(reason for trace_id, reason in damaged.items() if trace_id in wanted))
         raise ValueError(
             f"study {study.name}: none of its tapes holds routing; capture one with --tables requests,tokens,routing"
         )
@@ -137,23 +141,34 @@ def run(
     cells = expand(study, store)
     finished = set(results.result_ids(store))
     n_cells = Counter(cell.trace_id for cell in cells)
-    n_found, n_run, impossible = 0, 0, list[str]()
+    n_found, n_run, impossible = 0, 0, _damaged(study, store)
+    total = len(cells) + len(impossible)
     try:
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
             missing, reasons = _missing(store, study.name, list(of_trace), finished)
             impossible += reasons
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
-                load_trace(store, trace_id)  # once, before the threads ask for it
+                try:
+                    load_trace(store, trace_id)  # once, before the threads ask for it
+                except ValueError as error:  # a damaged tape does not keep the others from their replays
+                    impossible += [f"{cell}: {error}" for cell in missing]
+                    missing = []
             for ran, reasons in pool.map(partial(_run_batch, store.absolute, study.name), _batches(missing, n_workers)):
                 n_run += ran
                 impossible += reasons
-                progress(n_found + n_run + len(impossible), len(cells))
+                progress(n_found + n_run + len(impossible), total)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(impossible))
+
+
+def _damaged(study: Study, store: Store) -> list[str]:
+    """Why tapes of the study cannot be opened."""
+    damaged = store.tapes()[1]
+    return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
 
 
 def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:

@@ -9,6 +9,7 @@ from prefect import flow
 
 from dashboards.site import build
 from flows import machines
+from flows.console import note
 from warehouse.load import database_path, load
 from warehouse.tape import Store
 
@@ -17,5 +18,7 @@ from warehouse.tape import Store
 def publish(store: str | None = None, site: str = "site") -> str:
     """Loads the store's warehouse and writes the pages into `site`; the path of the index page."""
     database = database_path(Store(store))
-    load(Store(store), database, machines.shipped())
+    report = load(Store(store), database, machines.shipped())
+    for reason in report.damaged_tapes.values():
+        note(f"left out: {reason}")
     return str(build(database, Path(site)))

@@ -102,13 +102,10 @@ def _resolve(store: Store, prefix: str) -> str:
 
 
 def _read(store: Store, table: str, replay_id: str) -> pl.DataFrame:
-    """One table of a result. Raises ValueError naming the file if it is damaged or missing."""
-    path = result_path(store, table, replay_id)
-    try:
-        with store.fs.open(path, "rb") as handle:
-            return pl.read_parquet(handle)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise ValueError(f"{path}: not a readable result ({str(error).splitlines()[0]}); remove it and replay again") from error
+    """One table of a result. Raises BadTable, FileNotFoundError naming the file if it is damaged or missing."""
+    frame = pl.from_arrow(store.parquet(result_path(store, table, replay_id)).read())
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:

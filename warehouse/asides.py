@@ -57,7 +57,7 @@ def put_back(path: Path, mark: str) -> None:
     mark: the file that is written last into such a folder.
     """
     asides = list(path.parent.glob(f"{glob.escape(path.name)}.*.part"))
-    whole = [aside for aside in asides if _is_stale(aside) and (aside / mark).exists()]
+    whole = [aside for aside in asides if is_stale(aside) and (aside / mark).exists()]
     if whole and not path.exists():
         max(whole, key=lambda aside: (aside / mark).stat().st_mtime_ns).rename(path)
     remove_stale(asides)
@@ -91,7 +91,7 @@ def sync(path: Path) -> None:
 def remove_stale(asides: Iterable[Path]) -> None:
     """Removes what a process of this machine was writing aside when it was killed; that of a running one stays."""
     for path in asides:
-        if _is_stale(path):
+        if is_stale(path):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -99,7 +99,8 @@ def remove_stale(asides: Iterable[Path]) -> None:
                     path.unlink()
 
 
-def _is_stale(path: Path) -> bool:
+def is_stale(path: Path) -> bool:
+    """A process of this machine was writing it aside when it was killed."""
     writer = _ASIDE.search(path.name)
     return writer is not None and writer[1] == _here() and not _is_running(int(writer[2]))
 

@@ -6,11 +6,15 @@ are in warehouse.counts, the models that ship in warehouse.models. Knows nothing
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
+
+MOST_WIDE = 2**24  # of any width
+MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
 
 __all__ = ["EXPERT_FORMATS", "FAMILIES", "FLOAT_FORMATS", "Geometry", "from_config"]
 
@@ -62,6 +66,16 @@ class Geometry(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Geometry:
+        for name, value in self:
+            least = min(value, default=0) if isinstance(value, tuple) else value
+            if isinstance(least, int) and least < 0:
+                raise ValueError(f"{name} is {least}; it must not be negative")
+            if isinstance(value, int) and value > MOST_WIDE:
+                raise ValueError(f"{name} is {value}; {MOST_WIDE} is the most")
+        if max(self.n_layers, self.n_experts) > MOST:
+            raise ValueError(f"{self.n_layers} layers of {self.n_experts} experts: {MOST} are the most of either")
+        if any(a >= b for a, b in pairwise(self.moe_layers)):
+            raise ValueError(f"moe_layers {self.moe_layers} must rise")
         if self.moe_layers and not 0 < self.top_k <= self.n_experts:
             raise ValueError(f"top_k {self.top_k} must lie in 1..n_experts ({self.n_experts})")
         if any(not 0 <= layer < self.n_layers for layer in self.moe_layers):

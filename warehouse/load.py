@@ -18,7 +18,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import csv
 
 from warehouse.asides import aside_of, make_folder, remove_stale, settle
@@ -36,7 +35,7 @@ from warehouse.tables import (
     conform,
     schema,
 )
-from warehouse.tape import Store, Tape
+from warehouse.tape import BadTape, Store, Tape
 
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"
@@ -51,7 +50,7 @@ _FILES_PER_READ = 1000  # result files handed to DuckDB at once
 @dataclass(frozen=True)
 class LoadReport:
     """What a load found: rows per table; tapes without a manifest; files that results have lost; results without their last
-    file, of an older schema, or whose tape is gone."""
+    file, of an older schema, or whose tape is gone; damaged tapes."""
 
     database: Path
     rows: dict[str, int]
@@ -61,6 +60,7 @@ class LoadReport:
     n_older: int
     n_superseded: int
     n_without_tape: int
+    damaged_tapes: Mapping[str, str]  # what is wrong with them, by id
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {name}" for name, n in self.rows.items() if n)
@@ -71,7 +71,8 @@ class LoadReport:
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
             f"{self.n_older} results of an older version that lack a column (make them again)": self.n_older,
             f"{self.n_superseded} results that newer ones under the same conditions replace": self.n_superseded,
-            f"{self.n_without_tape} results whose tape is gone": self.n_without_tape,
+            f"{self.n_without_tape} results whose tape is gone or damaged": self.n_without_tape,
+            f"{len(self.damaged_tapes)} damaged tapes ({'; '.join(self.damaged_tapes.values())})": len(self.damaged_tapes),
         }
         omitted = "; ".join(text for text, n in left_out.items() if n)
         return f"{counts}; left out: {omitted}" if omitted else counts
@@ -86,8 +87,9 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
     """Builds the warehouse of `store` and swaps it in at `database`.
 
     shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
-    Raises BadTape or BadTable naming the file that is truncated, foreign or of another schema; OSError where the disk is full.
-    The old database stays then. What was killed on this machine while it wrote is removed first. FileNotFoundError for no store.
+    Raises BadTable naming the result that is truncated, foreign, changed or of another schema; OSError where the disk is full.
+    The old database stays then. Damaged tapes are left out and named: one does not hide the others. What was killed on this
+    machine while it wrote is removed first. FileNotFoundError for no store.
     """
     if not store.exists:
         raise FileNotFoundError(errno.ENOENT, "no store there; give --store the folder of the tapes and results", store.uri)
@@ -115,7 +117,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         connection.register_filesystem(store.fs)
     for name in WAREHOUSE_TABLES:
         _create(connection, name)
-    tapes = [store.open(trace_id) for trace_id in store.trace_ids()]
+    tapes, damaged = _whole_tapes(store)
     _insert(connection, "traces", pa.Table.from_pylist([_catalogue_row(tape) for tape in tapes], schema=schema("traces")))
     for tape in tapes:
         if tape.has("routing"):
@@ -149,13 +151,28 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     create_view(connection)
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
-    unfinished = tuple(store.unfinished_ids())
-    return LoadReport(database, {}, unfinished, gone, n_incomplete, len(older), n_superseded, n_read - len(loaded))
+    left = n_read - len(loaded)
+    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, len(older), n_superseded, left, damaged)
 
 
 def _lost(store: Store, paths: Sequence[str]) -> dict[str, list[str]]:
     """What lost a file; a file that is damaged itself is for its reader to name."""
     return {path: files for path, files in lost_files(store, paths).items() if path not in files}
+
+
+def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
+    """The tapes of which the tables read here are as they were written, and what is wrong with the others, by id."""
+    whole = []
+    opened, damaged = store.tapes()
+    for tape in opened:
+        try:
+            for name in ("passes", "routing") if tape.has("routing") else ():
+                for _ in tape.shards(name):
+                    pass
+            whole.append(tape)
+        except (BadTape, BadTable) as error:
+            damaged[tape.trace_id] = str(error)
+    return whole, damaged
 
 
 def claims() -> pa.Table:
@@ -208,8 +225,6 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
         files = tape.files(table)
         columns = ", ".join(schema(table).names)
         with _naming(files, f"record or import tape {tape.trace_id} again"):
-            for path in files:
-                check_schema(table, _schema_of(tape.store, path), path)
             listed = ", ".join(_quoted(_uri(tape.store, path)) for path in files)
             connection.execute(f"create or replace temp view tape_{table} as select {columns} from read_parquet([{listed}])")
     connection.execute(
@@ -242,22 +257,12 @@ def _outdated(store: Store, name: str, paths: Sequence[str]) -> list[str]:
     """The files that hold part of the table's key and lack a column. Raises BadTable for the first that is not ours at all."""
     outdated = []
     for path in paths:
-        found = _schema_of(store, path)
+        found = store.parquet(path).schema_arrow
         if set(TABLES[name].key) & set(found.names) and not set(TABLES[name].columns) <= set(found.names):
             outdated.append(path)
         else:
             check_schema(name, found, path)
     return outdated
-
-
-def _schema_of(store: Store, path: str) -> pa.Schema:
-    """Raises BadTable naming the file if it is truncated or foreign."""
-    try:
-        with store.fs.open(path, "rb") as handle:
-            return pq.read_schema(handle)
-    except pa.ArrowInvalid as error:
-        reason = str(error).splitlines()[0]
-        raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
 
 
 def _keep_newest_replays(connection: duckdb.DuckDBPyConnection) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from warehouse.tables import RESULT_TABLES, TABLES, BadTable, conform, schema
 from warehouse.tape import Store
@@ -54,15 +53,14 @@ def has_rows(store: Store, name: str, of: str) -> bool:
 
 
 def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
-    """Those of `paths`, each the last file of what was written together, that lost others: which; itself if it is unreadable."""
+    """Those of `paths`, each the last file of what was written together, that lost others: which; itself if it is damaged."""
     there: dict[str, set[str]] = {}
     lost: dict[str, list[str]] = {}
     for path in paths:
         root, folder, name = path.rsplit("/", 2)
         try:
-            with store.fs.open(path, "rb") as handle:
-                noted = (pq.read_schema(handle).metadata or {}).get(WITH)
-        except pa.ArrowInvalid:
+            noted = (store.parquet(path).schema_arrow.metadata or {}).get(WITH)
+        except BadTable:
             lost[path] = [path]
             continue
         tables = json.loads(noted) if noted else ["metrics"] if folder == "replays" else []  # older results say nothing
@@ -158,8 +156,7 @@ def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
     """Rows of one of SIDE_TABLES, the newest of each key. Files of an older version, which lack a column, are left out."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in side_paths(store, name):
-        with store.fs.open(path, "rb") as handle:
-            table = pq.read_table(handle)
+        table = store.parquet(path).read()
         if set(schema(name).names) <= set(table.column_names):
             found |= {tuple(row[column] for column in TABLES[name].key): row for row in table.to_pylist()}
     return list(found.values())
@@ -169,9 +166,7 @@ def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
     """Rows of one of SIDE_TABLES that were written as `of` something; None where they were not, or have lost a file since."""
     if not has_rows(store, name, of):
         return None
-    path = side_path(store, name, of)
-    with store.fs.open(path, "rb") as handle:
-        rows: list[dict[str, Any]] = pq.read_table(handle).to_pylist()
+    rows: list[dict[str, Any]] = store.parquet(side_path(store, name, of)).read().to_pylist()
     return rows
 
 

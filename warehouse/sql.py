@@ -44,6 +44,10 @@ class BadWarehouse(ValueError):
     """A database that cannot be read or built; the message names it and the remedy."""
 
 
+class HeldWarehouse(BadWarehouse):
+    """A database that another program holds."""
+
+
 class BadQuery(ValueError):
     """SQL that DuckDB does not accept, or that is not one question."""
 
@@ -85,7 +89,7 @@ def connect(database: Path) -> duckdb.DuckDBPyConnection:
             if time.monotonic() > give_up:
                 holder = re.search(r"PID (\d+)", str(error))
                 who = f"process {holder[1]}" if holder else "another process"
-                raise BadWarehouse(f"{database} is held by {who}; close that program, or use --database with a copy") from error
+                raise HeldWarehouse(f"{database} is held by {who}; close that program, or use --database with a copy") from error
             time.sleep(0.1)
 
 

@@ -3,64 +3,44 @@
     <store>/traces/<trace_id>/<table>/part-00000.parquet ...   and   <store>/traces/<trace_id>/manifest.json
 
 A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
-without a manifest is an unfinished capture: readers refuse it by name. The store is any fsspec URI. Files are written aside and
-renamed (warehouse/asides.py). Imports the schema only, so that capture and import need nothing else of the warehouse.
+without a manifest is an unfinished capture: readers refuse it by name. The manifest carries the SHA-256 of every shard and of
+itself: a tape that has changed since is refused, and one whose rows contradict each other too (contradictions.py). The store is
+any fsspec URI. Files are written aside and renamed (asides.py). Needs nothing of the warehouse that replays or queries.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import fsspec
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from warehouse import seals
 from warehouse.asides import aside_of, make_folder, remove_stale, settle
-from warehouse.geometry import Geometry
-from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema, conform
+from warehouse.manifest import BadTape, Manifest
+from warehouse.recorded import Tape
+from warehouse.sums import sums_of
+from warehouse.tables import BadTable, conform
+
+__all__ = ["BadTape", "Manifest", "Store", "Tape", "TapeWriter", "default_store", "is_disk_full"]
 
 ROW_GROUP_ROWS = 131_072
-
-
-class BadTape(ValueError):
-    """A tape that cannot be read; the message names it, says why and what to do."""
-
-
-class Manifest(BaseModel):
-    """What makes a tape's rows meaningful. Written last; a tape without it is unfinished."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: int = SCHEMA_VERSION
-    trace_id: str
-    origin: str  # captured | imported | synthetic
-    source: str  # model id, file name or generator
-    model_id: str
-    model_revision: str | None = None
-    dataset: str
-    geometry: Geometry
-    score_rule: str | None = None  # softmax | softmax_topk | sigmoid_bias_groups; None: no scores recorded
-    score_params: dict[str, Any] = {}  # norm_topk_prob, routed_scaling_factor, n_group, topk_group, bias per layer
-    attention: dict[str, Any] = {}  # reduction, head map, dtype
-    tables: tuple[str, ...]
-    rows: dict[str, int]
-    n_shards: int
-    tokenizer_sha256: str | None = None
-    seed: int | None = None
-    settings: dict[str, Any] = {}  # what the capture or import was asked for
-    statistics: dict[str, Any] = {}  # what a synthetic tape was fitted to
-    flags: dict[str, Any] = {}  # contamination findings: name -> detail
-    versions: dict[str, str] = {}
-    created_utc: str
+PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "row_group_size": ROW_GROUP_ROWS,
+    "write_page_checksum": True,
+}
 
 
 def default_store() -> str:
@@ -152,6 +132,23 @@ class Store:
     def open(self, prefix: str) -> Tape:
         return Tape(self, self.resolve(prefix))
 
+    def tapes(self) -> tuple[list[Tape], dict[str, str]]:
+        """Finished tapes, sorted, and why those cannot be opened that cannot, by id: one of them does not hide the others."""
+        found, damaged = [], {}
+        for trace_id in self.trace_ids():
+            try:
+                found.append(Tape(self, trace_id))
+            except (BadTape, OSError) as error:
+                damaged[trace_id] = str(error)
+        return found, damaged
+
+    def readable(self) -> Iterator[Tape]:
+        """The tapes that can be opened; a line on stderr for each of the others."""
+        found, damaged = self.tapes()
+        for reason in damaged.values():
+            print(f"left out: {reason}", file=sys.stderr)
+        yield from found
+
     def writer(self, trace_id: str) -> TapeWriter:
         return TapeWriter(self, trace_id)
 
@@ -163,9 +160,28 @@ class Store:
             handle.write(data)
 
     def write_parquet(self, path: str, rows: pa.Table) -> None:
-        """One Parquet file, zstd, written aside and renamed. No timestamps inside: equal rows give equal bytes."""
+        """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
         with self._replacing(path) as handle:
-            pq.write_table(rows, handle, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS)
+            buffer = io.BytesIO()
+            pq.write_table(rows, buffer, **PARQUET)
+            handle.write(seals.sealed_parquet(buffer.getvalue()))
+
+    def write_shard(self, path: str, rows: pa.Table) -> None:
+        """The same for rows that may be many: the sum is left to the manifest."""
+        with self._replacing(path) as handle:
+            pq.write_table(rows, handle, **PARQUET)
+
+    def parquet(self, path: str) -> pq.ParquetFile:
+        """A file of write_parquet, whole. Raises BadTable if it is truncated or foreign, or has changed since it was written."""
+        with self.fs.open(path, "rb") as handle:
+            data = handle.read()
+        if seals.is_sealed(data) and not seals.is_whole(data):
+            raise BadTable(f"{path}: changed since it was written; `tokentape check --repair` drops it, then make it again")
+        try:
+            return pq.ParquetFile(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadTable(f"{path}: not a readable Parquet file ({reason}); remove it, then record or replay again") from error
 
     @contextmanager
     def _replacing(self, path: str) -> Iterator[IO[bytes]]:
@@ -251,7 +267,7 @@ class TapeWriter:
         """All tables of one shard. Raises BadTable if a column does not fit its declaration; nothing is written then."""
         checked = {name: conform(name, rows) for name, rows in tables.items()}
         for name in sorted(checked, key=lambda name: name == "requests"):  # requests last: it marks the shard complete
-            self.store.write_parquet(self._part(name, shard), checked[name])
+            self.store.write_shard(self._part(name, shard), checked[name])
 
     def count_rows(self, tables: tuple[str, ...], n_shards: int) -> dict[str, int]:
         """Rows per table over all shards, from the Parquet footers."""
@@ -263,83 +279,14 @@ class TapeWriter:
         return counts
 
     def finish(self, manifest: Manifest) -> None:
-        text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
-        self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), text.encode())
+        """Writes the manifest with the sums of the shards as they lie in the store."""
+        shards = range(manifest.n_shards)
+        sums = {name: [sums_of(self.store.fs, self._part(name, shard)).file for shard in shards] for name in manifest.tables}
+        fields = manifest.model_dump(mode="json") | {"sha256": sums, "seal": seals.PLACE}
+        text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
+        self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), seals.sealed(text.encode()))
 
     def discard(self) -> None:
         """Removes what an abandoned import or capture wrote."""
         if self.is_started and not self.is_finished:
             self.store.fs.rm(self.store.trace_path(self.trace_id), recursive=True)
-
-
-class Tape:
-    """A finished trace: its manifest and its tables, read whole or shard by shard."""
-
-    def __init__(self, store: Store, trace_id: str) -> None:
-        self.store, self.trace_id = store, trace_id
-        path = store.trace_path(trace_id, "manifest.json")
-        with store.fs.open(path, "rb") as handle:
-            raw = handle.read()
-        try:
-            fields = json.loads(raw)
-            version = fields.get("schema_version") if isinstance(fields, dict) else None
-            if version != SCHEMA_VERSION:
-                raise BadTape(
-                    f"{path}: schema version {version}, this tokentape reads {SCHEMA_VERSION}; record or import the tape again"
-                )
-            self.manifest = Manifest.model_validate(fields)
-        except (json.JSONDecodeError, ValidationError) as error:
-            first = str(error).splitlines()[0]
-            raise BadTape(f"{path}: not a manifest ({first}); remove the tape with `tokentape rm {trace_id}`") from error
-
-    @property
-    def geometry(self) -> Geometry:
-        return self.manifest.geometry
-
-    def has(self, table: str) -> bool:
-        return table in self.manifest.tables
-
-    def files(self, table: str) -> list[str]:
-        """Shard files of a table, in order. Raises BadTape if the tape does not hold it or a shard is missing."""
-        if table not in TAPE_TABLES:
-            raise BadTape(f"unknown table {table!r}; a tape may hold {', '.join(TAPE_TABLES)}")
-        if not self.has(table):
-            held = ", ".join(self.manifest.tables)
-            raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {held})")
-        paths = [self.store.trace_path(self.trace_id, table, f"part-{i:05d}.parquet") for i in range(self.manifest.n_shards)]
-        for path in paths:
-            if not self.store.fs.exists(path):
-                raise BadTape(f"{path} is missing; the tape is damaged: record or import it again")
-        return paths
-
-    def shards(self, table: str) -> Iterator[pa.Table]:
-        """The table's rows, one shard at a time. Raises BadTape or BadTable on a truncated, foreign or older file."""
-        for path in self.files(table):
-            try:
-                with self.store.fs.open(path, "rb") as handle:
-                    file = pq.ParquetFile(handle)
-                    check_schema(table, file.schema_arrow, path)
-                    yield file.read()
-            except (pa.ArrowInvalid, OSError) as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                raise BadTape(
-                    f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); record or import the tape again"
-                ) from error
-
-    def batches(self, table: str, n_rows: int) -> Iterator[pa.RecordBatch]:
-        """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold."""
-        for path in self.files(table):
-            with self.store.fs.open(path, "rb") as handle:
-                file = pq.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
-                check_schema(table, file.schema_arrow, path)
-                yield from file.iter_batches(batch_size=n_rows)
-
-    def read(self, table: str) -> pl.DataFrame:
-        """The whole table as a Polars frame."""
-        frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
-        assert isinstance(frame, pl.DataFrame)
-        stated = self.manifest.rows.get(table)
-        if len(frame) != stated:
-            raise BadTape(f"tape {self.trace_id}: {table} has {len(frame)} rows, the manifest says {stated}; record it again")
-        return frame

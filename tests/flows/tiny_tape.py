@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from warehouse.geometry import Geometry
@@ -45,11 +46,25 @@ def tiny_tables() -> dict[str, pa.Table]:
     return {name: pa.Table.from_pylist(rows[name], schema=schema(name)) for name in rows}
 
 
-def write_tiny(store: Store, trace_id: str = "tiny-0001", more: dict[str, pa.Table] | None = None, **changes: object) -> None:
-    """The tape, finished, under `trace_id`; `more` tables; `changes` are fields of its manifest."""
+def by_request(tables: dict[str, pa.Table]) -> list[dict[str, pa.Table]]:
+    """The tables of each request alone."""
+    frames = {name: pl.from_arrow(table) for name, table in tables.items()}
+    of = {name: pl.col("request_ids").list.first() if name == "passes" else pl.col("request_id") for name in tables}
+    return [{name: frames[name].filter(of[name] == i).to_arrow() for name in tables} for i in range(N_REQUESTS)]
+
+
+def write_tiny(
+    store: Store,
+    trace_id: str = "tiny-0001",
+    more: dict[str, pa.Table] | None = None,
+    is_split: bool = False,
+    **changes: object,
+) -> None:
+    """The tape, finished, under `trace_id`; `more` tables; `changes` are of its manifest. is_split: a shard per request."""
     tables = tiny_tables() | (more or {})
-    writer = store.writer(trace_id)
-    writer.write_shard(0, tables)
+    writer, shards = store.writer(trace_id), by_request(tables) if is_split else [tables]
+    for shard, rows in enumerate(shards):
+        writer.write_shard(shard, rows)
     fields = {
         "trace_id": trace_id,
         "origin": "synthetic",
@@ -71,7 +86,7 @@ def write_tiny(store: Store, trace_id: str = "tiny-0001", more: dict[str, pa.Tab
         ),
         "tables": tuple(tables),
         "rows": {name: table.num_rows for name, table in tables.items()},
-        "n_shards": 1,
+        "n_shards": len(shards),
         "created_utc": "2026-11-20T00:00:00Z",
     }
     writer.finish(Manifest.model_validate({**fields, **changes}))

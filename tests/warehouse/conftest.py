@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,13 @@ GEOMETRY = Geometry(
 IDS = [[0, 1], [1, 2], [3, 1], [1, 3], [0, 2]]
 
 
-def write_tape(store: Store, trace_id: str = TRACE) -> None:
+def write_tape(
+    store: Store,
+    trace_id: str = TRACE,
+    change: Callable[[dict[str, pa.Table]], None] = lambda tables: None,
+    **fields: object,
+) -> None:
+    """The tape, finished; `change` is done to its tables first, `fields` are others of its manifest."""
     n = len(IDS)
     passes = [0, 0, 0, 1, 2]
     tables = {
@@ -75,22 +82,30 @@ def write_tape(store: Store, trace_id: str = TRACE) -> None:
             }
         ),
     }
+    change(tables)
     writer = store.writer(trace_id)
     writer.write_shard(0, tables)
-    writer.finish(
-        Manifest(
-            trace_id=trace_id,
-            origin="captured",
-            source="hand",
-            model_id="tiny",
-            dataset="hand",
-            geometry=GEOMETRY,
-            tables=tuple(tables),
-            rows={name: t.num_rows for name, t in tables.items()},
-            n_shards=1,
-            created_utc="2026-01-01T00:00:00+00:00",
-        )
-    )
+    made = {
+        "trace_id": trace_id,
+        "origin": "captured",
+        "source": "hand",
+        "model_id": "tiny",
+        "dataset": "hand",
+        "geometry": GEOMETRY,
+        "tables": tuple(tables),
+        "rows": {name: t.num_rows for name, t in tables.items()},
+        "n_shards": 1,
+        "created_utc": "2026-01-01T00:00:00+00:00",
+    }
+    writer.finish(Manifest(**{**made, **fields}))
+
+
+def without_sums(store: Store, trace_id: str = TRACE) -> None:
+    """Makes the tape one of an older version."""
+    path = Path(store.trace_path(trace_id, "manifest.json"))
+    fields = json.loads(path.read_text())
+    del fields["sha256"], fields["seal"]
+    path.write_text(json.dumps(fields, indent=1))
 
 
 def result_tables(
@@ -174,6 +189,11 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def add_tape() -> Callable[..., None]:
     return write_tape
+
+
+@pytest.fixture
+def make_older() -> Callable[..., None]:
+    return without_sums
 
 
 @pytest.fixture

@@ -216,14 +216,28 @@ def test_foreign_and_older_results_are_named(small: Store) -> None:
         load(small, database_path(small))
 
 
-def test_a_damaged_tape_is_named(small: Store) -> None:
-    path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(BadTable, match=r"hand-made/routing/part-00000\.parquet: not a readable Parquet file") as caught:
-        load(small, database_path(small))
-    assert "\n" not in str(caught.value)
-    path.unlink()
-    with pytest.raises(BadTape, match="is missing; the tape is damaged"):
+def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store, add_tape: Callable[..., None]) -> None:
+    for trace_id in ("cut", "gone", "mad"):
+        add_tape(small, trace_id)
+    cut, gone = (Path(small.trace_path(name, "routing", "part-00000.parquet")) for name in ("cut", "gone"))
+    cut.write_bytes(cut.read_bytes()[:200])
+    gone.unlink()
+    Path(small.trace_path("mad", "manifest.json")).write_text("{")
+    report = load(small, database_path(small))
+    assert {name: reason.splitlines() for name, reason in report.damaged_tapes.items()} == {
+        name: [report.damaged_tapes[name]] for name in ("mad", "cut", "gone")
+    }
+    for part in ("cut/routing/part-00000.parquet: changed since", "gone/routing/part-00000.parquet is missing", "not a manifest"):
+        assert part in str(report)
+    assert query(report.database, "select trace_id from traces")["trace_id"].to_list() == ["hand-made"]
+    assert report.rows["popularity"] > 0
+
+
+def test_a_result_that_changed_is_named(small: Store) -> None:
+    path = Path(result_path(small, "metrics", "r0"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    with pytest.raises(BadTable, match=r"metrics/r0\.parquet: changed since it was written; `tokentape check --repair` drops it"):
         load(small, database_path(small))
 
 

@@ -115,7 +115,8 @@ def test_documents_show_the_declared_columns(document: str, names: tuple[str, ..
 # ------------------------------------------------------------------------------------------------- tapes that cannot be read
 
 
-def test_tape_files_that_cannot_be_read(small: Store) -> None:
+def test_tape_files_that_cannot_be_read(small: Store, make_older: Callable[..., None]) -> None:
+    make_older(small)
     path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
     good = pq.read_table(path)
     whole = path.read_bytes()

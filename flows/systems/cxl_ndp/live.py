@@ -59,11 +59,12 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there. trace_id: of the tape of losses."""
     live = study.live
     table = "quality" if job.what == "quality" else "orderings"
-    of = f"{NAME}/{job!r}/{trace_id}/{live!r}/{source_sha256(capture)}"
+    losses = store.open(trace_id)
+    of = f"{NAME}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{source_sha256(capture)}"
     if store.fs.exists(side_path(store, table, of)):
         return
     effort = Effort(live.windows, live.prompt, live.output)
-    bench = Bench(models.load(models.find(study.recorded.model)), store.open(trace_id), effort)
+    bench = Bench(models.load(models.find(study.recorded.model)), losses, effort)
     if job.what == "quality":
         lab = Lab(bench, job.seed)
         rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]

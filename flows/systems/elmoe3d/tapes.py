@@ -41,12 +41,7 @@ def drawn(store: Store, study: Settings) -> list[str]:
 
 def routed(store: Store) -> list[str]:
     """Tapes of models with experts."""
-    found = []
-    for trace_id in store.trace_ids():
-        tape = store.open(trace_id)
-        if tape.has("routing") and tape.geometry.moe_layers:
-            found.append(trace_id)
-    return found
+    return [tape.trace_id for tape in store.readable() if tape.has("routing") and tape.geometry.moe_layers]
 
 
 def rows_of(store: Store, study: Settings, fit: ElasticFit, trace_id: str) -> dict[str, list[dict[str, Any]]]:

@@ -34,10 +34,9 @@ def coverage_rows(store: Store, correlation: float) -> list[dict[str, Any]]:
         for form, shares in forms.items():
             error = shares / forms["paper_table"] - 1.0 if tokens_of == "decode" else None  # Table 1 is of decodes
             rows += _rows(PAPER, MEASURED_ON, form, tokens_of, "all", sizes, shares, error=error)
-    for trace_id in store.trace_ids():
-        tape = store.open(trace_id)
+    for tape in store.readable():
         if tape.has("routing") and tape.geometry.moe_layers:
-            rows += _of_tape(load_trace(store, trace_id), tape.manifest.model_id, published)
+            rows += _of_tape(load_trace(store, tape.trace_id), tape.manifest.model_id, published)
     return rows
 
 

@@ -65,5 +65,6 @@ def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:
 
 
 def _read(store: Store, path: str) -> pl.DataFrame:
-    with store.fs.open(path, "rb") as handle:
-        return pl.read_parquet(handle)
+    frame = pl.from_arrow(store.parquet(path).read())
+    assert isinstance(frame, pl.DataFrame)
+    return frame

@@ -68,5 +68,6 @@ def _name(job: sweeps.Job | live.Job) -> str:
 
 
 def _read(store: Store, path: str) -> pl.DataFrame:
-    with store.fs.open(path, "rb") as handle:
-        return pl.read_parquet(handle)
+    frame = pl.from_arrow(store.parquet(path).read())
+    assert isinstance(frame, pl.DataFrame)
+    return frame

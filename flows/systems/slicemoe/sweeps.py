@@ -23,7 +23,7 @@ from replay.trace import Trace
 from replay.windows import window_costs
 from warehouse import models
 from warehouse.results import has_rows, side_path, write_together
-from warehouse.tape import Store
+from warehouse.tape import Store, Tape
 
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
 Job = tuple[Model | Captured, int]  # and the seed of its tape
@@ -63,7 +63,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of one tape's rows, and the tape itself where it is missing; the path of its points."""
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
-    of = _decided_by(study, trace_id)
+    of = _decided_by(study, store.open(trace_id))
     if has_rows(store, "sliced_points", of):
         return side_path(store, "sliced_points", of)
     trace, scores = scored_trace(store, trace_id)
@@ -80,10 +80,10 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     return write_together(store, {"warmup_points": warmups, "sliced_points": rows}, "sliced_points", of)
 
 
-def _decided_by(study: Settings, trace_id: str) -> str:
+def _decided_by(study: Settings, tape: Tape) -> str:
     """What a tape's rows are of: the tape, the settings and the code that decide them."""
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
-    return f"{NAME}/{trace_id}/{settings}/{load_hardware(study.hardware).sha256}/{source_sha256()}"
+    return f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{settings}/{load_hardware(study.hardware).sha256}/{source_sha256()}"
 
 
 def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:

@@ -1,0 +1,140 @@
+"""`tokentape check`, and what a damaged tape does to the commands that read many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+from command import Cli
+from tiny_tape import write_tiny
+
+from flows import grid, study
+from warehouse.asides import _here
+from warehouse.check import check
+from warehouse.load import database_path
+from warehouse.results import result_ids, result_path
+from warehouse.tape import Store
+
+REPLAY = ("replay", "tiny-0001", "--policy", "lru", "--capacity", "50%", "--scope", "global")
+LITTER = f"a.parquet.0f.{_here()}.999999999.part"
+STUDY = """
+question = "which?"
+capacities = ["50%"]
+scopes = ["global"]
+hardware = ["phone-lpddr5x-ufs4"]
+[[policies]]
+name = "lru"
+"""
+
+
+def spoil(path: str) -> None:
+    """One bit of the file's middle."""
+    data = bytearray(Path(path).read_bytes())
+    data[len(data) // 2] ^= 1
+    Path(path).write_bytes(data)
+
+
+def kinds(shown: str) -> dict[str, str]:
+    return {finding["path"].split("/tape/")[-1]: finding["kind"] for finding in json.loads(shown)}
+
+
+def test_a_whole_store_has_nothing_wrong(store: Store, tokentape: Cli) -> None:
+    assert tokentape(*REPLAY).code == 0
+    done = tokentape("check")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.endswith("tape: 0 wrong\n")
+    assert tokentape("check", "nowhere").err.startswith("tokentape: no store at nowhere")
+
+
+def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: Store, tokentape: Cli) -> None:
+    for trace_id in ("rotten", "short", "mad", "stopped"):
+        write_tiny(store, trace_id)
+    assert tokentape(*REPLAY).code == 0
+    (whole,) = result_ids(store)
+    assert tokentape(*(word.replace("lru", "fifo") for word in REPLAY)).code == 0
+    (spoilt,) = set(result_ids(store)) - {whole}
+    assert tokentape(*(word.replace("lru", "lfu") for word in REPLAY)).code == 0
+    (lost,) = set(result_ids(store)) - {whole, spoilt}
+    spoil(result_path(store, "timeline", spoilt))
+    Path(result_path(store, "metrics", lost)).unlink()
+    Path(result_path(store, "curves", "never")).parent.mkdir(exist_ok=True)
+    Path(result_path(store, "curves", "never")).write_bytes(b"")
+    Path(store.path("results", "metrics", LITTER)).touch()
+    spoil(store.trace_path("rotten", "routing", "part-00000.parquet"))
+    Path(store.trace_path("short", "tokens", "part-00000.parquet")).unlink()
+    Path(store.trace_path("mad", "manifest.json")).write_text("{")
+    Path(store.trace_path("stopped", "manifest.json")).unlink()
+    Path(store.trace_path("tiny-0001", "routing", "part-00001.parquet")).write_bytes(b"")
+    store.fs.makedirs(store.path("traces", "empty"))
+    database_path(store).write_bytes(b"no database")
+    wrong = {
+        "traces/mad/manifest.json": "damaged",
+        "traces/rotten/routing/part-00000.parquet": "damaged",
+        "traces/short/tokens/part-00000.parquet": "missing",
+        "traces/tiny-0001/routing/part-00001.parquet": "unknown",
+        "traces/empty": "unfinished",
+        "traces/stopped": "unfinished",
+        f"results/timeline/{spoilt}.parquet": "damaged",
+        f"results/metrics/{lost}.parquet": "missing",
+        "results/curves/never.parquet": "incomplete",
+        "warehouse.duckdb": "damaged",
+        f"results/metrics/{LITTER}": "litter",
+    }
+    found = tokentape("check", "--json")
+    assert (found.code, kinds(found.out)) == (1, wrong)
+    mended = tokentape("check", "--repair")
+    assert mended.code == 1  # tapes cannot be made again from here
+    assert mended.out.count("(removed)") == 5
+    assert result_ids(store) == [whole]
+    left = {path: kind for path, kind in wrong.items() if path.startswith("traces/")}
+    assert kinds(tokentape("check", "--json").out) == left
+
+
+def test_results_of_a_tape_that_is_gone_and_older_tapes_are_told_and_are_not_wrong(store: Store, tokentape: Cli) -> None:
+    assert tokentape(*REPLAY).code == 0
+    write_tiny(store, "older")
+    path = Path(store.trace_path("older", "manifest.json"))
+    fields = json.loads(path.read_text())
+    del fields["sha256"], fields["seal"]
+    path.write_text(json.dumps(fields))
+    store.remove("tiny-0001")
+    done = tokentape("check", "--json", "--repair")
+    assert done.code == 0
+    (key,) = result_ids(store)
+    assert kinds(done.out) == {"traces/older/manifest.json": "unsummed", f"results/replays/{key}.parquet": "orphaned"}
+
+
+def test_a_warehouse_that_another_program_holds_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(*args: object, **options: object) -> None:
+        raise duckdb.IOException("Could not set lock on file: Conflicting lock is held in PID 1")
+
+    database_path(store).touch()
+    monkeypatch.setattr(duckdb, "connect", held)
+    monkeypatch.setattr("warehouse.sql._WAIT_S", 0.0)
+    with pytest.raises(ValueError, match="is held by process 1"):
+        list(check(store, database_path(store)))
+
+
+def test_a_bad_tape_does_not_hide_the_others(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    write_tiny(store, "mad")
+    write_tiny(store, "rotten")
+    Path(store.trace_path("mad", "manifest.json")).write_text("{")
+    spoil(store.trace_path("rotten", "routing", "part-00000.parquet"))
+    listed = tokentape("ls")
+    assert listed.code == 0
+    assert "tiny-0001" in listed.out
+    assert "mad/manifest.json: not a manifest" in listed.err
+    (tmp_path / "one.toml").write_text(STUDY)
+    ran = grid.run(study.load(str(tmp_path / "one.toml")), store)
+    assert (ran.n_run, len(ran.impossible)) == (1, 2)
+    assert any("mad/manifest.json" in reason for reason in ran.impossible)
+    assert any("rotten/routing/part-00000.parquet: changed since" in reason for reason in ran.impossible)
+    assert tokentape("load").code == 0
+    named = study.load(str(tmp_path / "one.toml")).model_copy(update={"traces": ("mad",)})
+    with pytest.raises(ValueError, match=r"mad/manifest\.json: not a manifest"):
+        grid.run(named, store)
+    refused = tokentape("replay", "rotten", *REPLAY[2:])
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "changed since it was written" in refused.err

@@ -1,0 +1,158 @@
+"""Tapes whose rows contradict each other, the manifest or another table are refused, with the row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from warehouse.load import database_path, load
+from warehouse.tables import conform
+from warehouse.tape import BadTape, Store
+
+Tables = dict[str, pa.Table]
+
+
+def put(table: str, row: int, **values: object) -> Callable[[Tables], None]:
+    """Other values in one row."""
+
+    def change(tables: Tables) -> None:
+        rows = conform(table, tables[table]).to_pylist()
+        rows[row] |= values
+        tables[table] = pa.Table.from_pylist(rows, conform(table, tables[table]).schema)
+
+    return change
+
+
+def taken(table: str, *rows: int) -> Callable[[Tables], None]:
+    """Only these rows, in this order."""
+
+    def change(tables: Tables) -> None:
+        tables[table] = tables[table].take(list(rows))
+
+    return change
+
+
+NAN, INF = float("nan"), float("inf")
+WRONG = {
+    "a doubled row": (taken("routing", 0, 1, 2, 2, 3, 4), "routing row 3 is there twice (request_id 0, position 2, layer 1)"),
+    "a missing row": (taken("routing", 0, 1, 3, 4), "routing: pass 0, layer 1 has 2 rows, its n_tokens in `passes` is 3"),
+    "a missing token": (taken("tokens", 0, 2, 3, 4), "tokens: request 0 has no token at position 1, but later ones"),
+    "a missing last token": (taken("tokens", 0, 1, 2, 3), "tokens: pass 2 has 0 rows, its n_tokens in `passes` is 1"),
+    "ids other than top-k": (
+        put("routing", 3, expert_ids=[0, 1, 2], gate_weights=[0.5, 0.3, 0.2]),
+        "routing row 3: its expert_ids are not top-k: the manifest says 2",
+    ),
+    "an expert past the model": (
+        put("routing", 1, expert_ids=[0, 4]),
+        "routing row 1: its expert_ids go past the model's 4 experts",
+    ),
+    "an expert twice": (put("routing", 4, expert_ids=[2, 2]), "routing row 4: its expert_ids name an expert twice"),
+    "n_tokens": (put("passes", 1, n_tokens=7), "tokens: pass 1 has 1 rows, its n_tokens in `passes` is 7"),
+    "a pass without tokens": (put("passes", 1, n_tokens=0), "passes row 1: its n_tokens is 0"),
+    "a doubled pass": (put("passes", 2, pass_id=1), "passes row 2 is there twice (pass_id 1)"),
+    "a kind of its own": (put("passes", 0, kind="warmup"), "passes row 0: its kind is none of prefill, decode, draft, verify"),
+    "a member that does not exist": (put("passes", 0, request_ids=[0, 9]), "passes row 0: a member is not in `requests`"),
+    "a member twice": (put("passes", 0, request_ids=[0, 0]), "passes row 0: it names a member twice"),
+    "no members": (put("passes", 0, request_ids=[]), "passes row 0: it has no member requests"),
+    "a pass that does not exist": (put("routing", 4, pass_id=8), "routing row 4: its pass_id is not in `passes`"),
+    "a request that does not exist": (put("routing", 4, request_id=1), "routing row 4: its request_id is not in `requests`"),
+    "a dense layer": (put("routing", 2, layer=0), "routing row 2: its layer is no MoE layer of the manifest"),
+    "a negative position": (put("tokens", 0, position=-1), "tokens row 0: its position is negative"),
+    "a NaN gate": (put("routing", 2, gate_weights=[NAN, 0.4]), "routing row 2: its gate_weights hold NaN or an infinity"),
+    "an infinite gate": (put("routing", 0, gate_weights=[INF, 0.4]), "routing row 0: its gate_weights hold NaN or an infinity"),
+    "too few gates": (put("routing", 0, gate_weights=[1.0]), "routing row 0: its gate_weights are not one per expert"),
+    "a NaN arrival": (put("requests", 0, arrival_s=NAN), "requests row 0: its arrival_s is not a finite number"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_tape_that_contradicts_itself_is_refused_with_the_row(case: str, store: Store, add_tape: Callable[..., None]) -> None:
+    change, message = WRONG[case]
+    add_tape(store, change=change)
+    tape = store.open("hand-made")
+    with pytest.raises(BadTape) as caught:
+        _ = [tape.read(table) for table in ("tokens", "routing")]
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("tape hand-made: ")
+
+
+def test_load_leaves_out_what_contradicts_itself(store: Store, add_tape: Callable[..., None]) -> None:
+    add_tape(store)
+    add_tape(store, "wrong", change=WRONG["a doubled row"][0])
+    report = load(store, database_path(store))
+    assert list(report.damaged_tapes) == ["wrong"]
+    assert report.rows["traces"] == 1
+
+
+def test_scores_attention_and_losses_are_looked_at_too(store: Store, add_tape: Callable[..., None]) -> None:
+    keys = {"request_id": [0] * 5, "position": range(5), "layer": [1] * 5}
+    attention = {
+        "request_id": [0], "pass_id": [1], "position": [3], "layer": [1], "kv_head": [0], "reduction": ["row"], "n_queries": [1],
+        "key_positions": pa.nulls(1, pa.list_(pa.int32())), "mass": [[0.5, NAN, 0.2, 0.1]], "rest": [0.0],
+    }  # fmt: skip
+    losses = {
+        "layer": [1], "expert": [0], "bits": [2], "method": ["rtn"], "group": [32], "mse": [INF],
+        "heldout_mse": pa.nulls(1, pa.float32()), "n_tokens": [3], "topped_up": [False],
+    }  # fmt: skip
+    more = {
+        "scores": pa.table(keys | {"scores": [[0.1] * 4] * 4 + [[0.1] * 3]}),
+        "attention": pa.table(attention),
+        "losses": pa.table(losses),
+    }
+    add_tape(store, change=lambda tables: tables.update(more))
+    tape = store.open("hand-made")
+    with pytest.raises(BadTape, match="scores row 4: its scores are not one for each of 4 experts"):
+        tape.read("scores")
+    with pytest.raises(BadTape, match="attention row 0: its mass holds NaN"):
+        list(tape.batches("attention", 10))
+    with pytest.raises(BadTape, match="losses row 0: its mse is not a finite number"):
+        tape.read("losses")
+
+
+def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(
+    store: Store, add_tape: Callable[..., None]
+) -> None:
+    add_tape(store, change=taken("routing", 0, 1, 3, 4), flags={"missing_rows": {"expected": 5, "found": 4}})
+    assert len(store.open("hand-made").read("routing")) == 4
+
+
+def test_a_request_in_two_shards_is_refused(store: Store, add_tape: Callable[..., None]) -> None:
+    add_tape(store)
+    rows = {name: next(iter(store.open("hand-made").shards(name))) for name in ("requests", "tokens", "passes", "routing")}
+    store.writer("twice").write_shard(1, rows)
+    add_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
+    with pytest.raises(BadTape, match="request 0 is in two shards"):
+        list(store.open("twice").shards("routing"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": -8}, "hidden is -8; it must not be negative"),
+        ({"moe_layers": (1, 1)}, "moe_layers (1, 1) must rise"),
+        ({"n_experts": 10**9}, "n_experts is 1000000000"),
+        ({"n_layers": 10**6}, "65536 are the most"),
+    ],
+)
+def test_impossible_geometry_is_refused(
+    small: Store, make_older: Callable[..., None], change: dict[str, object], message: str
+) -> None:
+    make_older(small)
+    path = Path(small.trace_path("hand-made", "manifest.json"))
+    fields = json.loads(path.read_text())
+    fields["geometry"] |= change
+    path.write_text(json.dumps(fields))
+    with pytest.raises(BadTape, match=rf"manifest\.json: not a manifest \(geometry: Value error, .*{re.escape(message)}"):
+        small.open("hand-made")
+
+
+def test_a_manifest_of_another_folder_is_refused(store: Store, add_tape: Callable[..., None]) -> None:
+    add_tape(store)
+    Path(store.trace_path("hand-made")).rename(store.trace_path("other"))
+    with pytest.raises(BadTape, match="says that it is tape hand-made, its folder says other; rename the folder back"):
+        store.open("other")

@@ -1,0 +1,151 @@
+"""Files that changed after they were written are noticed before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from warehouse import sums
+from warehouse.results import read_rows, result_path, rows_of, side_path, write_rows
+from warehouse.tables import BadTable
+from warehouse.tape import BadTape, Store
+
+STEP = {
+    "step_id": "a", "title": "a", "hardware": "phone", "place": 0, "operation": "x", "resource": "link", "op_layer": 0,
+    "start_s": 0.0, "seconds": 1.0, "bytes": 1.0, "ops": 1.0,
+}  # fmt: skip
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    """One bit of a file, its times as they were: as a disk rots."""
+    data, found = bytearray(path.read_bytes()), path.stat()
+    data[at] ^= 1 << bit
+    with path.open("r+b") as handle:  # the same inode
+        handle.write(data)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("table", ["requests", "tokens", "passes", "routing"])
+def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small: Store, table: str) -> None:
+    path = Path(small.trace_path("hand-made", table, "part-00000.parquet"))
+    whole = path.read_bytes()
+    for at in (4, len(whole) // 3, len(whole) // 2, len(whole) - 200, len(whole) - 6, len(whole) - 1):
+        flip(path, at, at % 8)
+        with pytest.raises(BadTape, match=rf"hand-made/{table}/part-00000\.parquet: changed since it was written"):
+            small.open("hand-made").files(table)
+        path.write_bytes(whole)
+    small.open("hand-made").read(table)
+
+
+def test_the_manifest_names_the_sum_of_every_shard_and_it_decides_results(small: Store, add_tape: Callable[..., None]) -> None:
+    tape = small.open("hand-made")
+    assert {name: len(of) for name, of in tape.manifest.sha256.items()} == dict.fromkeys(tape.manifest.tables, 1)
+    other = [[1, 0], [1, 2], [3, 1], [1, 3], [0, 2]]
+    at = lambda tables: tables["routing"].column_names.index("expert_ids")  # noqa: E731
+    swap = lambda tables: tables.update(routing=tables["routing"].set_column(at(tables), "expert_ids", pa.array(other)))  # noqa: E731
+    before = tape.content_sha256
+    small.remove("hand-made")
+    add_tape(small)
+    assert small.open("hand-made").content_sha256 == before
+    small.remove("hand-made")
+    add_tape(small, change=swap)
+    assert small.open("hand-made").content_sha256 != before
+
+
+def test_a_shard_that_changed_within_the_process_is_noticed_and_is_hashed_once(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_read, read = [], sums._read
+    monkeypatch.setattr(sums, "_read", lambda fs, path: (n_read.append(path), read(fs, path))[1])
+    small.open("hand-made").read("routing")
+    small.open("hand-made").read("routing")
+    assert len(n_read) == len(set(n_read))
+    path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
+    flip(path, 30)
+    with pytest.raises(BadTape, match="changed since it was written"):
+        small.open("hand-made").read("routing")
+
+
+def test_the_footer_is_compared_at_every_open(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "_stamp", lambda fs, path: (0,))  # rot leaves no trace in the times
+    tape = small.open("hand-made")
+    tape.read("routing")
+    path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
+    flip(path, -30 + path.stat().st_size)
+    with pytest.raises(BadTape, match="its footer changed since it was written"):
+        tape.read("routing")
+    flip(path, -30 + path.stat().st_size)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    flip(path, column.data_page_offset + column.total_compressed_size - 1)  # within a page: its own checksum tells
+    with pytest.raises(BadTape, match="not a readable Parquet file"):
+        tape.read("routing")
+
+
+@pytest.mark.parametrize(
+    ("word", "other"), [('"hidden": 8', '"hidden": 9'), ('"seed": null', '"seed": 3'), ("tokentape-sha256:", "tokentape-sha257:")]
+)
+def test_an_edited_manifest_is_refused(small: Store, word: str, other: str) -> None:
+    path = Path(small.trace_path("hand-made", "manifest.json"))
+    text = path.read_text()
+    assert word in text
+    path.write_text(text.replace(word, other, 1))
+    with pytest.raises(BadTape, match=r"manifest\.json: changed since it was written; restore it from a copy"):
+        small.open("hand-made")
+    fields = json.loads(text)
+    del fields["seal"]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(BadTape, match="changed since it was written"):
+        small.open("hand-made")
+
+
+def test_an_older_tape_without_sums_is_read_with_one_line(
+    small: Store, make_older: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_older(small)
+    for _ in range(2):
+        assert len(small.open("hand-made").read("routing")) == 5
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tape hand-made is of an older version, without sums")
+
+
+def test_a_remote_store_is_compared_too(small: Store) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(small.root, "/rot", recursive=True)
+    try:
+        remote = Store("memory://rot")
+        remote.open("hand-made").read("routing")
+        path = remote.trace_path("hand-made", "routing", "part-00000.parquet")
+        data = bytearray(memory.cat_file(path))
+        data[40] ^= 1
+        memory.pipe_file(path, bytes(data))
+        with pytest.raises(BadTape, match="changed since it was written"):
+            remote.open("hand-made").read("routing")
+    finally:
+        memory.rm("/rot", recursive=True)
+
+
+def test_a_flipped_bit_anywhere_in_a_result_is_refused_and_older_results_are_read(store: Store) -> None:
+    path = Path(write_rows(store, "operations", [STEP], of="a"))
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 11):
+        flip(path, at, at % 8)
+        with pytest.raises(BadTable, match=r"changed since it was written|not a readable Parquet file"):
+            rows_of(store, "operations", "a")
+        path.write_bytes(whole)
+    pq.write_table(pq.read_table(path), path)  # as an older version wrote it
+    assert read_rows(store, "operations") == [STEP]
+    assert path == Path(side_path(store, "operations", "a"))
+
+
+def test_a_truncated_result_is_named(small: Store) -> None:
+    path = Path(result_path(small, "metrics", "r0"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BadTable, match=r"metrics/r0\.parquet: not a readable Parquet file"):
+        small.parquet(str(path))

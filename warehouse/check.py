@@ -1,0 +1,157 @@
+"""What is wrong in a store: tapes, results, side tables and warehouse, every byte read; what can be mended from what is there.
+
+A tape cannot be mended here: it is restored, recorded or imported again. A damaged result is dropped, so that its study makes it
+again, and so is a damaged warehouse, which is built from the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from warehouse.asides import is_stale
+from warehouse.results import lost_files, result_ids, result_path, side_paths, table_ids
+from warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
+from warehouse.tables import RESULT_TABLES, SIDE_TABLES
+from warehouse.tape import Store, Tape
+
+# What a finding can be. The last three are no damage: a capture may go on, a tape come back, an older one stay as it is.
+WRONG = ("damaged", "missing", "incomplete", "unknown", "litter")
+TOLD = ("unfinished", "orphaned", "unsummed")
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found. kind: one of WRONG or TOLD. files: those that a repair removes; of a tape, none."""
+
+    kind: str
+    path: str
+    what: str
+    files: tuple[str, ...] = ()
+    is_repaired: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.kind in WRONG and not self.is_repaired
+
+
+def check(store: Store, database: Path) -> Iterator[Finding]:
+    """Everything that is damaged, missing, left over or orphaned, tapes first. Reads every byte; changes nothing."""
+    tapes, damaged = store.tapes()
+    for trace_id, reason in damaged.items():
+        yield Finding("damaged", store.trace_path(trace_id, "manifest.json"), reason)
+    for tape in tapes:
+        yield from _of_tape(tape)
+    for trace_id in store.unfinished_ids():
+        yield Finding("unfinished", store.trace_path(trace_id), "has no manifest; go on with capture --resume, or rm")
+    yield from _results(store, {*(tape.trace_id for tape in tapes), *damaged})
+    yield from _side_tables(store)
+    yield from _warehouse(database)
+    yield from _litter(store, database)
+
+
+def repair(store: Store, finding: Finding) -> Finding:
+    """Removes what a finding says may go; the finding as it is then."""
+    for path in finding.files:
+        if store.fs.exists(path):
+            store.fs.rm(path)
+    return replace(finding, is_repaired=bool(finding.files))
+
+
+def _of_tape(tape: Tape) -> Iterator[Finding]:
+    store, named = tape.store, {tape.path}
+    if not tape.manifest.sha256:
+        yield Finding("unsummed", tape.path, "is of an older version, without sums: damage to its files would not be seen")
+    for table in tape.manifest.tables:
+        is_whole = True
+        for path in tape.shard_paths(table):
+            named.add(path)
+            try:
+                tape.compare(path)
+            except ValueError as error:
+                is_whole = False
+                yield Finding("damaged" if store.fs.exists(path) else "missing", path, str(error))
+                if not tape.manifest.sha256:
+                    break  # a manifest without sums may ask for any number of them
+        try:
+            for _ in tape.batches(table, _BATCH_ROWS) if table == "attention" else tape.shards(table):
+                pass
+        except ValueError as error:
+            if is_whole:
+                yield Finding("damaged", store.trace_path(tape.trace_id, table), str(error))
+    for path in store.fs.find(store.trace_path(tape.trace_id)):
+        if path not in named and not path.endswith(".part"):
+            yield Finding("unknown", path, "is no file of this tape: its manifest does not name it; move it away")
+
+
+def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
+    complete = result_ids(store)
+    lost = lost_files(store, [result_path(store, "replays", key) for key in complete])
+    for key in complete:
+        files = {name: result_path(store, name, key) for name in RESULT_TABLES}
+        there = {name: path for name, path in files.items() if store.fs.exists(path)}
+        every = tuple(reversed(there.values()))  # `replays`, the mark of a complete result, last to be read, first to go
+        trace_id = None
+        for name, path in there.items():
+            try:
+                rows = store.parquet(path).read()
+                if name == "replays":
+                    trace_id = rows["trace_id"][0].as_py()
+            except (ValueError, OSError, KeyError, pa.ArrowException) as error:
+                yield Finding("damaged", path, str(error), every)
+        for path in lost.get(files["replays"], ()):
+            if path != files["replays"]:
+                yield Finding("missing", path, "is a file that the result lost; its study makes it again", every)
+        if trace_id is not None and trace_id not in traces:
+            yield Finding("orphaned", files["replays"], f"is of tape {trace_id}, which is gone; load leaves it out")
+    for name in RESULT_TABLES:
+        for key in sorted(set(table_ids(store, name)) - set(complete)):
+            path = result_path(store, name, key)
+            yield Finding("incomplete", path, "belongs to a result that was never finished; its study makes it again", (path,))
+
+
+def _side_tables(store: Store) -> Iterator[Finding]:
+    for name in SIDE_TABLES:
+        paths = side_paths(store, name)
+        for path, files in lost_files(store, paths).items():
+            for gone in set(files) - {path}:
+                yield Finding("missing", gone, f"was written together with {path}; its study makes both again", (path,))
+        for path in paths:
+            try:
+                store.parquet(path).read()
+            except (ValueError, OSError, pa.ArrowException) as error:
+                yield Finding("damaged", path, str(error), (path,))
+
+
+def _warehouse(database: Path) -> Iterator[Finding]:
+    """DuckDB has a checksum per block, which it compares as it reads."""
+    if not database.exists():
+        return
+    try:
+        with closing(connect(database)) as connection:
+            for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall():
+                connection.execute(f'select bit_xor(hash(t)) from "{name}" t').fetchall()
+    except HeldWarehouse:
+        raise
+    except (duckdb.Error, BadWarehouse) as error:
+        what = f"{one_line(error)}; `tokentape load` builds it again"
+        yield Finding("damaged", str(database), what, (str(database.resolve()),))
+
+
+def _litter(store: Store, database: Path) -> Iterator[Finding]:
+    """Only of this machine's own disk: elsewhere no one can say whether its writer still runs."""
+    folders = {database.parent.resolve(): False}
+    if store.is_local:
+        folders[Path(store.root).resolve()] = True
+    seen = set[Path]()
+    for folder, is_deep in folders.items():
+        with suppress(FileNotFoundError):
+            seen |= {path for path in (folder.rglob if is_deep else folder.glob)("*.part*") if is_stale(path)}
+    for path in sorted(seen):
+        yield Finding("litter", str(path), "was being written by a process that is gone", (str(path),))

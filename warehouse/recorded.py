@@ -1,0 +1,201 @@
+"""A finished tape as readers see it: whole, unchanged, and in agreement with itself, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from multiprocessing import parent_process
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from warehouse import seals
+from warehouse.contradictions import Contradiction, Rows
+from warehouse.geometry import Geometry
+from warehouse.manifest import BadTape, Manifest
+from warehouse.sums import Sums, footer_sha256, sums_of
+from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema
+
+if TYPE_CHECKING:
+    from warehouse.tape import Store
+
+
+class Tape:
+    """A finished trace: its manifest and its tables, read whole or shard by shard.
+
+    Every shard's SHA-256 is compared before it is read, and every table's rows with what the rest of the tape says.
+    """
+
+    def __init__(self, store: Store, trace_id: str) -> None:
+        self.store, self.trace_id = store, trace_id
+        self.path = store.trace_path(trace_id, "manifest.json")
+        with store.fs.open(self.path, "rb") as handle:
+            raw = handle.read()
+        try:
+            fields = json.loads(raw)
+            version = fields.get("schema_version") if isinstance(fields, dict) else None
+            if version != SCHEMA_VERSION:
+                raise BadTape(
+                    f"{self.path}: schema version {version}, this tokentape reads {SCHEMA_VERSION}; "
+                    "record or import the tape again"
+                )
+            fields.pop("seal", None)
+            self.manifest = Manifest.model_validate(fields)
+        except BadTape:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise BadTape(f"{self.path}: not a manifest ({_first(error)}); {self._remedy}") from error
+        if (seals.is_sealed(raw) or self.manifest.sha256) and not seals.is_whole(raw):
+            raise BadTape(f"{self.path}: changed since it was written; {self._remedy}")
+        if self.manifest.trace_id != trace_id:
+            raise BadTape(
+                f"{self.path}: says that it is tape {self.manifest.trace_id}, its folder says {trace_id}; rename the folder back"
+            )
+        sums = self.manifest.sha256
+        if sums and {name: len(of) for name, of in sums.items()} != dict.fromkeys(self.manifest.tables, self.manifest.n_shards):
+            raise BadTape(f"{self.path}: its sums are not those of its tables and shards; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"restore it from a copy, or `tokentape rm {self.trace_id}` and record or import the tape again"
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.manifest.geometry
+
+    @cached_property
+    def content_sha256(self) -> str:
+        """Of all that the manifest says, the sums of the rows included, but for when it was made: what a result is of."""
+        fields = self.manifest.model_dump(mode="json", exclude={"created_utc"})
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+    def has(self, table: str) -> bool:
+        return table in self.manifest.tables
+
+    def files(self, table: str) -> list[str]:
+        """Shard files of a table, in order, as they were written.
+
+        Raises BadTape if the tape does not hold it, or a shard is missing or has changed. A tape of an older version has no sums
+        to compare: it is read with a warning.
+        """
+        if table not in TAPE_TABLES:
+            raise BadTape(f"unknown table {table!r}; a tape may hold {', '.join(TAPE_TABLES)}")
+        if not self.has(table):
+            held = ", ".join(self.manifest.tables)
+            raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {held})")
+        if not self.manifest.sha256:
+            _warn_of_no_sums(self.store.absolute, self.trace_id)
+        paths = []
+        for path in self.shard_paths(table):
+            self.compare(path)
+            paths.append(path)
+        return paths
+
+    def shard_paths(self, table: str) -> Iterator[str]:
+        """Where the shards of a table are to be, in order."""
+        for i in range(self.manifest.n_shards):
+            yield self.store.trace_path(self.trace_id, table, f"part-{i:05d}.parquet")
+
+    def compare(self, path: str) -> Sums:
+        """The sums of a shard. Raises BadTape where it is missing, or where they are not the manifest's, if it has any."""
+        if not self.store.fs.exists(path):
+            raise BadTape(f"{path} is missing; the tape is damaged: {self._remedy}")
+        table, name = path.rsplit("/", 2)[1:]
+        found = sums_of(self.store.fs, path)
+        if self.manifest.sha256 and found.file != self.manifest.sha256[table][int(name[5:10])]:
+            raise BadTape(f"{path}: changed since it was written, its SHA-256 is not the manifest's; {self._remedy}")
+        return found
+
+    def shards(self, table: str) -> Iterator[pa.Table]:
+        """The table's rows, one shard at a time.
+
+        Raises BadTape or BadTable on a truncated, foreign, changed or older file and on rows that contradict the tape; on rows
+        that are missing after the last shard.
+        """
+        rows = self._rows(table)
+        for path in self.files(table):
+            with self._opened(table, path) as file:
+                shard = file.read()
+            with self._naming():
+                rows.see(shard)
+            yield shard
+        with self._naming():
+            rows.end(self.manifest.rows.get(table))
+
+    def batches(self, table: str, n_rows: int) -> Iterator[pa.RecordBatch]:
+        """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold."""
+        rows = self._rows(table)
+        for path in self.files(table):
+            with self._opened(table, path, buffer_size=1 << 20, pre_buffer=False) as file:
+                for batch in file.iter_batches(batch_size=n_rows):
+                    with self._naming():
+                        rows.see_part(batch)
+                    yield batch
+        with self._naming():
+            rows.end(self.manifest.rows.get(table))
+
+    def read(self, table: str) -> pl.DataFrame:
+        """The whole table as a Polars frame."""
+        frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def _rows(self, table: str) -> Rows:
+        """What rows of the table must be like, from the tables that say so."""
+        needs_members = table not in ("requests", "losses")
+        requests = self._requests if needs_members and self.has("requests") else None
+        passes = self._passes if needs_members and table != "passes" and self.has("passes") else None
+        return Rows(table, self.geometry, "missing_rows" in self.manifest.flags, requests, passes)
+
+    @cached_property
+    def _requests(self) -> pl.DataFrame:
+        return self.read("requests")
+
+    @cached_property
+    def _passes(self) -> pl.DataFrame:
+        return self.read("passes")
+
+    @contextmanager
+    def _opened(self, table: str, path: str, **options: Any) -> Iterator[pq.ParquetFile]:
+        """An open shard; its footer is compared, and pyarrow compares the checksum of every page it reads."""
+        try:
+            with self.store.fs.open(path, "rb") as handle:
+                if footer_sha256(handle) != self.compare(path).footer:
+                    raise BadTape(f"{path}: its footer changed since it was written; {self._remedy}")
+                file = pq.ParquetFile(handle, page_checksum_verification=True, **options)
+                check_schema(table, file.schema_arrow, path)
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise BadTape(f"{path}: not a readable Parquet file ({reason}); {self._remedy}") from error
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except Contradiction as error:
+            raise BadTape(f"tape {self.trace_id}: {error}; record or import it again") from error
+
+
+def _first(error: Exception) -> str:
+    """What is wrong with which field, on one line."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].splitlines()[0]}"
+
+
+@lru_cache(maxsize=1024)  # once per process and tape
+def _warn_of_no_sums(store: str, trace_id: str) -> None:
+    if parent_process() is None:  # a worker's parent has said it
+        told = "is of an older version, without sums: damage to its files would not be seen; record or import it again"
+        print(f"tape {trace_id} {told}", file=sys.stderr)
