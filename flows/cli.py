@@ -19,6 +19,7 @@ from flows import (
     commands_elastic,
     commands_flows,
     commands_hardware,
+    commands_import,
     commands_kelle,
     commands_kv,
     commands_live,
@@ -86,10 +87,11 @@ def _common(
 app.command("demo")(commands_flows.demo)
 app.command("capture")(commands_capture.capture)
 app.add_typer(importers, name="import")
-importers.command("bigmoe")(commands_capture.import_bigmoe)
-importers.command("vllm")(commands_capture.import_vllm)
-importers.command("requests")(commands_capture.import_requests)
-importers.command("acceptance")(commands_capture.import_acceptance)
+importers.command("bigmoe")(commands_import.import_bigmoe)
+importers.command("vllm")(commands_import.import_vllm)
+importers.command("routing")(commands_import.import_routing)
+importers.command("requests")(commands_import.import_requests)
+importers.command("acceptance")(commands_import.import_acceptance)
 app.command("synthesize")(commands_synthesize.synthesize)
 app.command("ls")(commands_store.ls)
 app.command("show")(commands_store.show)

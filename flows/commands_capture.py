@@ -1,4 +1,4 @@
-"""capture, import, train-embedded: what makes tapes and models. Settings and their checks are capture/'s own."""
+"""capture, train-embedded: what makes tapes and models. Settings and their checks are capture/'s own."""
 
 from __future__ import annotations
 
@@ -143,113 +143,6 @@ def capture(
     )
     with capture_bar(dataset) as show:
         trace_id = record(settings, place, resume, show)
-    print(trace_id)
-
-
-def import_bigmoe(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A `route_trace v1` CSV of BigMoeOnEdge.", show_default=False)],
-    store: StoreOption = None,
-) -> None:
-    """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`."""
-    from capture.importers.bigmoe import import_bigmoe as convert
-    from warehouse.tape import Store
-
-    _report(Store(store), convert(file, Store(store)))
-
-
-def import_vllm(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE.npz", help="Arrays prompt_routed_experts and routed_experts.", show_default=False)
-    ],
-    config: Annotated[Path, typer.Option("--config", help="The model's config.json: the trace does not say what the model is.")],
-    store: StoreOption = None,
-) -> None:
-    """Import routed experts recorded by vLLM. Prints the trace id."""
-    from capture.importers.vllm import import_vllm as convert
-    from warehouse.tape import Store
-
-    _report(Store(store), convert(file, config, Store(store)))
-
-
-def import_acceptance(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Responses of vLLM's server: JSON or JSON lines.", show_default=False)
-    ],
-    store: StoreOption = None,
-) -> None:
-    """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
-
-    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape acceptance`.
-
-    \b
-    Example:
-      tokentape import acceptance responses.jsonl
-    """
-    from capture.importers.acceptance import import_acceptance as convert
-    from warehouse.tape import Store
-
-    _report(Store(store), convert(file, Store(store)))
-
-
-def import_requests(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or JSONL, also packed (.gz).", show_default=False)],
-    form: Annotated[
-        str | None,
-        typer.Option("--form", help="azure, mooncake or csv. [default: by the name and the columns of FILE]", show_default=False),
-    ] = None,
-    arrival: Annotated[str, typer.Option("--arrival", help="Column of a CSV: seconds, or a date and time.")] = "arrival_s",
-    prompt: Annotated[str, typer.Option("--prompt", help="Column of a CSV: prompt tokens.")] = "n_prompt_tokens",
-    output: Annotated[str, typer.Option("--output", help="Column of a CSV: output tokens.")] = "n_output_tokens",
-    store: StoreOption = None,
-) -> None:
-    """Import when requests came and how long they were: Azure 2023 (CSV), Mooncake (JSONL), or any CSV. Prints the trace id.
-
-    \b
-    Examples:
-      tokentape import requests AzureLLMInferenceTrace_code.csv
-      tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
-      tokentape simulate --workload TRACE --scheduler layered --rate 2
-    """
-    from capture.importers import request_traces
-    from flows.names import unknown
-    from warehouse.tape import Store
-
-    place = Store(store)
-    name = form or _form(file)
-    if name not in ("azure", "mooncake", "csv"):
-        raise unknown("form of requests", name, ("azure", "mooncake", "csv"))
-    if name == "azure":
-        trace_id = request_traces.import_azure(file, place)
-    elif name == "mooncake":
-        trace_id = request_traces.import_mooncake(file, place)
-    else:
-        trace_id = request_traces.import_request_csv(file, place, arrival, prompt, output)
-    _report(place, trace_id)
-
-
-def _form(file: Path) -> str:
-    """Of a file of requests, by its name and its first line."""
-    import gzip
-
-    from capture.importers.request_traces import AZURE
-
-    if ".jsonl" in file.suffixes:
-        return "mooncake"
-    opener = gzip.open if file.suffix == ".gz" else open
-    try:
-        with opener(file, "rt", encoding="utf-8", errors="replace") as lines:
-            header = lines.readline()
-    except (EOFError, gzip.BadGzipFile):  # the importer says what is wrong with it
-        return "csv"
-    return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
-
-
-def _report(store: Any, trace_id: str) -> None:
-    """The trace id on stdout, what looks wrong about the trace on stderr."""
-    from flows.console import note
-
-    for name, detail in store.open(trace_id).manifest.flags.items():
-        note(f"check {name}: {detail}")
     print(trace_id)
 
 

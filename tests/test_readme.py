@@ -23,7 +23,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 RUN_BY = {
     "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
     "tokentape capture --model ./my-llama": "tests/capture/test_families_capture.py",
-    "tokentape import vllm": "tests/capture/test_importers.py",
+    "tokentape import vllm": "tests/capture/test_import_vllm.py",
+    "tokentape import routing": "tests/capture/test_import_routing.py",
     "tokentape study slicemoe": "tests/flows/test_slicemoe.py",
     "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
     "tokentape study kelle": "tests/flows/test_kelle_study.py",

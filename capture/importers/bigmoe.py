@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from capture.importers.checks import BadImport, known_top_k
-from capture.importers.rows import RoutedRows, Source, write_import
+from capture.importers.checks import known_top_k
+from capture.importers.limits import DEFAULT_MAX_BYTES, MAX_EXPERTS, MAX_LAYER_BYTES, MAX_LAYERS, BadImport, read, shown, words
+from capture.importers.rows import RoutedRows, Source, as_executed, write_import
 from warehouse.geometry import Geometry
 from warehouse.tape import Store
 
@@ -39,9 +40,10 @@ COLUMNS = {
     "expert_bytes": pl.Int64,
 }
 _MODEL = re.compile(
-    r"# model=(?P<model>.*) arch=(?P<arch>\S+) n_layer=(?P<n_layer>\d+) n_expert=(?P<n_expert>\d+) n_expert_used=(?P<top_k>\d+)"
+    r"# model=(?P<model>.*) arch=(?P<arch>\S+) n_layer=(?P<n_layer>[0-9]{1,9}) n_expert=(?P<n_expert>[0-9]{1,9}) "
+    r"n_expert_used=(?P<top_k>[0-9]{1,9})$"
 )
-_LAYER = re.compile(r"# layer=(\d+) expert_bytes=(\d+) dense_bytes=(\d+)")
+_LAYER = re.compile(r"# layer=([0-9]{1,9}) expert_bytes=([0-9]{1,18}) dense_bytes=([0-9]{1,18})$")
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,14 @@ class _Header:
     n_lines: int  # before the first row
 
 
-def import_bigmoe(path: str | Path, store: Store) -> str:
+def import_bigmoe(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
     """Imports one file and returns the trace id; importing it again changes nothing.
 
     One request per turn. Its prefill is one pass (more where the engine split the prompt: a new pass starts where the layer falls
     back), each decode step is one. Token ids are not recorded: null. Raises BadImport, OSError.
     """
     path = Path(path)
-    raw = path.read_bytes()
+    raw = read(path, max_bytes)
     header = _header(raw, path)
     frame = _rows(raw, header, path)
     source = Source(
@@ -89,12 +91,17 @@ def _header(raw: bytes, path: Path) -> _Header:
         raise BadImport(f"{path}: no line '# model=... arch=... n_layer=... n_expert=... n_expert_used=...'; download it again")
     layers = [tuple(map(int, m.groups())) for m in map(_LAYER.match, comments) if m]
     n_layers, n_experts, top_k = (int(model[name]) for name in ("n_layer", "n_expert", "top_k"))
+    if n_layers > MAX_LAYERS or n_experts > MAX_EXPERTS:
+        raise BadImport(f"{path}: n_layer={n_layers} n_expert={n_experts}: no model has more than {MAX_LAYERS} and {MAX_EXPERTS}")
     if [layer for layer, _, _ in layers] != list(range(n_layers)):
         raise BadImport(f"{path}: the header lists {len(layers)} layers, n_layer is {n_layers}; download the file again")
+    if any(n_bytes > MAX_LAYER_BYTES for _, *sizes in layers for n_bytes in sizes):
+        raise BadImport(f"{path}: the header has a layer of more than {MAX_LAYER_BYTES} bytes; download the file again")
     if not 0 < top_k <= n_experts:
         raise BadImport(f"{path}: n_expert_used={top_k} must lie in 1..n_expert ({n_experts}); download the file again")
     name = re.split(r"[\\/]", model["model"])[-1].removesuffix(".gguf")
-    return _Header(name, _geometry(model["arch"], n_experts, top_k, layers), n_lines)
+    name, arch = words(name, f"{path}: model"), words(model["arch"], f"{path}: arch")
+    return _Header(name, _geometry(arch, n_experts, top_k, layers), n_lines)
 
 
 def _geometry(arch: str, n_experts: int, top_k: int, layers: list[tuple[int, ...]]) -> Geometry:
@@ -103,7 +110,7 @@ def _geometry(arch: str, n_experts: int, top_k: int, layers: list[tuple[int, ...
     dense = [0] * len(moe)
     for layer, _, dense_bytes in layers:
         if moe:
-            dense[min(np.searchsorted(moe, layer), len(moe) - 1)] += dense_bytes
+            dense[min(int(np.searchsorted(moe, layer)), len(moe) - 1)] += dense_bytes
     return Geometry(
         architecture=arch,
         n_layers=len(layers),
@@ -128,10 +135,10 @@ def _rows(raw: bytes, header: _Header, path: Path) -> pl.DataFrame:
     if not body.endswith(b"\n"):
         raise BadImport(f"{path}: the last line is cut off (it has no line end); record or download the file again")
     try:
-        frame = pl.read_csv(io.BytesIO(body), has_header=False, schema=COLUMNS)
+        frame = pl.read_csv(io.BytesIO(body), has_header=False, schema=COLUMNS, quote_char=None)
         if not sum(frame.null_count().row(0)):
             return frame
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         pass
     raise BadImport(f"{path}: {_first_bad_line(body, header.n_lines)}; the trace is damaged: record or download it again")
 
@@ -145,7 +152,7 @@ def _first_bad_line(body: bytes, n_before: int) -> str:
             try:
                 float(field) if kind == pl.Float64 else int(field)
             except ValueError:
-                return f"line {number}: {name} is {field!r}, not a number"
+                return f"line {number}: {name} is {shown(field)}, not a number"
     return "a number is out of range"
 
 
@@ -173,12 +180,12 @@ def _routed(frame: pl.DataFrame, header: _Header, path: Path) -> RoutedRows:
         found = ", ".join(f"{name} {frame[name][at]}" for name in ("turn", "phase", "step", "layer", "residency"))
         raise BadImport(f"{path}: line {line(at)}: {found}: a value is outside what the header or the format allows; {remedy}")
     turn, phase, step, layer = keys[::k].T
-    starts = (np.diff(turn) != 0) | (np.diff(phase) != 0) | (np.diff(layer) < 0) | ((phase[1:] == 1) & (np.diff(step) != 0))
+    request_id = np.unique(turn, return_inverse=True)[1]
     return RoutedRows(
-        request_id=np.unique(turn, return_inverse=True)[1],
+        request_id=request_id,
         position=step,
         layer=layer,
-        pass_id=np.concatenate(([0], np.cumsum(starts))),
+        pass_id=as_executed(request_id, phase == 1, layer, step),
         is_decode=phase == 1,
         expert_ids=frame["expert"].to_numpy().reshape(-1, k),
         gate_weights=frame["weight"].to_numpy().reshape(-1, k),

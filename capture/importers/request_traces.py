@@ -1,6 +1,6 @@
 """Traces of when requests came and how long they were, without routing -> tapes that hold table `requests` alone.
 
-    azure      CSV  TIMESTAMP,ContextTokens,GeneratedTokens                   date and time with 7 decimals
+    azure      CSV  TIMESTAMP,ContextTokens,GeneratedTokens     date and time: 7 decimals in 2023, a time zone in 2024
     mooncake   JSONL  timestamp (ms from the start), input_length, output_length, hash_ids     one id per 512 prompt tokens
     csv        any CSV; the caller names the columns of arrival (seconds, or a date and time), prompt and output tokens
 
@@ -10,10 +10,7 @@ are left out and counted in the manifest's flags. A name that ends in .gz is unp
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,107 +18,123 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from capture.importers.checks import BadImport
-from capture.importers.rows import Source
-from warehouse.geometry import Geometry
-from warehouse.tape import Manifest, Store
+from capture.importers.limits import (
+    DEFAULT_MAX_BYTES,
+    BadImport,
+    Row,
+    finite,
+    finite_column,
+    json_lines,
+    read,
+    refuse,
+    shown,
+    span,
+    whole,
+    whole_column,
+)
+from capture.importers.rows import NO_MODEL, Source, write_tape
+from capture.importers.table_files import csv_text, need
+from warehouse.tape import Store
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
 MOONCAKE_BLOCK_TOKENS = 512
-# Such a trace says nothing of the model.
-NO_MODEL = Geometry(architecture="unknown", n_layers=0, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0)
+# 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z
+_MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
 
 
-def import_azure(path: str | Path, store: Store) -> str:
-    """Imports an Azure LLM inference trace (2023 form) and returns the trace id. Raises BadImport, OSError."""
-    return import_request_csv(path, store, *AZURE, dataset="azure")
+def import_azure(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
+    """Imports an Azure LLM inference trace, of 2023 or 2024, and returns the trace id. Raises BadImport, OSError."""
+    return import_request_csv(path, store, *AZURE, dataset="azure", max_bytes=max_bytes)
 
 
 def import_request_csv(
-    path: str | Path, store: Store, arrival: str, n_prompt: str, n_output: str, dataset: str = "unknown"
+    path: str | Path,
+    store: Store,
+    arrival: str,
+    n_prompt: str,
+    n_output: str,
+    dataset: str = "unknown",
+    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> str:
     """Imports any CSV by the names of its columns and returns the trace id. Raises BadImport, OSError."""
     path = Path(path)
-    raw = _bytes(path)
-    try:
-        frame = pl.read_csv(io.BytesIO(raw), infer_schema_length=None)
-    except pl.exceptions.PolarsError as error:
-        raise BadImport(f"{path}: cannot be read as CSV ({str(error).splitlines()[0]}); download it again") from None
-    missing = [name for name in (arrival, n_prompt, n_output) if name not in frame.columns]
-    if missing:
-        raise BadImport(f"{path}: no column {missing[0]!r}; it has {', '.join(frame.columns)}: name the right ones")
-    if frame.is_empty():
-        raise BadImport(f"{path}: a header and no rows; give a trace of requests")
+    raw = read(path, max_bytes)
+    frame = csv_text(raw, path)
+    for name in (arrival, n_prompt, n_output):
+        need(frame, name, path)
+
+    def where(row: int) -> str:
+        return f"{path}: row {row + 1}"
+
     columns = {
         "arrival_s": _seconds(frame[arrival], path),
-        "n_prompt_tokens": _numbers(frame[n_prompt], path),
-        "n_output_tokens": _numbers(frame[n_output], path),
+        "n_prompt_tokens": whole_column(frame[n_prompt], where),
+        "n_output_tokens": whole_column(frame[n_output], where),
     }
     return _write(path, raw, store, pl.DataFrame(columns), dataset, {"importer": "csv", "columns": [arrival, n_prompt, n_output]})
 
 
-def import_mooncake(path: str | Path, store: Store) -> str:
+def import_mooncake(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
     """Imports a Mooncake trace, prefix blocks included, and returns the trace id. Raises BadImport naming the line, OSError."""
     path = Path(path)
-    raw = _bytes(path)
+    raw = read(path, max_bytes)
     rows = []
-    for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            stamp, n_prompt, n_output, blocks = (json.loads(line)[name] for name in MOONCAKE)
-            rows.append((stamp / 1000.0, int(n_prompt), int(n_output), [int(block) for block in blocks]))
-        except (ValueError, TypeError, KeyError) as error:
-            wanted = f"an object of {', '.join(MOONCAKE)}"
-            raise BadImport(f"{path}: line {number} is not {wanted} ({error!r}); download the file again") from None
-        if len(blocks) != -(-n_prompt // MOONCAKE_BLOCK_TOKENS) or min(blocks, default=0) < 0:
-            raise BadImport(f"{path}: line {number}: {len(blocks)} hash_ids for {n_prompt} tokens, one per 512 is expected")
-    schema = {
+    for number, line in json_lines(raw, path):
+        where = f"{path}: line {number}"
+        if not isinstance(line, dict) or not set(MOONCAKE) <= set(line):
+            raise BadImport(f"{where} is not an object of {', '.join(MOONCAKE)}; download the file again")
+        stamp, n_prompt, n_output, blocks = (line[name] for name in MOONCAKE)
+        arrival_s = finite(stamp, f"{where}: timestamp") / 1000.0
+        lengths = whole(n_prompt, f"{where}: input_length"), whole(n_output, f"{where}: output_length")
+        if not isinstance(blocks, list):
+            raise BadImport(f"{where}: hash_ids is {shown(blocks)}, not a list; download the file again")
+        if len(blocks) != -(-n_prompt // MOONCAKE_BLOCK_TOKENS):
+            raise BadImport(f"{where}: {len(blocks)} hash_ids for {n_prompt} tokens, one per 512 is expected")
+        rows.append((arrival_s, *lengths, [whole(block, f"{where}: a hash id") for block in blocks]))
+    schema: dict[str, Any] = {
         "arrival_s": pl.Float64,
         "n_prompt_tokens": pl.Int64,
         "n_output_tokens": pl.Int64,
         "prefix_blocks": pl.List(pl.UInt32),
     }
+    if not rows:
+        raise BadImport(f"{path}: no lines; give a trace of requests")
+    frame = pl.DataFrame(rows, schema, orient="row")
+    frame = frame.with_columns(span(frame["arrival_s"], str(path)))
     settings = {"importer": "mooncake", "prefix_block_tokens": MOONCAKE_BLOCK_TOKENS}
-    return _write(path, raw, store, pl.DataFrame(rows, schema, orient="row"), "mooncake", settings)
-
-
-def _bytes(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if path.suffix != ".gz":
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (OSError, EOFError) as error:
-        raise BadImport(f"{path}: cannot be unpacked ({error}); download it again") from None
+    return _write(path, raw, store, frame, "mooncake", settings)
 
 
 def _seconds(column: pl.Series, path: Path) -> pl.Series:
     """Seconds from the first arrival on, from numbers or from dates with times. Raises BadImport naming the row."""
-    if column.dtype == pl.String:
-        moments = column.str.strip_chars().str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
-        seconds = moments.dt.epoch("ns").cast(pl.Float64) * 1e-9
-        if not moments.null_count():  # differences first: nanoseconds since 1970 do not fit a double
-            seconds = (moments - moments.min()).dt.total_nanoseconds().cast(pl.Float64) * 1e-9
-    else:
-        seconds = column.cast(pl.Float64, strict=False)
-    _refuse(seconds.is_null() | ~seconds.is_finite(), column, path, "a number of seconds or a date and time")
-    return seconds
+
+    def where(row: int) -> str:
+        return f"{path}: row {row + 1}"
+
+    wanted = "a number of seconds or a date and time"
+    if column.str.contains(_MOMENT).any():
+        return _since_first(column, path, where)
+    return span(finite_column(column, where, wanted), str(path))
 
 
-def _numbers(column: pl.Series, path: Path) -> pl.Series:
-    """Whole numbers of tokens. Raises BadImport naming the row."""
-    tokens = column.cast(pl.Float64, strict=False)
-    is_whole = (tokens >= 0) & (tokens < 2**32) & (tokens % 1 == 0)
-    _refuse(~is_whole.fill_null(False), column, path, "a number of tokens")
-    return tokens.cast(pl.Int64)
-
-
-def _refuse(is_wrong: pl.Series, column: pl.Series, path: Path, wanted: str) -> None:
-    if is_wrong.any():
-        row = int(is_wrong.arg_max() or 0)
-        raise BadImport(f"{path}: row {row + 1}: {column.name} is {column[row]!r}, not {wanted}; the file is damaged")
+def _since_first(column: pl.Series, path: Path, where: Row) -> pl.Series:
+    """The same of dates with times; all with a time zone or all without: one that is left out could be any."""
+    names = dict(zip("1234", ("date", "time", "decimals", "zone"), strict=True))
+    parts = column.str.extract_groups(_MOMENT).struct.unnest().rename(names)
+    local = (parts["date"] + " " + parts["time"]).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
+    refuse(local.is_null(), column, where, "a date and time")
+    zones = parts["zone"].is_null()
+    if zones.any() and not zones.all():
+        row = int((zones != zones[0]).arg_max() or 0)
+        raise BadImport(f"{where(row)}: some rows have a time zone and some do not; give all of them one, or none")
+    zone = parts["zone"].str.replace(":", "", literal=True).str.replace("Z", "+0000", literal=True).fill_null("+0000")
+    ahead_s = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
+    whole_s = local.dt.epoch("s") - ahead_s * (1 - 2 * zone.str.starts_with("-").cast(pl.Int64))
+    nanoseconds = parts["decimals"].fill_null("0").str.pad_end(9, "0").cast(pl.Int64)
+    span((whole_s - whole_s.min()).cast(pl.Float64), str(path))
+    since = (whole_s - whole_s.min()) * 10**9 + nanoseconds  # whole: nanoseconds since 1970 do not fit a double
+    return ((since - since.min()).cast(pl.Float64) * 1e-9).rename(column.name)
 
 
 def _write(path: Path, raw: bytes, store: Store, rows: pl.DataFrame, dataset: str, settings: dict[str, Any]) -> str:
@@ -129,10 +142,8 @@ def _write(path: Path, raw: bytes, store: Store, rows: pl.DataFrame, dataset: st
     served = rows.filter((pl.col("n_prompt_tokens") > 0) & (pl.col("n_output_tokens") > 0)).sort("arrival_s", maintain_order=True)
     if served.is_empty():
         raise BadImport(f"{path}: none of its {len(rows)} rows has prompt and output tokens; give a trace of requests")
-    source = Source(path, (raw, json.dumps(settings, sort_keys=True).encode()), "unknown", NO_MODEL, None, settings)
-    writer = store.writer(source.trace_id)
-    if writer.is_finished:
-        return source.trace_id
+    content = (raw, json.dumps(settings, sort_keys=True).encode())
+    source = Source(path, content, "unknown", NO_MODEL, None, settings, dataset=dataset)
     n = len(served)
     table = {
         "request_id": np.arange(n, dtype=np.uint32),
@@ -144,28 +155,5 @@ def _write(path: Path, raw: bytes, store: Store, rows: pl.DataFrame, dataset: st
     }
     if "prefix_blocks" in served.columns:
         table["prefix_blocks"] = pa.array(served["prefix_blocks"].to_list(), pa.list_(pa.uint32()))
-    dropped = len(rows) - n
-    writer.discard()
-    try:
-        writer.write_shard(0, {"requests": pa.table(table)})
-        writer.finish(
-            Manifest(
-                trace_id=source.trace_id,
-                origin="imported",
-                source=path.name,
-                model_id="unknown",
-                dataset=dataset,
-                geometry=NO_MODEL,
-                tables=("requests",),
-                rows={"requests": n},
-                n_shards=1,
-                settings=settings,
-                flags={"empty_requests": {"left_out": dropped, "rows": len(rows)}} if dropped else {},
-                versions={"polars": pl.__version__, "pyarrow": pa.__version__},
-                created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-            )
-        )
-    except BaseException:
-        writer.discard()
-        raise
-    return source.trace_id
+    left_out = {"empty_requests": {"left_out": len(rows) - n, "rows": len(rows)}} if n < len(rows) else {}
+    return write_tape(store, source, {"requests": pa.table(table)}, left_out)

@@ -1,134 +1,253 @@
-"""vLLM `--enable-return-routed-experts` -> tape: one request as an .npz of what the engine returned, geometry from config.json.
+"""vLLM `--enable-return-routed-experts` -> tape: requests as the engine returned them, geometry from config.json.
 
-    prompt_routed_experts  [P, L, k] int16    the prompt's tokens
-    routed_experts         [G, L, k] int16    the generated ones that became an input
-    prompt_token_ids [P], token_ids [N]       optional
+    .npz, one request       routed_experts [P + N - 1, L, k] with prompt_token_ids [P] or token_ids [N], or both
+                            or (v0.21) prompt_routed_experts [P, L, k] beside routed_experts [N - 1, L, k]
+    responses of a server   one JSON object per line, or a list: `choices`, each with routed_experts as a .npy in base64 or as
+                            lists; lengths from prompt_token_ids and token_ids (`return_token_ids`), else from `usage`
 
-L counts MoE layers only; ids are logical (before expert-parallel load balancing). A row belongs to the pass whose input is that
-token, so the last generated token has none: G is N - 1. Some versions return one row more; it is dropped and flagged.
+One integer array per request or two, prompt first. L counts MoE layers, or all layers, the dense ones filled with zeros; ids are
+logical (before expert-parallel load balancing). A row belongs to the pass whose input is that token, so the last generated token
+has none. Some versions return one row more; it is dropped and flagged. Several files, and all requests in them, become one tape;
+how the engine batched them is not recorded, so they stand one after another, each with its prefill as one pass.
 """
 
 from __future__ import annotations
 
-import json
-import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from capture.importers.checks import BadImport
+from capture.importers.arrays import MAGIC, base64_npy, int_lists, npz
+from capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, read, whole, within
+from capture.importers.model_config import moe_config
+from capture.importers.responses import REMEDY, responses
 from capture.importers.rows import RoutedRows, Source, write_import
-from warehouse.geometry import Geometry, from_config
+from warehouse.geometry import Geometry
 from warehouse.tape import Store
 
 PROMPT, OUTPUT = "prompt_routed_experts", "routed_experts"
+ORDER = "requests one after another, each prefill one pass, layer by layer, then one pass per token"
 
 
-def import_vllm(path: str | Path, config_path: str | Path, store: Store) -> str:
-    """Imports one request and returns the trace id; importing it again changes nothing. Gate weights are not recorded: null.
+@dataclass(frozen=True)
+class _Returned:
+    """What the engine returned of one request; None: it did not say."""
 
-    Top-k is the array's; where config.json says otherwise the tape is flagged. Raises BadImport, OSError.
+    where: str
+    output: np.ndarray  # all rows, or those of generated tokens where `prompt` has the others
+    prompt: np.ndarray | None
+    prompt_ids: np.ndarray | None
+    output_ids: np.ndarray | None
+    n_prompt: int | None
+    n_output: int | None
+
+
+@dataclass(frozen=True)
+class _Request:
+    where: str
+    experts: np.ndarray  # (rows, MoE layers, k), of the prompt first
+    n_prompt: int
+    n_output: int
+    token_ids: np.ndarray | None
+    has_last: bool  # the engine returned a row for the last token, which was dropped
+
+
+def import_vllm(
+    paths: str | Path | Sequence[str | Path], config_path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES
+) -> str:
+    """Imports every request of the files and returns the trace id; importing them again changes nothing.
+
+    Gate weights are not recorded: null. Top-k is the arrays'; where config.json says otherwise the tape is flagged. Raises
+    BadImport, OSError.
     """
-    path, config_path = Path(path), Path(config_path)
-    arrays = _arrays(path)
-    config, geometry = _config(config_path)
-    prompt, output = (_ids(arrays, name, geometry, path, config_path) for name in (PROMPT, OUTPUT))
-    if prompt.shape[1:] != output.shape[1:]:
-        raise BadImport(
-            f"{path}: {PROMPT} is {prompt.shape}, {OUTPUT} is {output.shape}; layers and top-k must agree: export again"
-        )
-    prompt_tokens, output_tokens = (_tokens(arrays, name, path) for name in ("prompt_token_ids", "token_ids"))
-    if prompt_tokens is not None and len(prompt_tokens) != len(prompt):
-        raise BadImport(f"{path}: prompt_token_ids has {len(prompt_tokens)} entries, {PROMPT} {len(prompt)} rows; export again")
-    output, flags = _without_last(output, output_tokens, path)
-    known = prompt_tokens is not None and (output_tokens is not None or not len(output))
-    inputs = [part for part in (prompt_tokens, output_tokens) if part is not None]
+    files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    config_raw, model_id, geometry = moe_config(Path(config_path))
+    returned: list[_Returned] = []
+    contents: list[bytes] = []
+    n_silent = 0
+    for path in files:
+        contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
+        found, silent = _of_file(contents[-1], path, max_bytes)
+        returned, n_silent = returned + found, n_silent + silent
+    if not returned:
+        raise BadImport(f"{files[0]}: no response has {OUTPUT}; start vLLM with --enable-return-routed-experts")
+    requests = [_request(one, geometry, Path(config_path).name) for one in returned]
+    top_k = requests[0].experts.shape[2]
+    for one in requests:
+        if one.experts.shape[2] != top_k:
+            raise BadImport(f"{one.where}: top-k {one.experts.shape[2]}, {top_k} in {requests[0].where}; one model has one")
+    dropped = sum(one.has_last for one in requests)
+    flags = {"last_row_dropped": {"requests": dropped, "of": len(requests)}} if dropped else {}
+    flags |= {"without_experts": {"choices": n_silent, "of": n_silent + len(requests)}} if n_silent else {}
     source = Source(
-        path=path,
-        content=(path.read_bytes(), config_path.read_bytes()),
-        model_id=config.get("_name_or_path") or geometry.architecture,
-        geometry=Geometry(**{**geometry.model_dump(), "top_k": prompt.shape[2]}),
+        path=files[0],
+        content=(*contents, config_raw),
+        model_id=model_id,
+        geometry=Geometry(**{**geometry.model_dump(), "top_k": top_k}),
         model_top_k=geometry.top_k,
-        settings={"importer": "vllm", "config": config_path.name},
-        token_ids={0: np.concatenate(inputs)} if known else None,
-        n_output_tokens=None if output_tokens is None else {0: len(output_tokens)},
+        settings={
+            "importer": "vllm",
+            "config": Path(config_path).name,
+            "files": [path.name for path in files],
+            "order": ORDER,
+        },
+        token_ids={i: one.token_ids for i, one in enumerate(requests) if one.token_ids is not None},
+        n_output_tokens={i: one.n_output for i, one in enumerate(requests)},
         flags=flags,
+        origins=tuple(one.where for one in requests),
     )
-    return write_import(store, source, _routed(prompt, output, np.array(geometry.moe_layers)))
+    return write_import(store, source, _routed(requests, np.array(geometry.moe_layers)))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The file's arrays, read without pickle. Raises BadImport."""
-    if not path.stat().st_size:
+def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[_Returned], int]:
+    """The requests of a file, and how many of its choices have no experts. Raises BadImport."""
+    if not raw:
         raise BadImport(f"{path}: the file is empty; export it again")
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.ndarray):
-            with file:
-                return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadImport(f"{path}: not a readable .npz of plain arrays ({reason}); export it again with numpy.savez") from error
-    raise BadImport(f"{path}: one bare array; save {PROMPT} and {OUTPUT} by name with numpy.savez")
+    if raw.startswith(b"PK"):
+        arrays = npz(raw, path, max_bytes)
+        if OUTPUT not in arrays:
+            raise BadImport(f"{path}: array {OUTPUT} is missing; found {', '.join(arrays) or 'none'}")
+        prompt_ids, output_ids = (_token_ids(arrays.get(name), f"{path}: {name}") for name in ("prompt_token_ids", "token_ids"))
+        return [_Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)], 0
+    if raw.startswith(MAGIC):
+        raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
+    if raw.lstrip()[:1] not in (b"{", b"["):
+        raise BadImport(f"{path}: neither a readable .npz nor JSON; export it with numpy.savez, or give the server's responses")
+    found = list(_choices(raw, path, max_bytes))
+    return [one for one in found if one is not None], found.count(None)
 
 
-def _config(path: Path) -> tuple[dict[str, Any], Geometry]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        geometry = from_config(config)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise BadImport(f"{path}: {str(error).splitlines()[0]}; give the model's Hugging Face config.json") from error
-    if not geometry.moe_layers:
-        raise BadImport(f"{path}: a model without routed experts; give the config.json of the model that was served")
-    return config, geometry
+def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[_Returned | None]:
+    """Every choice of every response; None for one without experts."""
+    n_bytes = 0
+    for where, body in responses(raw, path):
+        choices = body.get("choices")
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            raise BadImport(f"{where}: choices is missing; {REMEDY}")
+        usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
+        prompt = _experts(body.get(PROMPT), f"{where}: {PROMPT}", max_bytes)
+        for number, choice in enumerate(choices):
+            place = f"{where}, choice {number}" if len(choices) > 1 else where
+            output = _experts(choice.get(OUTPUT), f"{place}: {OUTPUT}", max_bytes)
+            if output is None:
+                yield None
+                continue
+            within(n_bytes := n_bytes + output.nbytes, max_bytes, str(path))
+            prompt_ids = choice.get("prompt_token_ids") or body.get("prompt_token_ids")
+            yield _Returned(
+                where=place,
+                output=output,
+                prompt=prompt,
+                prompt_ids=_listed(prompt_ids, f"{place}: prompt_token_ids"),
+                output_ids=_listed(choice.get("token_ids"), f"{place}: token_ids"),
+                n_prompt=_stated(usage, "prompt_tokens", where),
+                n_output=_stated(usage, "completion_tokens", where) if len(choices) == 1 else None,  # the sum of all
+            )
 
 
-def _ids(arrays: dict[str, np.ndarray], name: str, geometry: Geometry, path: Path, config_path: Path) -> np.ndarray:
-    """(tokens, L, k) expert ids. Raises BadImport if absent, of another shape or not integers."""
-    if name not in arrays:
-        raise BadImport(f"{path}: array {name} is missing; found {', '.join(arrays) or 'none'}")
-    ids = arrays[name]
-    if ids.ndim != 3 or not np.issubdtype(ids.dtype, np.integer) or not ids.shape[2]:
-        raise BadImport(f"{path}: {name} is {ids.dtype} of shape {ids.shape}; int16 [tokens, layers, top-k] is expected")
-    if ids.shape[1] != len(geometry.moe_layers):
-        there = f"{name} has {ids.shape[1]} layers, {config_path.name} {len(geometry.moe_layers)} MoE layers"
-        raise BadImport(f"{path}: {there}; give the config.json of the model that was served")
-    return ids.astype(np.int64)
-
-
-def _tokens(arrays: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray | None:
-    if name not in arrays:
+def _experts(value: Any, where: str, max_bytes: int) -> np.ndarray | None:
+    if value is None:
         return None
-    ids = arrays[name]
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise BadImport(f"{path}: {name} is {ids.dtype} of shape {ids.shape}; a list of token ids is expected")
+    return base64_npy(value, where, max_bytes) if isinstance(value, str) else int_lists(value, 3, where)
+
+
+def _listed(value: Any, where: str) -> np.ndarray | None:
+    return None if value is None else _token_ids(int_lists(value, 1, where), where)
+
+
+def _stated(usage: dict[str, Any], field: str, where: str) -> int | None:
+    return None if usage.get(field) is None else whole(usage[field], f"{where}: usage.{field}")
+
+
+def _token_ids(ids: np.ndarray | None, where: str) -> np.ndarray | None:
+    if ids is None:
+        return None
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise BadImport(f"{where} is {ids.dtype} of shape {ids.shape}; a list of token ids is expected")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < 1 << 31:
+        raise BadImport(f"{where} has ids outside 0..2147483647; the file is damaged")
     return ids.astype(np.int64)
 
 
-def _without_last(output: np.ndarray, tokens: np.ndarray | None, path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """The rows of tokens that were an input; flagged if one row is more than that: by the token count, else if it is unfilled."""
-    if tokens is not None and len(output) not in (len(tokens), max(0, len(tokens) - 1)):
-        raise BadImport(
-            f"{path}: {OUTPUT} has {len(output)} rows for {len(tokens)} token_ids; one less is expected: export again"
-        )
-    if tokens is not None:
-        too_many = len(output) > 0 and len(output) == len(tokens)
+def _request(found: _Returned, geometry: Geometry, config: str) -> _Request:
+    """Both arrays as one, without the last token's row, and the lengths that follow. Raises BadImport if they do not add up."""
+    where, output = found.where, _of_moe_layers(found.output, OUTPUT, geometry, found.where, config)
+    lengths = {"prompt_token_ids": found.prompt_ids, "token_ids": found.output_ids}
+    n_prompt, n_output = found.n_prompt, found.n_output
+    for name, ids in lengths.items():
+        stated = n_prompt if name == "prompt_token_ids" else n_output
+        if ids is not None and stated not in (None, len(ids)):
+            raise BadImport(f"{where}: usage says {stated} tokens, {name} has {len(ids)} entries; {REMEDY}")
+    n_prompt = len(found.prompt_ids) if found.prompt_ids is not None else n_prompt
+    n_output = len(found.output_ids) if found.output_ids is not None else n_output
+    if found.prompt is not None:
+        prompt = _of_moe_layers(found.prompt, PROMPT, geometry, where, config)
+        if prompt.shape[1:] != output.shape[1:]:
+            told = f"{PROMPT} is {prompt.shape}, {OUTPUT} is {output.shape}"
+            raise BadImport(f"{where}: {told}; layers and top-k must agree: export again")
+        if n_prompt not in (None, len(prompt)):
+            raise BadImport(f"{where}: {n_prompt} prompt tokens, {PROMPT} has {len(prompt)} rows; {REMEDY}")
+        n_prompt, output = len(prompt), np.concatenate((prompt, output))
+    if n_prompt is None and n_output is None:
+        raise BadImport(f"{where}: {OUTPUT} does not say where the prompt ends; give prompt_token_ids or token_ids with it")
+    n_rows = len(output)
+    if n_prompt is None:
+        n_prompt = n_rows - max(0, (n_output or 0) - 1)
+    if n_output is not None:
+        has_last = n_output > 0 and n_rows == n_prompt + n_output
     else:
-        too_many = len(output) > 0 and output.shape[2] > 1 and bool((output[-1] == output[-1, :, :1]).all())
-    return (output[:-1], {"last_row_dropped": f"row {len(output) - 1} of {OUTPUT}"}) if too_many else (output, {})
+        has_last = n_rows > n_prompt and output.shape[2] > 1 and bool((output[-1] == output[-1, :, :1]).all())
+    n_passed = n_rows - has_last - n_prompt  # generated tokens that became an input
+    if n_prompt <= 0 or n_passed < 0 or (n_output is not None and n_passed != max(0, n_output - 1)):
+        raise BadImport(
+            f"{where}: {OUTPUT} has {n_rows} rows for {n_prompt} prompt and {n_output} output tokens; one less than all is "
+            "expected: export again, without routed_experts_prompt_start"
+        )
+    known = None
+    if found.prompt_ids is not None and (found.output_ids is not None or not n_passed):
+        known = np.concatenate([ids for ids in lengths.values() if ids is not None])
+    return _Request(where, output[: n_rows - has_last], n_prompt, n_passed if n_output is None else n_output, known, has_last)
 
 
-def _routed(prompt: np.ndarray, output: np.ndarray, moe_layers: np.ndarray) -> RoutedRows:
-    """Prefill as one layer-major pass, then one pass per generated token."""
-    (n_prompt, n_layers, k), n_output = prompt.shape, len(output)
-    is_decode = np.repeat([False, True], (n_prompt * n_layers, n_output * n_layers))
-    step = np.repeat(np.arange(n_output), n_layers)
-    return RoutedRows(
-        request_id=np.zeros(len(is_decode), np.int64),
-        position=np.concatenate((np.tile(np.arange(n_prompt), n_layers), n_prompt + step)),
-        layer=np.concatenate((np.repeat(moe_layers, n_prompt), np.tile(moe_layers, n_output))),
-        pass_id=np.concatenate((np.zeros(n_prompt * n_layers, np.int64), int(n_prompt > 0) + step)),
-        is_decode=is_decode,
-        expert_ids=np.concatenate((prompt.transpose(1, 0, 2).reshape(-1, k), output.reshape(-1, k))),
-    )
+def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, config: str) -> np.ndarray:
+    """(rows, MoE layers, k) ids. Raises BadImport for another shape or type, and for layers that are not the config's."""
+    if ids.ndim != 3 or ids.dtype.kind not in "iu" or not ids.shape[2]:
+        raise BadImport(f"{where}: {name} is {ids.dtype} of shape {ids.shape}; int16 [tokens, layers, top-k] is expected")
+    moe, n_layers = list(geometry.moe_layers), ids.shape[1]
+    wanted = "give the config.json of the model that was served"
+    if n_layers == geometry.n_layers:
+        dense = sorted(set(range(n_layers)) - set(moe))
+        is_empty = np.logical_not(np.logical_or.reduce(ids, axis=(0, 2)))
+        for layer in dense:
+            if not is_empty[layer]:
+                raise BadImport(f"{where}: {name} has experts in layer {layer}, which {config} says is dense; {wanted}")
+        if ids.shape[2] > 1 and len(ids) and is_empty[moe].any():
+            layer = moe[int(np.argmax(is_empty[moe]))]
+            raise BadImport(f"{where}: {name} has only zeros in layer {layer}, a MoE layer by {config}; {wanted}")
+        return ids[:, moe]
+    if n_layers != len(moe):
+        there = f"{name} has {n_layers} layers, {config} {len(moe)} MoE layers of {geometry.n_layers}"
+        raise BadImport(f"{where}: {there}; {wanted}")
+    return ids
+
+
+def _routed(requests: list[_Request], moe_layers: np.ndarray) -> RoutedRows:
+    """Per request its prefill as one layer-major pass, then one pass per generated token."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("request_id", "position", "layer", "pass_id", "is_decode", "ids")}
+    n_layers, n_passes = len(moe_layers), 0
+    for request, one in enumerate(requests):
+        n_prompt, n_decode = one.n_prompt, len(one.experts) - one.n_prompt
+        step = np.repeat(np.arange(n_decode), n_layers)
+        parts["request_id"].append(np.full(len(one.experts) * n_layers, request))
+        parts["position"] += [np.tile(np.arange(n_prompt), n_layers), n_prompt + step]
+        parts["layer"] += [np.repeat(moe_layers, n_prompt), np.tile(moe_layers, n_decode)]
+        parts["pass_id"] += [np.full(n_prompt * n_layers, n_passes), n_passes + 1 + step]
+        parts["is_decode"].append(np.repeat([False, True], (n_prompt * n_layers, n_decode * n_layers)))
+        prompt, output = one.experts[:n_prompt], one.experts[n_prompt:]
+        parts["ids"] += [part.reshape(-1, part.shape[2]).astype(np.int64) for part in (prompt.transpose(1, 0, 2), output)]
+        n_passes += 1 + n_decode
+    request_id, position, layer, pass_id, is_decode, ids = (np.concatenate(values) for values in parts.values())
+    return RoutedRows(request_id, position, layer, pass_id, is_decode, ids)

@@ -1,8 +1,7 @@
-"""Importers: a tiny committed trace, the published ones where they lie, vLLM's arrays, and every way a file can be wrong."""
+"""Importer of BigMoeOnEdge: a tiny committed trace, the published ones where they lie, and every way a file can be wrong."""
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 from capture.importers.bigmoe import import_bigmoe
-from capture.importers.checks import BadImport, known_top_k
-from capture.importers.vllm import import_vllm
+from capture.importers.checks import known_top_k
+from capture.importers.limits import BadImport
 from warehouse.tape import Store, Tape
 
 REPO = Path(__file__).resolve().parents[2]
@@ -296,135 +295,6 @@ def test_known_top_k() -> None:
     assert known_top_k("Qwen3-30B-A3B-Q4_K_M") == 8
     assert known_top_k("DeepSeek-V2-Lite-Chat") == 6
     assert known_top_k("my-own-moe") is None
-
-
-# ------------------------------------------------------------------------------------------------------------------ vLLM
-
-CONFIG = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 1000,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 32,
-    "mlp_only_layers": [0],
-}
-P, G, L, K = 6, 5, 2, 4
-
-
-def arrays(seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    ids = rng.random((P + G, L, 16)).argsort(axis=2)[:, :, :K].astype(np.int16)
-    return {"prompt_routed_experts": ids[:P], "routed_experts": ids[P:]}
-
-
-def save(folder: Path, content: dict[str, np.ndarray], config: dict[str, object] | None = None) -> tuple[Path, Path]:
-    npz, config_path = folder / "request.npz", folder / "config.json"
-    np.savez(npz, **content)
-    config_path.write_text(json.dumps(CONFIG if config is None else config))
-    return npz, config_path
-
-
-def test_vllm_round_trip(store: Store, tmp_path: Path) -> None:
-    content = arrays() | {"prompt_token_ids": np.arange(100, 100 + P), "token_ids": np.arange(200, 200 + G + 1)}
-    tape = store.open(import_vllm(*save(tmp_path, content), store))
-    assert tape.geometry.moe_layers == (1, 2)
-    assert tape.manifest.flags == {}
-    routing, tokens = tape.read("routing"), tape.read("tokens")
-    assert routing["gate_weights"].null_count() == len(routing) == (P + G) * L
-    assert routing.filter(pass_id=0)["layer"].to_list() == [1] * P + [2] * P
-    back = np.array(routing.sort("position", "layer")["expert_ids"].to_list()).reshape(P + G, L, K)
-    assert (back[:P] == content["prompt_routed_experts"]).all()
-    assert (back[P:] == content["routed_experts"]).all()
-    assert tokens["token_id"].to_list() == [*range(100, 100 + P), *range(200, 200 + G)]  # the last token is no pass's input
-    assert tokens["pass_id"].to_list() == [0] * P + list(range(1, G + 1))
-    requests = tape.read("requests")
-    assert (requests["n_prompt_tokens"][0], requests["n_output_tokens"][0]) == (P, G + 1)
-    assert len(requests["prompt_sha256"][0]) == 64
-
-
-def test_vllm_without_token_ids(store: Store, tmp_path: Path) -> None:
-    tape = store.open(import_vllm(*save(tmp_path, arrays()), store))
-    assert tape.read("tokens")["token_id"].null_count() == P + G
-    assert tape.read("requests")["prompt_sha256"][0] is None
-    assert tape.read("requests")["n_output_tokens"][0] == G
-
-
-@pytest.mark.parametrize("with_tokens", [True, False])
-def test_vllm_row_of_the_last_token_is_dropped(with_tokens: bool, store: Store, tmp_path: Path) -> None:
-    content = arrays()
-    content["routed_experts"] = np.concatenate((content["routed_experts"], np.zeros((1, L, K), np.int16)))
-    if with_tokens:
-        content |= {"prompt_token_ids": np.arange(P), "token_ids": np.arange(G + 1)}
-    tape = store.open(import_vllm(*save(tmp_path, content), store))
-    assert tape.manifest.rows["tokens"] == P + G
-    assert list(tape.manifest.flags) == ["last_row_dropped"]
-
-
-def test_vllm_top_k_is_the_array_s(store: Store, tmp_path: Path) -> None:
-    content = {name: ids[:, :, :3] for name, ids in arrays().items()}
-    tape = store.open(import_vllm(*save(tmp_path, content), store))
-    assert tape.geometry.top_k == 3
-    assert tape.manifest.flags == {"top_k_override": {"recorded": 3, "model": 4}}
-
-
-def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    return arrays() | {name: value}
-
-
-def damaged(value: int) -> np.ndarray:
-    ids = arrays()["routed_experts"].copy()
-    ids[2, 1, 0] = value
-    return ids
-
-
-BAD_ARRAYS = {
-    "expert out of range": (changed("routed_experts", damaged(16)), None, "position 8, layer 2: expert 16 is outside 0..15"),
-    "padding": (changed("routed_experts", damaged(-1)), None, "expert -1 is outside"),
-    "repeated id": (changed("routed_experts", damaged(int(arrays()["routed_experts"][2, 1, 1]))), None, "appears twice"),
-    "array missing": (
-        {"routed_experts": arrays()["routed_experts"]},
-        None,
-        "prompt_routed_experts is missing; found routed_experts",
-    ),
-    "two dimensions": (changed("routed_experts", np.zeros((3, 4), np.int16)), None, "int16 [tokens, layers, top-k] is expected"),
-    "floats": (changed("routed_experts", np.zeros((3, L, K))), None, "routed_experts is float64"),
-    "another model's config": (arrays(), CONFIG | {"num_hidden_layers": 5}, "has 2 layers, config.json 4 MoE layers"),
-    "dense config": (arrays(), {k: v for k, v in CONFIG.items() if k != "num_experts"}, "a model without routed experts"),
-    "config of something else": (arrays(), {"vocab_size": 3}, "hidden_size is missing"),
-    "config is a list": (arrays(), [], "give the model's Hugging Face config.json"),
-    "top-k differs": (changed("routed_experts", arrays()["routed_experts"][:, :, :3]), None, "layers and top-k must agree"),
-    "token ids of another request": (changed("token_ids", np.arange(99)), None, "5 rows for 99 token_ids"),
-    "prompt ids of another request": (changed("prompt_token_ids", np.arange(99)), None, "99 entries"),
-    "pickled objects": (changed("routed_experts", np.array([{}, None])), None, "not a readable .npz of plain arrays"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path: Path) -> None:
-    content, config, message = BAD_ARRAYS[name]
-    npz, config_path = save(tmp_path, content, config)
-    with pytest.raises(BadImport) as caught:
-        import_vllm(npz, config_path, store)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not Path(store.root).exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut"])
-def test_files_that_are_no_npz(content: bytes, store: Store, tmp_path: Path) -> None:
-    npz, config_path = save(tmp_path, arrays())
-    npz.write_bytes(content)
-    with pytest.raises(BadImport, match=r"request\.npz"):
-        import_vllm(npz, config_path, store)
-    np.save(tmp_path / "bare.npy", np.zeros(3))
-    with pytest.raises(BadImport, match="one bare array"):
-        import_vllm(tmp_path / "bare.npy", config_path, store)
 
 
 def test_importers_need_no_torch() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capture.importers.checks import BadImport
+from capture.importers.limits import BadImport
 from capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
 from replay.prefix_cache import cached_tokens
 from replay.workload import from_table, spread_ties
@@ -43,6 +43,18 @@ def test_azure(tmp_path: Path, store: Store) -> None:
     assert import_azure(path, store) == tape.trace_id, "importing it again changes nothing"
 
 
+def test_azure_2024_with_a_time_zone_and_whole_seconds(tmp_path: Path, store: Store) -> None:
+    moments = [
+        "2024-05-10 00:00:00.009930+00:00",
+        "2024-05-10 00:00:01+00:00",
+        "2024-05-10 02:00:02.5+02:00",
+        "2024-05-10T00:00:03Z",
+    ]
+    path = written(tmp_path, "week.csv", AZURE_HEAD + "".join(f"{moment},5,6\n" for moment in moments))
+    arrivals = store.open(import_azure(path, store)).read("requests")["arrival_s"].to_list()
+    assert arrivals == pytest.approx([0, 0.99007, 2.49007, 2.99007], abs=1e-9)
+
+
 def test_any_csv_by_its_columns_in_any_order(tmp_path: Path, store: Store) -> None:
     path = written(tmp_path, "mine.csv", "out,when,in\n3,12.5,30\n4,10,40\n")
     table = store.open(import_request_csv(path, store, "when", "in", "out", dataset="mine")).read("requests")
@@ -74,8 +86,17 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
         ("", "cannot be read as CSV"),
         ("a,b\n1,2\n", "no column 'TIMESTAMP'; it has a, b"),
         (AZURE_HEAD + "yesterday,1,2\n", "row 1: TIMESTAMP is 'yesterday'"),
-        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,2\n2023-11-16 18:17:04.9,-1,2\n", "row 2: ContextTokens is -1"),
+        (
+            AZURE_HEAD + "2023-11-16 18:17:03.9,1,2\n2023-11-16 18:17:04.9,-1,2\n",
+            "row 2: ContextTokens is '-1', not",
+        ),
         (AZURE_HEAD + "2023-11-16 18:17:03.9,1,x\n", "row 1: GeneratedTokens is 'x'"),
+        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,2.5\n", "row 1: GeneratedTokens is '2.5'"),
+        (AZURE_HEAD + "2023-11-16 18:17:03.9,true,2\n", "row 1: ContextTokens is 'true'"),
+        (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-05-10 00:00:01Z,1,2\n", "row 2: some rows have a time zone"),
+        (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-02-30 00:00:01,1,2\n", "row 2: TIMESTAMP is '2024-02-30"),
+        (AZURE_HEAD + "nan,1,2\n", "row 1: TIMESTAMP is 'nan'"),
+        (AZURE_HEAD + "1e308,1,2\n-1e308,1,2\n", "arrivals lie inf s apart"),
         (AZURE_HEAD + "2023-11-16 18:17:03.9,0,2\n", "none of its 1 rows"),
     ],
 )
@@ -89,7 +110,7 @@ def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2 is not an object"),
+        ("{", "line 2: not JSON"),
         ('{"timestamp": 1}', "line 2 is not an object of timestamp, input_length"),
         ('{"timestamp": 1, "input_length": 513, "output_length": 1, "hash_ids": [1]}', "line 2: 1 hash_ids for 513 tokens"),
     ],

@@ -1,0 +1,90 @@
+"""Arrays of numpy's .npy and .npz, read without numpy.load: no pickle, no allocation that a header merely claims.
+
+`numpy.load` allocates what a header says before it has seen the bytes, hands out as it is whatever in the archive is no array,
+and unpacks every zip method Python knows. Here sizes are compared first, and only what `numpy.savez` writes is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import math
+import zipfile
+import zlib
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capture.importers.limits import BadImport, shown, within
+
+MAGIC = b"\x93NUMPY"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_REMEDY = "export it again with numpy.savez"
+
+
+def npy(raw: bytes, where: str) -> np.ndarray:
+    """The array of a .npy file. Raises BadImport for objects, cut-off or surplus bytes and whatever is no array."""
+    stream = io.BytesIO(raw)
+    try:
+        shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        if dtype.kind not in "iufb" or any(n < 0 for n in shape):
+            raise ValueError(f"{dtype} of shape {shape} is no plain array")
+        n_bytes, found = math.prod(shape) * dtype.itemsize, len(raw) - stream.tell()
+        if n_bytes != found:
+            raise ValueError(f"{dtype} of shape {shape} takes {n_bytes} bytes, {found} are there")
+        return np.frombuffer(raw, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
+    except (ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadImport(f"{where}: not a plain .npy array ({reason[:200]}); {_REMEDY}") from None
+
+
+def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file by name. Raises BadImport."""
+    arrays, n_bytes = {}, 0
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            for member in archive.infolist():
+                n_bytes += member.file_size  # no more is ever unpacked of it
+                within(n_bytes, max_bytes, str(path))
+                if member.compress_type not in _METHODS or member.flag_bits & 1:
+                    raise BadImport(f"{path}: {member.filename!r} is packed in a way numpy does not use; {_REMEDY}")
+                name = member.filename.removesuffix(".npy")
+                arrays[name] = npy(archive.read(member), f"{path}: {name}")
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        raise BadImport(f"{path}: not a readable .npz ({str(error).splitlines()[0]}); {_REMEDY}") from None
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, BadImport):
+            raise
+        raise BadImport(f"{path}: not a readable .npz ({error}); {_REMEDY}") from None
+    return arrays
+
+
+def base64_npy(content: str, where: str, max_bytes: int) -> np.ndarray:
+    """The array of a .npy file in base64, as servers send it. Raises BadImport."""
+    within(len(content) * 3 // 4, max_bytes, where)
+    try:
+        raw = base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadImport(f"{where}: not base64 ({error}); give the server's responses as they came") from None
+    return npy(raw, where)
+
+
+def int_lists(value: Any, depth: int, where: str) -> np.ndarray:
+    """An int64 array from lists of lists, `depth` deep, of whole numbers alone. Raises BadImport."""
+    flat = value
+    try:
+        if not isinstance(value, list):
+            raise TypeError
+        for _ in range(depth - 1):
+            flat = list(chain.from_iterable(flat))
+        if not set(map(type, flat)) <= {int}:
+            raise TypeError
+        array = np.array(value, np.int64)
+        return array if flat else array.reshape((0,) * depth)
+    except (TypeError, ValueError, OverflowError):
+        told = f"{where} is {shown(value)}, not lists of whole numbers"
+        raise BadImport(f"{told}; give the server's responses as they came") from None

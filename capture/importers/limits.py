@@ -1,0 +1,169 @@
+"""What no importer believes: how much a file may hold once read, how large a number may be, how deep JSON may go. One place.
+
+Everything here raises BadImport with one line that names the file and the place, so that an importer only states what it wants.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import polars as pl
+
+DEFAULT_MAX_BYTES = 2 << 30  # of a file as it is once unpacked, and of the rows made from it
+MAX_EXPERTS = 8192  # of a layer: four times the most of any published model (Switch-C, 2,048); a tape's ids are uint16
+MAX_LAYERS = 4096  # four times the deepest transformer published (DeepNet, 1,000)
+MAX_TOKENS = 1 << 27  # of a request: above the longest context published (100 M)
+MAX_LAYER_BYTES = 1 << 50  # of one layer's weights: a pebibyte
+MAX_GATE_WEIGHT = 1000.0  # as applied; the largest published scaling factor is 16 (DeepSeek-V2)
+MAX_SPAN_S = 1e9  # between a trace's first and last arrival: 32 years
+U32 = (1 << 32) - 1
+_SHOWN_CHARACTERS = 60
+
+
+class BadImport(ValueError):
+    """A trace that cannot become a tape; the message names the file, the row and the remedy. The store is unchanged."""
+
+
+def shown(value: Any) -> str:
+    """A value as an error line shows it: never longer than a few words."""
+    value = value.to_list() if isinstance(value, pl.Series) else value
+    if isinstance(value, (list, dict)) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return "a number of more than 64 bits"
+    content = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    return content if len(content) <= _SHOWN_CHARACTERS else f"{content[:_SHOWN_CHARACTERS]}..."
+
+
+# ------------------------------------------------------------------------------------------------------------------- bytes
+
+
+def read(path: Path, max_bytes: int) -> bytes:
+    """The file's bytes, unpacked where its name ends in .gz. Raises BadImport if there are more than `max_bytes`, OSError."""
+    with path.open("rb") as file:
+        raw = file.read(max_bytes + 1)
+    if path.suffix == ".gz" and len(raw) <= max_bytes:
+        try:
+            with gzip.open(path) as packed:
+                raw = packed.read(max_bytes + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadImport(f"{path}: cannot be unpacked ({error}); download it again") from None
+    within(len(raw), max_bytes, str(path))
+    return raw
+
+
+def within(n_bytes: int, max_bytes: int, where: str) -> None:
+    """Raises BadImport if what `where` holds, or expands to, exceeds --max-bytes."""
+    if n_bytes > max_bytes:
+        raise BadImport(f"{where}: more than {max_bytes:,} bytes once read; if that is meant, give a larger --max-bytes")
+
+
+def text(raw: bytes, path: Path) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadImport(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); download it again") from None
+
+
+# -------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def json_value(content: str, where: str, remedy: str = "download the file again") -> Any:
+    """One JSON value, without the NaN and Infinity that Python would accept. Raises BadImport."""
+    try:
+        return json.loads(content, parse_constant=_no_constant)
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:  # JSONDecodeError, and a number of more digits than Python turns into an int
+        reason = str(error).split("; use sys.")[0]
+    raise BadImport(f"{where}: not JSON ({reason}); {remedy}")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def json_lines(raw: bytes, path: Path) -> Iterator[tuple[int, Any]]:
+    """(number of the line, value) of every line that is not empty. Raises BadImport."""
+    for number, line in enumerate(text(raw, path).split("\n"), 1):  # not splitlines: JSON strings may hold its other line ends
+        if line.strip():
+            yield number, json_value(line, f"{path}: line {number}")
+
+
+# ----------------------------------------------------------------------------------------------------------------- numbers
+
+
+def whole(value: Any, where: str, most: int = U32, least: int = 0) -> int:
+    """An int of JSON between `least` and `most`; never text, a fraction or a truth value. Raises BadImport."""
+    if type(value) is not int or not least <= value <= most:
+        raise BadImport(f"{where} is {shown(value)}, not a whole number from {least} to {most}; the file is damaged")
+    return value
+
+
+def finite(value: Any, where: str) -> float:
+    """A number of JSON that a float can hold. Raises BadImport."""
+    try:
+        number = float(value) if type(value) in (int, float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise BadImport(f"{where} is {shown(value)}, not a finite number; the file is damaged")
+    return number
+
+
+def words(value: Any, where: str) -> str:
+    """Text that can be written into a manifest and onto one line. Raises BadImport."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 500:
+        raise BadImport(f"{where} is {shown(value)}, not a name; the file is damaged")
+    return value
+
+
+def span(seconds: pl.Series, where: str) -> pl.Series:
+    """Finite times, from the earliest on. Raises BadImport if they lie further apart than a trace can."""
+    since = seconds - seconds.min()
+    longest = since.max()
+    if isinstance(longest, float) and not longest <= MAX_SPAN_S:
+        raise BadImport(f"{where}: arrivals lie {longest:.3g} s apart, more than 30 years; give them in seconds")
+    return since
+
+
+# ----------------------------------------------------------------------------------------------------------------- columns
+
+Row = Callable[[int], str]  # where the i-th value of a column stands
+
+
+def whole_column(column: pl.Series, where: Row, most: int = U32, from_text: bool = True) -> pl.Series:
+    """Whole numbers 0..most from integers, whole floats (pandas writes them) or a CSV's text. Raises BadImport naming the row."""
+    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
+    if column.dtype == pl.String and from_text:
+        is_number = column.str.contains(r"^\s*[0-9]{1,10}(\.0*)?\s*$")
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False).set(~is_number.fill_null(False), None)
+    elif column.dtype.is_numeric():
+        numbers = column.cast(pl.Float64, strict=False)
+    is_right = (numbers >= 0) & (numbers <= most) & (numbers % 1 == 0)
+    refuse(~is_right.fill_null(False), column, where, f"a whole number from 0 to {most}")
+    return numbers.cast(pl.Int64)
+
+
+def finite_column(column: pl.Series, where: Row, wanted: str = "a finite number") -> pl.Series:
+    """Finite floats from numbers or text. Raises BadImport naming the row."""
+    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
+    if column.dtype == pl.String:
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+    elif column.dtype.is_numeric():
+        numbers = column.cast(pl.Float64, strict=False)
+    refuse(~numbers.is_finite().fill_null(False), column, where, wanted)
+    return numbers
+
+
+def refuse(is_wrong: pl.Series, column: pl.Series, where: Row, wanted: str) -> None:
+    """Raises BadImport naming the first row for which `is_wrong` is true."""
+    if is_wrong.any():
+        row = int(is_wrong.arg_max() or 0)
+        raise BadImport(f"{where(row)}: {column.name} is {shown(column[row])}, not {wanted}; the file is damaged")

@@ -1,0 +1,41 @@
+"""The model's config.json beside a trace that does not say what the model is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_value, read, shown, text, words
+from warehouse.geometry import Geometry, from_config, text_config
+
+_WANTED = "give the model's Hugging Face config.json"
+_MAX_BYTES = 1 << 24
+_MOST = {
+    "num_hidden_layers": MAX_LAYERS,
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), MAX_EXPERTS),
+}
+
+
+def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
+    """The file's bytes, the model's name, its geometry. Raises BadImport if it is no config of a model with experts, OSError."""
+    raw = read(path, _MAX_BYTES)
+    config = json_value(text(raw, path), str(path), _WANTED)
+    try:
+        _check(text_config(config))
+        geometry = from_config(config)
+    except (ValueError, AttributeError, TypeError, LookupError, ArithmeticError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadImport(f"{path}: {reason[:200]}; {_WANTED}") from error
+    if not geometry.moe_layers:
+        raise BadImport(f"{path}: a model without routed experts; give the config.json of the model that was served")
+    name = config.get("_name_or_path") or geometry.architecture
+    return raw, words(name, f"{path}: _name_or_path"), geometry
+
+
+def _check(config: dict[str, Any]) -> None:
+    """Raises ValueError naming the first number that no model has: geometry is made of lists as long as they say."""
+    for field, value in config.items():
+        number = value if type(value) in (int, float) else 0
+        if not math.isfinite(number) or abs(number) > _MOST.get(field, U32):
+            raise ValueError(f"{field} is {shown(value)}, more than any model has")

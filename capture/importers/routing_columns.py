@@ -1,0 +1,221 @@
+"""Columns of a table of routing, found by their names and checked cell by cell; see routing_table.py."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from capture.importers.limits import (
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    BadImport,
+    Row,
+    finite_column,
+    refuse,
+    whole_column,
+)
+from capture.importers.table_files import FORMS, need
+from warehouse.geometry import Geometry
+
+FILES = ("parts", "requests", "layers")
+ORDERS = ("requests", "executed")
+PHASES = dict.fromkeys(("prefill", "prompt", "0", "false"), False) | dict.fromkeys(
+    ("decode", "decoding", "generate", "generated", "generation", "1", "true"), True
+)
+
+
+ONE_PHASE = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns; None: the tape's own name, where a file has such a column."""
+
+    request: str | None = None
+    position: str | None = None
+    layer: str | None = None
+    experts: str | None = None
+    weights: str | None = None
+    phase: str | None = None
+
+
+USUAL = Columns("request_id", "position", "layer", "expert_ids", "gate_weights", "phase")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files are to be read; see this module's head. where: (column, value) of the rows that count."""
+
+    columns: Columns = Columns()
+    form: str | None = None
+    files: str = "parts"
+    order: str = "requests"
+    top_k: int | None = None
+    where: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("files", self.files, FILES), ("order", self.order, ORDERS), ("form", self.form, FORMS)):
+            if value not in (*known, *([None] if name == "form" else [])):
+                raise BadImport(f"{name} is {value!r}; give one of {', '.join(known)}")
+        for files, field in (("requests", "request"), ("layers", "layer")):
+            if self.files == files and getattr(self.columns, field) is not None:
+                raise BadImport(f"each file is one of the {files}; a column of it ({field}) cannot be named beside that")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of a file stand, for error lines."""
+
+    path: Path
+    rows: np.ndarray  # numbers from 1
+
+    def __call__(self, at: int) -> str:
+        return f"{self.path}: row {self.rows[at]}"
+
+
+def part_of(
+    frame: pl.DataFrame, where: Place, form: str, layout: Layout, number: int, geometry: Geometry | None, named: dict[str, str]
+) -> pl.DataFrame:
+    """One file as columns request (text), layer, position or null, is_decode, ids and weights (lists of k). Raises BadImport."""
+    found = _names(frame, where.path, layout)
+    if named and named != found:
+        raise BadImport(
+            f"{where.path}: has other columns ({', '.join(found.values())}) than the files before it; import them apart"
+        )
+    named.update(found)
+    from_text, n = form == "csv", len(frame)
+
+    def constant(value: Any, kind: Any) -> pl.Series:
+        return pl.Series([value], dtype=kind).new_from_index(0, n)
+
+    def counted(field: str, most: int) -> pl.Series:
+        return whole_column(frame[found[field]], where, most, from_text)
+
+    ids, is_one = _lists(frame[found["experts"]], where, from_text, pl.Int64)
+    columns = {
+        "request": _text(frame[found["request"]], where, "the name of a request")
+        if "request" in found
+        else constant(str(number) if layout.files == "requests" else "", pl.String),
+        "layer": counted("layer", MAX_LAYERS - 1)
+        if "layer" in found
+        else constant(_layer_of_file(number, geometry, where.path), pl.Int64),
+        "position": counted("position", MAX_TOKENS - 1) if "position" in found else constant(None, pl.Int64),
+        "is_decode": _is_decode(frame[found["phase"]], where)
+        if "phase" in found
+        else constant(layout.columns.phase == "decode", pl.Boolean),
+        "ids": ids,
+    }
+    if "weights" in found:
+        columns["weights"] = _lists(frame[found["weights"]], where, from_text, pl.Float64)[0]
+        refuse(columns["weights"].list.len() != ids.list.len(), frame[found["weights"]], where, "as many weights as experts")
+    part = pl.DataFrame(columns)
+    if is_one and layout.top_k != 1:
+        part, where = _gathered(part, layout.top_k, where)
+    k = int(part["ids"].list.len()[0])
+    refuse(part["ids"].list.len() != k, part["ids"], where, f"{k} experts as in the rows before")
+    if layout.top_k not in (None, k):
+        raise BadImport(f"{where(0)}: {k} experts, --top-k says {layout.top_k}")
+    return part
+
+
+def _names(frame: pl.DataFrame, path: Path, layout: Layout) -> dict[str, str]:
+    """Field -> column, of those that are named and those with the usual name. Raises BadImport for one that is not there."""
+    asked, usual = asdict(layout.columns), asdict(USUAL)
+    skipped = {"requests": ["request"], "layers": ["layer"], "parts": []}[layout.files]
+    skipped += ["phase"] if asked["phase"] in ONE_PHASE else []
+    found = {}
+    for field, name in asked.items():
+        if field in skipped:
+            continue
+        if name is None and usual[field] not in frame.columns and field not in ("layer", "experts", "phase"):
+            continue
+        found[field] = name or usual[field]
+        told = f"--{field}" + (" (prefill or decode: all rows are)" if field == "phase" else "")
+        need(frame, found[field], path, told)
+    return found
+
+
+def _layer_of_file(number: int, geometry: Geometry | None, path: Path) -> int:
+    if geometry is None:
+        return number
+    if number >= len(geometry.moe_layers):
+        raise BadImport(f"{path}: file {number + 1} of a model of {len(geometry.moe_layers)} MoE layers; give one file per layer")
+    return geometry.moe_layers[number]
+
+
+def _text(column: pl.Series, where: Row, wanted: str) -> pl.Series:
+    is_readable = column.dtype == pl.String or column.dtype.is_integer() or column.dtype == pl.Boolean
+    words = column.cast(pl.String) if is_readable else pl.Series([None], dtype=pl.String).new_from_index(0, len(column))
+    refuse(words.is_null(), column, where, wanted)
+    return words
+
+
+def _is_decode(column: pl.Series, where: Row) -> pl.Series:
+    words = _text(column, where, "prefill or decode").str.strip_chars().str.to_lowercase()
+    is_decode = words.replace_strict(PHASES, default=None, return_dtype=pl.Boolean)
+    refuse(is_decode.is_null(), column, where, "prefill or decode")
+    return is_decode
+
+
+def _lists(column: pl.Series, where: Row, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
+    """Lists of ids or weights, and whether each row held one number and no list. Raises BadImport naming the row."""
+    is_id, is_one = kind == pl.Int64, False
+    wanted = f"{'expert ids' if is_id else 'weights'}: a list, or one number"
+    if column.dtype == pl.String and from_text:
+        number = r"[0-9]{1,10}" if is_id else r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?"
+        is_list = column.str.contains(rf"^\s*[\[(]?\s*{number}(?:[\s,;|]+{number})*\s*[\])]?\s*$")
+        refuse(~is_list.fill_null(False), column, where, wanted)
+        is_one = not column.str.contains(r"[\[(,;|]|[0-9.]\s+[0-9.+-]").any()
+        lists = column.str.extract_all(number)
+    elif isinstance(column.dtype, (pl.List, pl.Array)):
+        lists = column.cast(pl.List(column.dtype.inner))
+    elif column.dtype.is_numeric():
+        is_one = True
+        lists = column.reshape((-1, 1)).arr.to_list()
+    else:
+        refuse(pl.Series([True]).new_from_index(0, len(column)), column, where, wanted)
+    lengths = lists.list.len()
+    refuse((lengths == 0).fill_null(True) | (lengths > MAX_EXPERTS).fill_null(True), column, where, wanted)
+    rows = np.repeat(np.arange(len(column)), lengths.to_numpy())
+    flat = lists.explode().rename(column.name)
+
+    def place(at: int) -> str:
+        return where(int(rows[at]))
+
+    numbers = whole_column(flat, place, MAX_EXPERTS - 1, from_text) if is_id else finite_column(flat, place)
+    offsets = np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64)))
+    gathered = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, numbers.to_arrow()))
+    assert isinstance(gathered, pl.Series)
+    return gathered, is_one
+
+
+def _gathered(part: pl.DataFrame, top_k: int | None, where: Place) -> tuple[pl.DataFrame, Place]:
+    """One row per token and layer from one per expert: consecutive rows of one token, or k of one layer where none is counted."""
+    keys = ["request", "layer", "is_decode", "position"]
+    changed = part.select(pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in keys)).to_series().to_numpy()
+    changed = changed | (np.arange(len(part)) == 0)
+    if part["position"].null_count():
+        if top_k is None:
+            raise BadImport(f"{where.path}: one expert per row and no position; --top-k says how many rows are one token")
+        begins = np.arange(0, len(part), top_k)
+        mixed = np.flatnonzero(changed & (np.arange(len(part)) % top_k > 0))
+        if len(mixed) or len(part) % top_k:
+            at = int(mixed[0]) if len(mixed) else len(part) - 1
+            raise BadImport(
+                f"{where(at)}: another layer within {top_k} rows, or rows are missing; each {top_k} must be one token's"
+            )
+    else:
+        begins = np.flatnonzero(changed)
+    offsets = np.concatenate((begins, [len(part)])).astype(np.int64)
+    gathered = part[begins.tolist()].select(keys)
+    for name in ("ids", "weights"):
+        if name in part.columns:
+            lists = pa.LargeListArray.from_arrays(offsets, part[name].explode().to_arrow())
+            gathered = gathered.with_columns(pl.Series(name, lists))
+    return gathered.select(part.columns), Place(where.path, where.rows[begins])

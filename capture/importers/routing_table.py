@@ -1,0 +1,143 @@
+"""Any table of routing -> tape, by the names of its columns: CSV, JSON lines or Parquet, one file or many.
+
+    layer             absolute layer in the model (files = layers: the file's place among the MoE layers instead)
+    experts           ids of the experts a token chose: a list (`[8, 26]`, `8;26`), or one id per row, k rows per token and layer
+    weights           the same of gate weights; optional
+    request, position optional: without a request all rows are one (files = requests: each file is one); without a position, rows
+                      of a request and layer count from 0
+    phase             `prefill` or `decode` (also prompt, generation, 0, 1, false, true); or one of the two words for all rows
+
+What a file cannot say is asked for and written into the manifest: which columns were read, in which order the files, and what the
+order of rows means. `requests`: nothing; requests stand one after another as they first appear, a prefill as one pass layer by
+layer, then a pass per decoded token. `executed`: rows are as the engine ran them; a pass begins as rows.as_executed says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from capture.importers.checks import known_top_k
+from capture.importers.limits import (
+    DEFAULT_MAX_BYTES,
+    MAX_EXPERTS,
+    MAX_LAYER_BYTES,
+    BadImport,
+    read,
+)
+from capture.importers.model_config import moe_config
+from capture.importers.routing_columns import Layout, Place, part_of
+from capture.importers.rows import RoutedRows, Source, as_executed, write_import
+from capture.importers.table_files import form_of, table
+from warehouse.geometry import Geometry
+from warehouse.tape import Store
+
+
+def import_routing(
+    paths: Sequence[str | Path],
+    store: Store,
+    layout: Layout,
+    config_path: str | Path | None = None,
+    n_experts: int | None = None,
+    expert_bytes: int | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> str:
+    """Imports the files as one tape and returns the trace id; importing them again changes nothing.
+
+    The model is that of config.json, or n_experts per layer (and, if known, bytes of an expert). Raises BadImport, OSError.
+    """
+    files = [Path(path) for path in paths]
+    if (config_path is None) == (n_experts is None):
+        raise BadImport("give either the model's config.json or the number of experts per layer; the table does not have them")
+    if expert_bytes is not None and (config_path is not None or not 0 < expert_bytes <= MAX_LAYER_BYTES):
+        raise BadImport(
+            f"bytes of an expert lie in 1..{MAX_LAYER_BYTES} and go with a number of experts; a config has them itself"
+        )
+    config_raw, model_id, geometry = (b"", "unknown", None) if config_path is None else moe_config(Path(config_path))
+    contents: list[bytes] = []
+    parts: list[pl.DataFrame] = []
+    named: dict[str, str] = {}
+    for number, path in enumerate(files):
+        contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
+        form = layout.form or form_of(path)
+        frame, numbers = table(contents[-1], path, form, layout.where, max_bytes)
+        parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
+    frame = pl.concat(parts, how="vertical_relaxed")
+    rows = _ordered(frame, layout)
+    settings: dict[str, Any] = {
+        "importer": "routing",
+        "files": [path.name for path in files],
+        "files_are": layout.files,
+        "form": layout.form,
+        "columns": named,
+        "phase": layout.columns.phase,
+        "order": layout.order,
+        "top_k": layout.top_k,
+        "where": layout.where,
+        "n_experts": n_experts,
+        "expert_bytes": expert_bytes,
+    }
+    if geometry is None:
+        geometry = _bare(rows, n_experts or 0, expert_bytes)
+    source = Source(
+        path=files[0],
+        content=(*contents, config_raw, json.dumps(settings, sort_keys=True).encode()),
+        model_id=model_id,
+        geometry=Geometry(**{**geometry.model_dump(), "top_k": rows.expert_ids.shape[1]}),
+        model_top_k=geometry.top_k if config_path is not None else known_top_k(model_id),
+        settings=settings,
+    )
+    return write_import(store, source, rows)
+
+
+def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
+    """Rows in the order that the layout states, with their passes; experts by falling weight."""
+    if len(frame["ids"].list.len().unique()) > 1:
+        raise BadImport("the files differ in experts per token; import them apart")
+    names = frame["request"].unique(maintain_order=True)
+    request = frame["request"].replace_strict(names, pl.Series(range(len(names))), return_dtype=pl.Int64).to_numpy()
+    counted = pl.int_range(pl.len()).over("request", "layer")
+    position = frame.select(pl.when(pl.col("position").is_null()).then(counted).otherwise("position")).to_series().to_numpy()
+    layer, is_decode = frame["layer"].to_numpy().astype(np.int64), frame["is_decode"].to_numpy()
+    ids, weights = _matrix(frame["ids"]), _matrix(frame["weights"]) if "weights" in frame.columns else None
+    if weights is not None:
+        falling = np.argsort(-weights, axis=1, kind="stable")
+        ids, weights = np.take_along_axis(ids, falling, 1), np.take_along_axis(weights, falling, 1)
+    if layout.order == "executed":
+        return RoutedRows(request, position, layer, as_executed(request, is_decode, layer, position), is_decode, ids, weights)
+    step = np.where(is_decode, position + 1, 0)
+    order = np.lexsort((position, layer, step, request))
+    request, position, layer, is_decode, step = (column[order] for column in (request, position, layer, is_decode, step))
+    starts = (np.diff(request) != 0) | (np.diff(step) != 0)
+    pass_id = np.concatenate(([0], np.cumsum(starts)))
+    return RoutedRows(request, position, layer, pass_id, is_decode, ids[order], None if weights is None else weights[order])
+
+
+def _matrix(lists: pl.Series) -> np.ndarray:
+    return lists.explode().to_numpy().reshape(len(lists), -1)
+
+
+def _bare(rows: RoutedRows, n_experts: int, expert_bytes: int | None) -> Geometry:
+    """What the table and the caller say of a model without a config: no widths."""
+    layers = tuple(int(layer) for layer in np.flatnonzero(np.bincount(rows.layer)))
+    k = rows.expert_ids.shape[1]
+    if not k <= n_experts <= MAX_EXPERTS:
+        raise BadImport(f"{n_experts} experts per layer; the rows choose {k}, and no model has more than {MAX_EXPERTS}")
+    return Geometry(
+        architecture="unknown",
+        n_layers=max(layers) + 1,
+        hidden=0,
+        n_heads=0,
+        n_kv_heads=0,
+        head_dim=0,
+        vocab=0,
+        moe_layers=layers,
+        n_experts=n_experts,
+        top_k=k,
+        recorded_expert_bytes=(expert_bytes,) * len(layers) if expert_bytes else (),
+    )

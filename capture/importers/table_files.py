@@ -1,0 +1,118 @@
+"""A table from bytes: CSV with every cell as text, JSON lines, Parquet. What a cell means is decided where it is used."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from capture.importers.limits import BadImport, json_lines, shown, within
+
+FORMS = ("csv", "jsonl", "parquet")
+
+
+def form_of(path: Path) -> str:
+    """The form that a file's name says. Raises BadImport."""
+    for suffix in reversed(path.suffixes):
+        name = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(suffix.lower())
+        if name:
+            return name
+    raise BadImport(f"{path}: the name does not say what it is; give --form {', '.join(FORMS)}")
+
+
+def table(raw: bytes, path: Path, form: str, keep: tuple[str, str] | None, max_bytes: int) -> tuple[pl.DataFrame, np.ndarray]:
+    """The rows, and the number of each in its file (from 1; of JSON lines the line). keep: rows whose column has the value.
+
+    Raises BadImport if it cannot be read, or has no rows.
+    """
+    if form == "csv":
+        frame = csv_text(raw, path)
+        rows = np.arange(1, len(frame) + 1)
+    elif form == "jsonl":
+        frame, rows = _json_rows(raw, path, keep)
+    else:
+        frame = _parquet(raw, path, max_bytes)
+        rows = np.arange(1, len(frame) + 1)
+    if keep is not None and form != "jsonl":
+        need(frame, keep[0], path)
+        is_kept = (frame[keep[0]].cast(pl.String, strict=False) == keep[1]).fill_null(False)
+        frame, rows = frame.filter(is_kept), rows[is_kept.to_numpy()]
+    if frame.is_empty():
+        raise BadImport(f"{path}: no rows{'' if keep is None else ' with ' + '='.join(keep)}; give a trace with rows")
+    return frame, rows
+
+
+def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
+    """The rows of a CSV as columns of text; an empty cell is null. Raises BadImport if it is no CSV or has no rows."""
+    try:
+        frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise BadImport(f"{path}: cannot be read as CSV ({str(error).splitlines()[0]}); download it again") from None
+    if frame.is_empty():
+        raise BadImport(f"{path}: a header and no rows; give a trace with rows")
+    return frame
+
+
+def need(frame: pl.DataFrame, name: str, path: Path, told: str = "") -> None:
+    """Raises BadImport unless there is one column of the name; `told` is the option that names it."""
+    if name not in frame.columns or f"{name}_duplicated_0" in frame.columns:
+        times = "several columns" if name in frame.columns else "no column"
+        raise BadImport(
+            f"{path}: {times} {name!r}; it has {', '.join(frame.columns)[:200]}: name the right one{told and f' with {told}'}"
+        )
+
+
+def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl.DataFrame, np.ndarray]:
+    """Objects, one per line, as columns of one type each. Raises BadImport."""
+    found: list[tuple[int, dict[str, Any]]] = []
+    for number, line in json_lines(raw, path):
+        if not isinstance(line, dict):
+            raise BadImport(f"{path}: row {number} is {shown(line)}, not an object; give one object per line")
+        if keep is None or str(line.get(keep[0])) == keep[1]:
+            found.append((number, line))
+    names = list(dict.fromkeys(name for _, line in found for name in line))
+    rows = np.array([number for number, _ in found], np.int64)
+    return pl.DataFrame([_column(name, [line.get(name) for _, line in found]) for name in names]), rows
+
+
+def _column(name: str, values: list[Any]) -> pl.Series:
+    """Numbers, truth values, text or lists of numbers; of mixed or other types an object column, which no reader takes."""
+    kinds = {type(value) for value in values if value is not None}
+    inner = {type(item) for value in values if type(value) is list for item in value} if kinds == {list} else set()
+    for known, kind in (
+        ({int}, pl.Int64),
+        ({int, float}, pl.Float64),
+        ({bool}, pl.Boolean),
+        ({str}, pl.String),
+    ):
+        try:
+            if kinds and kinds <= known:
+                return pl.Series(name, values, kind)
+            if inner and inner <= known and kind in (pl.Int64, pl.Float64):
+                return pl.Series(name, values, pl.List(kind))
+        except (OverflowError, TypeError, pl.exceptions.PolarsError):
+            break
+    return pl.Series(name, values, pl.Object)
+
+
+def _parquet(raw: bytes, path: Path, max_bytes: int) -> pl.DataFrame:
+    """The rows of a Parquet file, page checksums verified; read piece by piece, so that what it expands to is seen in time."""
+    n_bytes = 0
+    batches = []
+    try:
+        file = pq.ParquetFile(io.BytesIO(raw), page_checksum_verification=True)
+        for batch in file.iter_batches(batch_size=65_536):
+            within(n_bytes := n_bytes + batch.nbytes, max_bytes, str(path))
+            batches.append(batch)
+        frame = pl.from_arrow(pa.Table.from_batches(batches, file.schema_arrow))
+    except BadImport:
+        raise
+    except (pa.ArrowException, OSError, ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise BadImport(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0][:200]}); download it again") from None
+    assert isinstance(frame, pl.DataFrame)
+    return frame

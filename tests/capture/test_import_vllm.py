@@ -1,0 +1,282 @@
+"""Importer of vLLM's routed experts: each layout it has had, one request or many, and every way they can be wrong."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capture.importers.limits import BadImport
+from capture.importers.vllm import import_vllm
+from warehouse.tape import Store, Tape
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 1000,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 32,
+    "mlp_only_layers": [0],
+}
+P, G, L, K = 6, 5, 2, 4
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ids = rng.random((P + G, L, 16)).argsort(axis=2)[:, :, :K].astype(np.int16)
+    return {"prompt_routed_experts": ids[:P], "routed_experts": ids[P:]}
+
+
+def save(folder: Path, content: dict[str, np.ndarray], config: dict[str, object] | None = None) -> tuple[Path, Path]:
+    npz, config_path = folder / "request.npz", folder / "config.json"
+    np.savez(npz, **content)
+    config_path.write_text(json.dumps(CONFIG if config is None else config))
+    return npz, config_path
+
+
+def test_vllm_round_trip(store: Store, tmp_path: Path) -> None:
+    content = arrays() | {"prompt_token_ids": np.arange(100, 100 + P), "token_ids": np.arange(200, 200 + G + 1)}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.moe_layers == (1, 2)
+    assert tape.manifest.flags == {}
+    routing, tokens = tape.read("routing"), tape.read("tokens")
+    assert routing["gate_weights"].null_count() == len(routing) == (P + G) * L
+    assert routing.filter(pass_id=0)["layer"].to_list() == [1] * P + [2] * P
+    back = np.array(routing.sort("position", "layer")["expert_ids"].to_list()).reshape(P + G, L, K)
+    assert (back[:P] == content["prompt_routed_experts"]).all()
+    assert (back[P:] == content["routed_experts"]).all()
+    assert tokens["token_id"].to_list() == [*range(100, 100 + P), *range(200, 200 + G)]  # the last token is no pass's input
+    assert tokens["pass_id"].to_list() == [0] * P + list(range(1, G + 1))
+    requests = tape.read("requests")
+    assert (requests["n_prompt_tokens"][0], requests["n_output_tokens"][0]) == (P, G + 1)
+    assert len(requests["prompt_sha256"][0]) == 64
+
+
+def test_vllm_without_token_ids(store: Store, tmp_path: Path) -> None:
+    tape = store.open(import_vllm(*save(tmp_path, arrays()), store))
+    assert tape.read("tokens")["token_id"].null_count() == P + G
+    assert tape.read("requests")["prompt_sha256"][0] is None
+    assert tape.read("requests")["n_output_tokens"][0] == G
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_vllm_row_of_the_last_token_is_dropped(with_tokens: bool, store: Store, tmp_path: Path) -> None:
+    content = arrays()
+    content["routed_experts"] = np.concatenate((content["routed_experts"], np.zeros((1, L, K), np.int16)))
+    if with_tokens:
+        content |= {"prompt_token_ids": np.arange(P), "token_ids": np.arange(G + 1)}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.manifest.rows["tokens"] == P + G
+    assert list(tape.manifest.flags) == ["last_row_dropped"]
+
+
+def test_vllm_top_k_is_the_array_s(store: Store, tmp_path: Path) -> None:
+    content = {name: ids[:, :, :3] for name, ids in arrays().items()}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.top_k == 3
+    assert tape.manifest.flags == {"top_k_override": {"recorded": 3, "model": 4}}
+
+
+def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    return arrays() | {name: value}
+
+
+def damaged(value: int) -> np.ndarray:
+    ids = arrays()["routed_experts"].copy()
+    ids[2, 1, 0] = value
+    return ids
+
+
+BAD_ARRAYS = {
+    "expert out of range": (changed("routed_experts", damaged(16)), None, "position 8, layer 2: expert 16 is outside 0..15"),
+    "padding": (changed("routed_experts", damaged(-1)), None, "expert -1 is outside"),
+    "repeated id": (changed("routed_experts", damaged(int(arrays()["routed_experts"][2, 1, 1]))), None, "appears twice"),
+    "array missing": (
+        {"routed_experts": arrays()["routed_experts"]},
+        None,
+        "does not say where the prompt ends; give prompt_token_ids or token_ids",
+    ),
+    "two dimensions": (changed("routed_experts", np.zeros((3, 4), np.int16)), None, "int16 [tokens, layers, top-k] is expected"),
+    "floats": (changed("routed_experts", np.zeros((3, L, K))), None, "routed_experts is float64"),
+    "another model's config": (arrays(), CONFIG | {"num_hidden_layers": 5}, "has 2 layers, config.json 4 MoE layers"),
+    "dense config": (arrays(), {k: v for k, v in CONFIG.items() if k != "num_experts"}, "a model without routed experts"),
+    "config of something else": (arrays(), {"vocab_size": 3}, "hidden_size is missing"),
+    "config is a list": (arrays(), [], "give the model's Hugging Face config.json"),
+    "top-k differs": (changed("routed_experts", arrays()["routed_experts"][:, :, :3]), None, "layers and top-k must agree"),
+    "token ids of another request": (changed("token_ids", np.arange(99)), None, "11 rows for 6 prompt and 99 output tokens"),
+    "prompt ids of another request": (
+        changed("prompt_token_ids", np.arange(99)),
+        None,
+        "99 prompt tokens, prompt_routed",
+    ),
+    "pickled objects": (changed("routed_experts", np.array([{}, None])), None, "object of shape (2,) is no plain array"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path: Path) -> None:
+    content, config, message = BAD_ARRAYS[name]
+    npz, config_path = save(tmp_path, content, config)
+    with pytest.raises(BadImport) as caught:
+        import_vllm(npz, config_path, store)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut"])
+def test_files_that_are_no_npz(content: bytes, store: Store, tmp_path: Path) -> None:
+    npz, config_path = save(tmp_path, arrays())
+    npz.write_bytes(content)
+    with pytest.raises(BadImport, match=r"request\.npz"):
+        import_vllm(npz, config_path, store)
+    np.save(tmp_path / "bare.npy", np.zeros(3))
+    with pytest.raises(BadImport, match="one bare array"):
+        import_vllm(tmp_path / "bare.npy", config_path, store)
+
+
+# ----------------------------------------------------------------------------------------------------- one array, JSON, many
+
+
+def whole(seed: int = 0) -> np.ndarray:
+    """Rows of prompt and generated tokens in one array, as newer versions return them."""
+    return np.concatenate(list(arrays(seed).values()))
+
+
+def padded(ids: np.ndarray) -> np.ndarray:
+    """All layers, the dense first one filled with zeros."""
+    return np.concatenate((np.zeros((len(ids), 1, K), ids.dtype), ids), axis=1)
+
+
+def npy_text(ids: np.ndarray) -> str:
+    stream = io.BytesIO()
+    np.save(stream, ids)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def response(seed: int = 0, **changes: Any) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "token_ids": list(range(200, 201 + G)),
+        "routed_experts": npy_text(padded(whole(seed)).astype(np.uint8)),
+    }
+    usage = {"prompt_tokens": P, "completion_tokens": G + 1}
+    return {"model": "m", "choices": [choice | changes], "usage": usage, "prompt_token_ids": list(range(100, 100 + P))}
+
+
+def from_server(store: Store, folder: Path, *bodies: dict[str, Any], config: dict[str, object] | None = None) -> Tape:
+    (folder / "config.json").write_text(json.dumps(CONFIG if config is None else config))
+    path = folder / "responses.jsonl"
+    path.write_text("".join(json.dumps(body) + "\n" for body in bodies))
+    return store.open(import_vllm(path, folder / "config.json", store))
+
+
+def ids_of(tape: Tape, request: int = 0) -> np.ndarray:
+    rows = tape.read("routing").filter(request_id=request).sort("position", "layer")
+    return np.array(rows["expert_ids"].to_list()).reshape(-1, L, K)
+
+
+@pytest.mark.parametrize("known", [("prompt_token_ids",), ("token_ids",), ("prompt_token_ids", "token_ids")])
+@pytest.mark.parametrize("pad", [False, True], ids=["MoE layers", "all layers"])
+def test_one_array_of_prompt_and_output(known: tuple[str, ...], pad: bool, store: Store, tmp_path: Path) -> None:
+    tokens = {"prompt_token_ids": np.arange(100, 100 + P), "token_ids": np.arange(200, 201 + G)}
+    content = {"routed_experts": padded(whole()) if pad else whole()} | {name: tokens[name] for name in known}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.moe_layers == (1, 2)
+    assert (ids_of(tape) == whole()).all()
+    assert tape.read("passes")["n_tokens"].to_list() == [P, *[1] * G]
+    assert tape.read("requests")["n_prompt_tokens"].to_list() == [P]
+    assert tape.read("requests")["n_output_tokens"].to_list() == ([G + 1] if "token_ids" in known else [G])
+    assert tape.manifest.flags == {}
+
+
+def test_a_server_s_lines_are_one_tape_of_many_requests(store: Store, tmp_path: Path) -> None:
+    usage_alone = {name: value for name, value in response(1).items() if name != "prompt_token_ids"}
+    usage_alone["choices"] = [{"index": 0, "routed_experts": npy_text(whole(1)), "token_ids": None}]
+    two = response(2)
+    two["choices"].append(two["choices"][0] | {"index": 1, "routed_experts": npy_text(whole(3)[: P + 2]), "token_ids": [7, 8, 9]})
+    two["usage"]["completion_tokens"] = G + 1 + 3
+    without = {"choices": [{"index": 0, "routed_experts": None}], "usage": None}
+    tape = from_server(store, tmp_path, response(0), usage_alone, without, two)
+    for request, ids in enumerate((whole(0), whole(1), whole(2), whole(3)[: P + 2])):
+        assert (ids_of(tape, request) == ids).all()
+    requests = tape.read("requests")
+    assert requests["n_prompt_tokens"].to_list() == [P] * 4
+    assert requests["n_output_tokens"].to_list() == [G + 1, G + 1, G + 1, 3]
+    assert requests["prompt_sha256"].is_null().to_list() == [False, True, False, False]
+    assert tape.read("tokens").filter(request_id=3)["token_id"].to_list() == [*range(100, 100 + P), 7, 8]
+    assert tape.manifest.flags == {"without_experts": {"choices": 1, "of": 5}, "duplicate_prompts": 2}
+    assert tape.read("passes")["request_ids"].to_list() == [[0]] * (G + 1) + [[1]] * (G + 1) + [[2]] * (G + 1) + [[3]] * 3
+    assert "one after another" in tape.manifest.settings["order"]
+
+
+def test_lists_of_v0_21_and_the_prompt_s_at_the_response(store: Store, tmp_path: Path) -> None:
+    parts = arrays()
+    body = response(0, routed_experts=parts["routed_experts"].tolist()) | {
+        "prompt_routed_experts": parts["prompt_routed_experts"].tolist()
+    }
+    assert (ids_of(from_server(store, tmp_path, body)) == whole()).all()
+
+
+def test_several_files_are_one_tape_in_the_order_given(store: Store, tmp_path: Path) -> None:
+    paths = []
+    for seed in (3, 1):
+        paths.append(tmp_path / f"{seed}.npz")
+        np.savez(paths[-1], routed_experts=whole(seed), prompt_token_ids=np.arange(P))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    tape = store.open(import_vllm(paths, tmp_path / "config.json", store))
+    assert (ids_of(tape, 0) == whole(3)).all()
+    assert (ids_of(tape, 1) == whole(1)).all()
+    assert tape.manifest.settings["files"] == ["3.npz", "1.npz"]
+
+
+def cut(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**body, **changes}
+
+
+ALL_MOE = {name: value for name, value in CONFIG.items() if name != "mlp_only_layers"}
+BAD_RESPONSES = {
+    "rows missing": (response(routed_experts=npy_text(whole()[1:])), None, "10 rows for 6 prompt and 6 output tokens"),
+    "usage of another": (cut(response(), usage={"prompt_tokens": 7}), None, "usage says 7 tokens, prompt_token_ids has 6"),
+    "a dense layer with experts": (
+        response(routed_experts=npy_text(np.concatenate((whole()[:, :1], whole()), axis=1))),
+        None,
+        "experts in layer 0, which config.json says is dense",
+    ),
+    "zeros in a MoE layer": (response(), ALL_MOE, "only zeros in layer 0, a MoE layer by config.json"),
+    "not base64": (response(routed_experts="?"), None, "response 1: routed_experts: not base64"),
+    "base64 of something else": (response(routed_experts="aGVsbG8="), None, "not a plain .npy array"),
+    "fractions": (response(routed_experts=[[[1.5, 2, 3, 4]] * 2]), None, "not lists of whole numbers"),
+    "ragged": (response(routed_experts=[[[1, 2], [3]]]), None, "not lists of whole numbers"),
+    "truth values as ids": (cut(response(), prompt_token_ids=[True] * P), None, "prompt_token_ids is"),
+    "no choices": ({"usage": {}}, None, "choices is missing"),
+    "nothing recorded": (response(routed_experts=None), None, "no response has routed_experts"),
+    "no lengths": ({"choices": [{"routed_experts": npy_text(whole())}]}, None, "does not say where the prompt ends"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RESPONSES)
+def test_bad_responses_are_refused_in_one_line(name: str, store: Store, tmp_path: Path) -> None:
+    body, config, message = BAD_RESPONSES[name]
+    with pytest.raises(BadImport) as caught:
+        from_server(store, tmp_path, body, config=config)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
