@@ -5,13 +5,15 @@ Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit cod
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flows import (
     commands_capture,
@@ -74,68 +76,85 @@ calibrate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Fit c
 validate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Compare cost models with measurements.")
 
 
-@app.callback()
-def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         print(f"tokentape {importlib.metadata.version('tokentape')}")
         raise typer.Exit
 
 
-app.command("demo")(commands_flows.demo)
-app.command("capture")(commands_capture.capture)
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """The options before the command."""
+
+
+class Command(TyperCommand):
+    """Refuses an option that is given twice where it takes one value: the first would have no effect."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in given:
+            if parameter.param_type_name == "option" and not parameter.multiple and given.count(parameter) > 1:
+                ctx.fail(f"{parameter.opts[0]} is given {given.count(parameter)} times and takes one value")
+        return super().parse_args(ctx, args)
+
+
+app.command("demo", cls=Command)(commands_flows.demo)
+app.command("capture", cls=Command)(commands_capture.capture)
 app.add_typer(importers, name="import")
-importers.command("bigmoe")(commands_capture.import_bigmoe)
-importers.command("vllm")(commands_capture.import_vllm)
-importers.command("requests")(commands_capture.import_requests)
-importers.command("acceptance")(commands_capture.import_acceptance)
-app.command("synthesize")(commands_synthesize.synthesize)
-app.command("ls")(commands_store.ls)
-app.command("show")(commands_store.show)
-app.command("rm")(commands_store.rm)
-app.command("replay")(commands_replay.replay)
-app.command("kv")(commands_kv.kv)
-app.command("placement")(commands_placement.placement)
-app.command("bits")(commands_placement.bits)
-app.command("timeline")(commands_replay.timeline)
-app.command("verify")(commands_replay.verify)
-app.command("study")(commands_replay.study)
-app.command("simulate")(commands_serving.simulate)
-app.command("kv-step")(commands_kelle.kv_step)
-app.command("capacity")(commands_serving.capacity)
-app.command("speculate")(commands_elastic.speculate)
-app.command("ndp")(commands_ndp.ndp)
+importers.command("bigmoe", cls=Command)(commands_capture.import_bigmoe)
+importers.command("vllm", cls=Command)(commands_capture.import_vllm)
+importers.command("requests", cls=Command)(commands_capture.import_requests)
+importers.command("acceptance", cls=Command)(commands_capture.import_acceptance)
+app.command("synthesize", cls=Command)(commands_synthesize.synthesize)
+app.command("ls", cls=Command)(commands_store.ls)
+app.command("show", cls=Command)(commands_store.show)
+app.command("rm", cls=Command)(commands_store.rm)
+app.command("replay", cls=Command)(commands_replay.replay)
+app.command("kv", cls=Command)(commands_kv.kv)
+app.command("placement", cls=Command)(commands_placement.placement)
+app.command("bits", cls=Command)(commands_placement.bits)
+app.command("timeline", cls=Command)(commands_replay.timeline)
+app.command("verify", cls=Command)(commands_replay.verify)
+app.command("study", cls=Command)(commands_replay.study)
+app.command("simulate", cls=Command)(commands_serving.simulate)
+app.command("kv-step", cls=Command)(commands_kelle.kv_step)
+app.command("capacity", cls=Command)(commands_serving.capacity)
+app.command("speculate", cls=Command)(commands_elastic.speculate)
+app.command("ndp", cls=Command)(commands_ndp.ndp)
 app.add_typer(models, name="models")
-models.command("list")(commands_models.models_list)
-models.command("show")(commands_models.models_show)
+models.command("list", cls=Command)(commands_models.models_list)
+models.command("show", cls=Command)(commands_models.models_show)
 app.add_typer(machines, name="hardware")
-machines.command("list")(commands_hardware.hardware_list)
-machines.command("show")(commands_hardware.hardware_show)
-machines.command("diff")(commands_hardware.hardware_diff)
-machines.command("new")(commands_hardware.hardware_new)
-app.command("step")(commands_hardware.step)
+machines.command("list", cls=Command)(commands_hardware.hardware_list)
+machines.command("show", cls=Command)(commands_hardware.hardware_show)
+machines.command("diff", cls=Command)(commands_hardware.hardware_diff)
+machines.command("new", cls=Command)(commands_hardware.hardware_new)
+app.command("step", cls=Command)(commands_hardware.step)
 app.add_typer(calibrate, name="calibrate")
-calibrate.command("gpu")(commands_hardware.calibrate_gpu)
-calibrate.command("router")(commands_synthesize.calibrate_router)
-calibrate.command("kelle")(commands_kelle.calibrate_kelle)
-calibrate.command("serving")(commands_serving_fit.calibrate_serving)
-calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
-calibrate.command("cxl-ndp")(commands_ndp.calibrate_cxl_ndp)
+calibrate.command("gpu", cls=Command)(commands_hardware.calibrate_gpu)
+calibrate.command("router", cls=Command)(commands_synthesize.calibrate_router)
+calibrate.command("kelle", cls=Command)(commands_kelle.calibrate_kelle)
+calibrate.command("serving", cls=Command)(commands_serving_fit.calibrate_serving)
+calibrate.command("elmoe3d", cls=Command)(commands_elastic.calibrate_elmoe3d)
+calibrate.command("cxl-ndp", cls=Command)(commands_ndp.calibrate_cxl_ndp)
 app.add_typer(validate, name="validate")
-validate.command("hardware")(commands_hardware.validate_hardware)
-app.command("claims")(commands_claims.claims)
-app.command("load")(commands_warehouse.load)
-app.command("sql")(commands_warehouse.sql)
-app.command("query")(commands_warehouse.query)
-app.command("site")(commands_warehouse.site)
-app.command("serve")(commands_flows.serve)
-app.command("evaluate")(commands_live.evaluate)
-app.command("acceptance")(commands_speculation.acceptance)
-app.command("orderings")(commands_live.orderings)
-app.command("fidelity")(commands_live.fidelity)
-app.command("quantise-report")(commands_quantise.quantise_report)
-app.command("train-embedded")(commands_capture.train_embedded)
+validate.command("hardware", cls=Command)(commands_hardware.validate_hardware)
+app.command("claims", cls=Command)(commands_claims.claims)
+app.command("load", cls=Command)(commands_warehouse.load)
+app.command("sql", cls=Command)(commands_warehouse.sql)
+app.command("query", cls=Command)(commands_warehouse.query)
+app.command("site", cls=Command)(commands_warehouse.site)
+app.command("serve", cls=Command)(commands_flows.serve)
+app.command("evaluate", cls=Command)(commands_live.evaluate)
+app.command("acceptance", cls=Command)(commands_speculation.acceptance)
+app.command("orderings", cls=Command)(commands_live.orderings)
+app.command("fidelity", cls=Command)(commands_live.fidelity)
+app.command("quantise-report", cls=Command)(commands_quantise.quantise_report)
+app.command("train-embedded", cls=Command)(commands_capture.train_embedded)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -143,7 +162,9 @@ def main(arguments: list[str] | None = None) -> None:
     _drop_what_closed_streams_are_told()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
-        code = app(args=arguments, prog_name="tokentape", standalone_mode=False)
+        code = _app_of(sys.argv[1:] if arguments is None else arguments)(
+            args=arguments, prog_name="tokentape", standalone_mode=False
+        )
         if code == INTERRUPTED:  # typer has turned Ctrl-C into its exit code
             raise KeyboardInterrupt
     except BrokenPipeError:  # the reader of our output (`| head`) has gone
@@ -154,6 +175,18 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _app_of(arguments: list[str]) -> typer.Typer:
+    """The command line with the command that is called alone: typer builds the options of all it has, a tenth of a second."""
+    called = arguments[0] if arguments else ""
+    commands = [command for command in app.registered_commands if command.name == called]
+    groups = [group for group in app.registered_groups if group.name == called]
+    if not commands and not groups:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone
 
 
 def _drop_what_closed_streams_are_told() -> None:
@@ -178,6 +211,8 @@ def _explain(error: BaseException) -> int:
         if root in EXTRAS:
             return _say(f"{root} is not installed; run: pip install 'tokentape[{EXTRAS[root]}]'", 2)
         raise error
+    if isinstance(error, RuntimeError) and "cannot cache function" in str(error):
+        return _say("compiled kernels cannot be kept: no folder for them can be written; set NUMBA_CACHE_DIR to one that can", 2)
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ValueError):
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror}", 2)
