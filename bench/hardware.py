@@ -1,6 +1,6 @@
 """What costs cost: step costs per second against the same formulas one step at a time, operator times, and a whole calibration.
 
-Calibration needs measured tables (TOKENTAPE_GPU_TABLES, or the folder beside the project) and is left out without them.
+Calibration needs measured tables (TOKENTAPE_GPU_TABLES) and is left out without them.
 """
 
 from __future__ import annotations

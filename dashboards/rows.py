@@ -13,7 +13,7 @@ import polars as pl
 
 from dashboards import theme
 
-_RULES = "r.lookup || '|' || r.prefill || '|' || r.start || '|' || r.overflow || '|' || r.fetching || '|' || r.expert_format"
+_RULES = "concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format)"
 
 # The catalogue, the trace a page opens with first: captured, with most replays, newest. Replays of no study are one-offs.
 _TRACES = """
@@ -170,10 +170,11 @@ def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 def rules_sentence(rules: str) -> str:
     """The joined semantics of a row, in words."""
-    lookup, prefill, start, overflow, fetching, expert_format = rules.split("|")
+    lookup, recency, prefill, start, overflow, fetching, expert_format = rules.split("|")
     size = "recorded expert sizes" if expert_format == "recorded" else f"{expert_format} experts"
     large = {"evict": "larger events are cut to fit", "keep": "larger events stay until the next"}.get(overflow, overflow)
-    return f"{lookup} lookups, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}"
+    order = "" if recency == "list-order" else f" ({recency} recency)"
+    return f"{lookup} lookups{order}, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}"
 
 
 def _ask(connection: duckdb.DuckDBPyConnection, sql: str, trace_ids: list[str]) -> pl.DataFrame:

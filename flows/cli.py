@@ -5,13 +5,15 @@ Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit cod
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flows import (
     commands_capture,
@@ -45,7 +47,26 @@ EXTRAS = {
 
 INTERRUPTED = 130
 
-app = typer.Typer(
+
+class Command(TyperCommand):
+    """Refuses an option that is given twice where it takes one value: the first would have no effect."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in given:
+            if parameter.param_type_name == "option" and not parameter.multiple and given.count(parameter) > 1:
+                ctx.fail(f"{parameter.opts[0]} is given {given.count(parameter)} times and takes one value")
+        return super().parse_args(ctx, args)
+
+
+class Group(typer.Typer):
+    """Commands that refuse what they would ignore."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, cls=Command, **options)
+
+
+app = Group(
     name="tokentape",
     no_args_is_help=True,
     add_completion=False,
@@ -68,20 +89,26 @@ app = typer.Typer(
     Tapes and results live in the store: --store, else TOKENTAPE_STORE, else ./tape.
     """,
 )
-importers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Turn another engine's trace into a tape.")
-models = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Model geometry: parameters, bytes, operations.")
-machines = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Machines: list, show, compare, start your own.")
-calibrate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Fit cost models to measurements.")
-validate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Compare cost models with measurements.")
+importers = Group(no_args_is_help=True, rich_markup_mode=None, help="Turn another engine's trace into a tape.")
+models = Group(no_args_is_help=True, rich_markup_mode=None, help="Model geometry: parameters, bytes, operations.")
+machines = Group(no_args_is_help=True, rich_markup_mode=None, help="Machines: list, show, compare, start your own.")
+calibrate = Group(no_args_is_help=True, rich_markup_mode=None, help="Fit cost models to measurements.")
+validate = Group(no_args_is_help=True, rich_markup_mode=None, help="Compare cost models with measurements.")
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"tokentape {importlib.metadata.version('tokentape')}")
+        raise typer.Exit
 
 
 @app.callback()
 def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
+    ] = False,
 ) -> None:
-    if version:
-        print(f"tokentape {importlib.metadata.version('tokentape')}")
-        raise typer.Exit
+    """The options before the command."""
 
 
 app.command("demo")(commands_flows.demo)
@@ -146,7 +173,9 @@ def main(arguments: list[str] | None = None) -> None:
     _drop_what_closed_streams_are_told()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
-        code = app(args=arguments, prog_name="tokentape", standalone_mode=False)
+        code = _app_of(sys.argv[1:] if arguments is None else arguments)(
+            args=arguments, prog_name="tokentape", standalone_mode=False
+        )
         if code == INTERRUPTED:  # typer has turned Ctrl-C into its exit code
             raise KeyboardInterrupt
     except BrokenPipeError:  # the reader of our output (`| head`) has gone
@@ -157,6 +186,18 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _app_of(arguments: list[str]) -> typer.Typer:
+    """The command line with the command that is called alone: typer builds the options of all it has, a tenth of a second."""
+    called = arguments[0] if arguments else ""
+    commands = [command for command in app.registered_commands if command.name == called]
+    groups = [group for group in app.registered_groups if group.name == called]
+    if not commands and not groups:
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone
 
 
 def _drop_what_closed_streams_are_told() -> None:
@@ -181,6 +222,8 @@ def _explain(error: BaseException) -> int:
         if root in EXTRAS:
             return _say(f"{root} is not installed; run: pip install 'tokentape[{EXTRAS[root]}]'", 2)
         raise error
+    if isinstance(error, RuntimeError) and "cannot cache function" in str(error):
+        return _say("compiled kernels cannot be kept: no folder for them can be written; set NUMBA_CACHE_DIR to one that can", 2)
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ValueError):
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror}", 2)

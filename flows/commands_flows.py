@@ -35,15 +35,17 @@ def serve(
     out: SiteOption = "site",
     study: Annotated[str, typer.Option("--study", help="Study that replay-grid runs: a shipped one or my.toml.")] = "baselines",
     port: Annotated[int, typer.Option("--port", help="Port of the Prefect server that is started.")] = 4200,
-    cron: Annotated[list[str] | None, typer.Option("--cron", help="FLOW=CRON, repeatable; see below.")] = None,
+    cron: Annotated[list[str] | None, typer.Option("--cron", help="FLOW=CRON or STUDY=CRON, repeatable; see below.")] = None,
 ) -> None:
     """Run the flows on cron schedules against a local Prefect server, until Ctrl-C.
 
     Every night by default: capture (embedded model, math) at 02:00, replay-grid at 03:00, publish at 04:00. Finished tapes and
-    results are not made again, so a night without news is short.
+    results are not made again, so a night without news is short. Every shipped study is a deployment of replay-grid too, to be
+    started on the server's page, or on a schedule with --cron STUDY=CRON.
 
     \b
-    Example:
+    Examples:
+      tokentape serve --study kelle
       tokentape serve --cron "publish=*/10 * * * *" --cron "capture=0 1 * * sat"
     """
     from flows.serve import parse_crons

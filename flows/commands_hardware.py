@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from hw.spec import HardwareSpec
     from hw.validate import Row
 
-# Measured tables lie outside the project: of these folders the first that exists, unless files are given.
-TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu"
+TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names the folder of measured tables, which lie outside the project
 FilesArgument = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -212,15 +210,11 @@ def validate_hardware(
 
 
 def tables_folder() -> Path | None:
-    """The folder of measured tables: the environment's, else the one beside the project; None if there is neither.
-
-    Raises ValueError if the environment names one that does not exist.
-    """
+    """The folder of measured tables, as the environment says. Raises ValueError if it names one that does not exist."""
     named = os.environ.get(TABLES_VARIABLE)
-    folder = Path(named) if named else BESIDE
-    if named and not folder.is_dir():
+    if named and not Path(named).is_dir():
         raise ValueError(f"{TABLES_VARIABLE}={named}: no such folder of measured tables")
-    return folder if folder.is_dir() else None
+    return Path(named) if named else None
 
 
 def _tables(files: list[Path] | None) -> list[Path]:

@@ -39,12 +39,13 @@ def kv(
       tokentape kv TRACE --policy oracle --param budget=64
     """
     from flows import kv_policy, kv_tape
-    from flows.console import note, percent, print_table, quantity
-    from flows.own_policy import parse_params
+    from flows.console import note, percent, print_table, progress_bar, quantity
+    from flows.own_policy import blamed, parse_params
     from warehouse.tape import Store
 
-    chosen = kv_policy.make(policy, parse_params(param or []))
-    found = kv_tape.run(Store(store), trace, chosen, renorm, exact=not approximate)
+    with blamed(policy), progress_bar("kv"):
+        chosen = kv_policy.make(policy, parse_params(param or []))
+        found = kv_tape.run(Store(store), trace, chosen, renorm, exact=not approximate)
     row = found.replay
     high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +42,9 @@ def replay(
     lookup: Annotated[
         str, typer.Option("--lookup", help="atomic (one event's experts together) or serial (one by one).")
     ] = "atomic",
+    recency: Annotated[
+        str, typer.Option("--recency", help="Of one event's experts: list-order, or hits-first (its hits, then its misses).")
+    ] = "list-order",
     prefill: Annotated[
         str, typer.Option("--prefill", help="layer-major (each expert loaded once per layer) or token-major.")
     ] = "layer-major",
@@ -75,30 +77,37 @@ def replay(
       tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
       tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
-    from flows import sliced_policy, sliced_replay
-    from flows.grid import Cell, run_cell
-    from flows.own_policy import parse_params
+    from flows.console import progress_bar
+    from hw import spec
     from replay.semantics import Semantics
     from warehouse.tape import Store
 
     if scope is None:
         raise ValueError(NO_SCOPE)
+    semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
+    spec.load(hardware)
     place = Store(store)
+    trace_id = place.resolve(trace)
+    from flows import own_policy, sliced_policy, sliced_replay  # kernels, once the words are known to be good
+    from flows.grid import Cell, run_cell
+
+    params = own_policy.parse_params(param or [])
     if policy == sliced_policy.NAME:
-        fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "prefill": (prefill, "layer-major")}
-        fixed |= {"overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
+        fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "recency": (recency, "list-order")}
+        fixed |= {"prefill": (prefill, "layer-major"), "overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
         for name, (given, only) in fixed.items():
             if given != only:
                 raise ValueError(f"--{name} {given} does not go with slicemoe: it has --{name} {only} only")
-        mode = MODES.get(fetching, fetching)
-        params = parse_params(param or [])
-        _print_result(*sliced_replay.run(place, trace, params, hardware, capacity, mode, start, seed))
+        with progress_bar(f"replay {policy}"):
+            made = sliced_replay.run(place, trace_id, params, hardware, capacity, MODES[fetching], start, seed)
+        _print_result(*made)
         return
-    semantics = Semantics(scope=scope, lookup=lookup, prefill=prefill, start=start, overflow=overflow, fetching=fetching)
-    params = tuple(parse_params(param or []).items())
-    cell = Cell(place.resolve(trace), policy, params, hardware, semantics, capacity, expert_format, seed)
-    replay_id, result = run_cell(place, cell)
-    _print_result(replay_id, result)
+    if seed and getattr(own_policy.policy_class(policy), "kind", "") != "uniform":
+        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
+    cell = Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed)
+    with progress_bar(f"replay {policy}"):
+        made = run_cell(place, cell)
+    _print_result(*made)
 
 
 def _print_result(replay_id: str, result: ReplayResult) -> None:
@@ -113,10 +122,10 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
         rows.append((name, shown, band, of or ""))
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
-    rules = f"{ran['lookup']} lookup, {ran['prefill']} prefill, {ran['start']} start, {ran['fetching']} fetches"
+    rules = f"{ran['lookup']} lookup, {ran['recency']} recency, {ran['prefill']} prefill, {ran['start']} start"
     title = (
         f"{ran['policy']} {ran['policy_params']}{bound}, {ran['scope']}, {size} of all, on {ran['hardware']}\n"
-        f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}; "
+        f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}, {ran['fetching']} fetches; "
         f"one token cycles through {ran['cycle_experts']} experts"
     )
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
@@ -167,18 +176,22 @@ def verify(
     Example:
       tokentape verify TRACE --budget-mib 4000
     """
-    from flows.console import percent, print_table, quantity
-    from flows.grid import load_trace
-    from replay.verify import verify as check
+    from flows.console import percent, print_table, progress_bar, quantity
     from warehouse.tape import Store
 
+    if not 0 < budget_mib < 2**33:
+        raise ValueError(f"--budget-mib {budget_mib:g} is no cache size; give the MiB that the engine ran with")
     place = Store(store)
     tape = place.open(trace)
     routing = tape.read("routing")
     if "residency" not in routing.columns:
         raise ValueError(f"tape {tape.trace_id} records no residency: only tapes of an engine that wrote it can be verified")
     residency = routing["residency"].explode().to_numpy()
-    found = check(load_trace(place, tape.trace_id), residency, round(budget_mib * 2**20))
+    from flows.grid import load_trace  # kernels, once the tape is known to be one
+    from replay.verify import verify as check
+
+    with progress_bar("verify"):
+        found = check(load_trace(place, tape.trace_id), residency, round(budget_mib * 2**20))
     rows = (
         ("decode rows that agree", f"{found.n_agree:,} of {found.n_decode_rows:,}"),
         ("hit rate, of unique lookups", percent(found.hit_frac)),
@@ -209,44 +222,34 @@ def study(
     workers: Annotated[
         int | None, typer.Option("--workers", help="[default: number of cores]", min=1, show_default=False)
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Also measure inside a live model, which takes minutes and needs torch.")
+    ] = True,
     store: StoreOption = None,
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
-    The studies of published systems (slicemoe, layered-prefill) make their own inputs and answer the paper's numbers: see
-    `tokentape claims`.
+    The studies of published systems (cxl-ndp, elmoe3d, kelle, layered-prefill, slicemoe) make their own inputs and answer the
+    paper's numbers: see `tokentape claims`. All but layered-prefill also measure inside a live model, unless --no-live.
 
     \b
     Examples:
       tokentape study baselines
       tokentape study slicemoe
       tokentape study layered-prefill
+      tokentape study kelle --no-live
       tokentape study my.toml --runner processes
     """
-    from flows import grid
-    from flows import study as studies
-    from flows.console import note, print_table, progress_bar
-    from flows.systems import SYSTEMS
-    from warehouse.tape import Store
+    from flows.study_run import check, run_study
+    from flows.systems import questions
 
     if name is None:
-        systems = [(n, importlib.import_module(module).settings().question) for n, module in SYSTEMS.items()]
-        print_table("", ("study", "question"), [*((n, studies.load(n).question) for n in studies.shipped()), *systems])
+        for study_name, question in questions().items():  # plain, so that the list is there at once
+            print(f"{study_name:16} {question}")
         return
-    if name in SYSTEMS:
-        Store(store).remove_stale()
-        with progress_bar(f"study {name}") as show:
-            module = importlib.import_module(SYSTEMS[name])
-            answers = module.run(Store(store), show, runner=runner or "processes", workers=workers)
-        note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
-        return
-    chosen = studies.load(name)
-    with progress_bar(f"study {chosen.name}") as show:
-        report = grid.run(chosen, Store(store), runner or "threads", workers, show)
-    note(
-        f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(report.impossible)} not possible"
-    )
-    for reason in report.impossible[:3]:
-        note(f"  not possible: {reason}")
-    if len(report.impossible) > 3:
-        note(f"  and {len(report.impossible) - 3} more")
+    check(name, runner, live)
+    from flows.workers import gone_soon
+    from warehouse.tape import Store
+
+    with gone_soon():
+        run_study(name, Store(store), runner, workers, live)

@@ -22,13 +22,14 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
     Readers see the old warehouse or the new one, never half of it. Dropping the file and loading again gives the same tables.
     """
     from flows import machines
-    from flows.console import note
+    from flows.console import note, progress_bar
     from warehouse import load as loader
     from warehouse.tape import Store
 
     place = Store(store)
     target = _database(store, database)
-    report = loader.load(place, target, machines.shipped())
+    with progress_bar("load"):
+        report = loader.load(place, target, machines.shipped())
     note(f"{target}: {report}")
 
 
@@ -77,8 +78,11 @@ def site(
 ) -> None:
     """Write the static site: pages that need no network and open from a file. Run `tokentape load` first."""
     from dashboards.site import build
+    from flows.console import progress_bar
 
-    print(build(_database(store, database), out))
+    with progress_bar("site"):
+        page = build(_database(store, database), out)
+    print(page)
 
 
 def _database(store: str | None, database: str | None) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 SHORT = 36  # characters of a first column or a number that is never folded
 FOLDED = 12  # of a word in a text that may be folded
 BETWEEN, EDGE = 3, 1  # characters that a table needs beside what is in it: per column, and once
+PROGRESS_EVERY_S = 10.0  # between lines of progress where there is no terminal
 PIPED_WIDTH = 160  # columns of a table that goes to a file or another program
 
 
@@ -71,15 +74,42 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress_bar(label: str, unit: str = "") -> Iterator[Callable[..., None]]:
-    """A bar on stderr, shown on a terminal only; call the yielded function with (done, total, text beside the bar)."""
+    """A bar on stderr, and where there is no terminal a line every ten seconds; call the yielded function with (done, total, text
+    beside the bar)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        with _progress_lines(label) as tell:
+            yield tell
+        return
     columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None, text="")
         yield lambda done, total, text="": bar.update(task, completed=done, total=total, text=text)
+
+
+@contextmanager
+def _progress_lines(label: str) -> Iterator[Callable[..., None]]:
+    """What was told last and how long it has taken, from a thread: the work need not come by to be seen going on."""
+    began, ended, latest = time.monotonic(), threading.Event(), [""]
+
+    def tell(done: float, total: float | None, text: str = "") -> None:
+        share = f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"
+        latest[0] = f"{share}, {text}, " if text else f"{share}, "
+
+    def repeat() -> None:
+        while not ended.wait(PROGRESS_EVERY_S):
+            note(f"{label}: {latest[0]}{time.monotonic() - began:,.0f} s")
+
+    teller = threading.Thread(target=repeat, daemon=True)
+    teller.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        teller.join()
 
 
 @contextmanager

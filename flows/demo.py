@@ -38,7 +38,8 @@ select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
     printf('%.3f', 1e3 * min(decode_energy_j_per_token) filter (policy = 'lru')) as "LRU mJ/token"
 from baselines
 where trace_id in ({traces}) and study = 'baselines' and abs(capacity_frac - 0.5) < 0.01 and seed = 0
-    and lookup = 'atomic' and prefill = 'layer-major' and start = 'persistent' and overflow = 'evict' and fetching = 'blocking'
+    and lookup = 'atomic' and recency = 'list-order' and prefill = 'layer-major' and start = 'persistent'
+    and overflow = 'evict' and fetching = 'blocking'
 group by trace_id, dataset, hardware, scope, expert_format order by 1, 2, 3
 """
 
@@ -72,10 +73,7 @@ def _steps(
     for dataset in DATASETS:
         traces.append(capture(dataset=dataset, store=store))
         note(f"tape      {traces[-1]}")
-    done = replay(STUDY, store=store, traces=tuple(traces))
-    note(
-        f"replays   {done['run']} computed, {done['found']} found finished, {done['impossible']} not possible (cache below top-k)"
-    )
+    replay(STUDY, store=store, traces=tuple(traces))
     n_steps = _record_steps(Store(store), traces)
     note(f"steps     {n_steps} recorded for the hardware page")
     return Demo(load_and_show(store=store, site=site), tuple(traces))

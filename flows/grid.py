@@ -21,7 +21,7 @@ import policies
 import replay
 from flows import machines, own_policy
 from flows.study import Study, matching
-from flows.workers import pool_of
+from flows.workers import as_finished, ending, pool_of
 from hw import spec
 from replay import capacity as capacities
 from replay import experts
@@ -92,7 +92,8 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
     else:
         policy = own_policy.make_policy(cell.policy, dict(cell.params))
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
-        result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
+        with own_policy.blamed(cell.policy):
+            result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
     if not results.has_result(store, key):
         if cell.hardware:
             _record_machine(store.absolute, cell.hardware)
@@ -143,7 +144,7 @@ def run(
     n_cells = Counter(cell.trace_id for cell in cells)
     n_found, n_run, impossible = 0, 0, _damaged(study, store)
     total = len(cells) + len(impossible)
-    try:
+    with ending(pool):
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
             missing, reasons = _missing(store, study.name, list(of_trace), finished)
             impossible += reasons
@@ -154,12 +155,15 @@ def run(
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
                     impossible += [f"{cell}: {error}" for cell in missing]
                     missing = []
-            for ran, reasons in pool.map(partial(_run_batch, store.absolute, study.name), _batches(missing, n_workers)):
+            batches = list(enumerate(_batches(missing, n_workers)))
+            refused = dict[int, list[str]]()  # by batch, so that their order is the study's
+            n_refused = len(impossible)
+            for (number, _), (ran, reasons) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
                 n_run += ran
-                impossible += reasons
-                progress(n_found + n_run + len(impossible), total)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+                refused[number] = reasons
+                n_refused += len(reasons)
+                progress(n_found + n_run + n_refused, total)
+            impossible += [reason for _, reasons in sorted(refused.items()) for reason in reasons]
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(impossible))
@@ -186,10 +190,10 @@ def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) ->
     return [cell for key, cell in wanted.items() if key not in finished or key in lost], reasons
 
 
-def _run_batch(uri: str, study: str, cells: list[Cell]) -> tuple[int, list[str]]:
-    """How many cells of one trace were computed, and the reasons of those that are not possible."""
+def _run_batch(uri: str, study: str, batch: tuple[int, list[Cell]]) -> tuple[int, list[str]]:
+    """How many cells of one trace were computed, and the reasons of those that are not possible. batch: number and cells."""
     store, n_run, reasons = Store(uri), 0, []
-    for cell in cells:
+    for cell in batch[1]:
         try:
             run_cell(store, cell, study)
             n_run += 1

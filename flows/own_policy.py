@@ -6,7 +6,9 @@ The file of a user's own policy is imported, that is, run: it is the user's own 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -51,13 +53,30 @@ def make_policy(name: str, params: Mapping[str, Value]) -> CachePolicy:
         if key not in fields:
             raise unknown(f"parameter of {name}:", key, fields)
         values[key] = convert(f"{name}: {key}", value, fields[key])
-    try:
-        policy = found(**values)
-    except TypeError as error:  # a field without a default was left out
-        raise ValueError(f"policy {name}: {str(error).split('() ')[-1]}; give it with --param NAME=VALUE") from error
+    with blamed(name):
+        try:
+            policy = found(**values)
+        except TypeError as error:  # a field without a default was left out
+            raise ValueError(f"policy {name}: {str(error).split('() ')[-1]}; give it with --param NAME=VALUE") from error
     if not isinstance(policy, CachePolicy):
         raise ValueError(f"{name}: a policy needs the class attributes `kind` and `is_bound` (policies/protocol.py)")
     return policy
+
+
+@contextmanager
+def blamed(name: str | None) -> Iterator[None]:
+    """Within it, what a user's own policy raises is one line that names its file and line; a shipped policy's bug stays one."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        if name is None or not is_path(name):
+            raise
+        path = Path(name.rpartition(":")[0]).resolve()
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).resolve() == path]
+        where = f"{name}, line {lines[-1]}" if lines else name
+        raise ValueError(f"{where}: the policy raised {type(error).__name__}: {error}") from error
 
 
 def policy_sha256(name: str) -> str | None:

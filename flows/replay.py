@@ -1,26 +1,20 @@
-"""Flow `replay_grid`: the replays of a study that are missing. `replay_grid.fn(...)` runs it without Prefect's server."""
+"""Flow `replay_grid`: what is missing of a study. `replay_grid.fn(...)` runs it without Prefect's server."""
 
 from __future__ import annotations
 
 from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from flows import grid, study
-from flows.console import progress_bar
+from flows.study_run import run_study
 from warehouse.tape import Store
 
 
 @flow(name="replay-grid", retries=1, retry_delay_seconds=10)
 def replay_grid(
-    name: str = "baselines", store: str | None = None, traces: tuple[str, ...] = (), runner: str = "threads"
+    name: str = "baselines", store: str | None = None, traces: tuple[str, ...] = (), runner: str | None = None
 ) -> dict[str, int]:
-    """Runs study `name` (a shipped one or a TOML file), on `traces` where given instead of its own.
+    """Runs study `name`: a shipped one, published systems included, or a TOML file; a grid on `traces` instead of its own.
 
-    Returns how many replays were computed, found finished and not possible.
+    Returns how many replays were computed, found finished and not possible; of a published system, how many answers it gave.
     """
-    chosen = study.load(name)
-    if traces:
-        chosen = chosen.model_copy(update={"traces": traces})
-    with progress_bar(f"study {name}") as show:
-        report = grid.run(chosen, Store(store), runner, progress=show)
-    return {"run": report.n_run, "found": report.n_found, "impossible": len(report.impossible)}
+    return run_study(name, Store(store), runner, traces=traces)

@@ -1,4 +1,5 @@
-"""`tokentape serve`: a local Prefect server, the flows deployed to it on cron schedules, and a runner; Ctrl-C stops all three."""
+"""`tokentape serve`: a local Prefect server, the flows and every shipped study deployed to it, on cron schedules or to be started
+there by hand, and a runner; Ctrl-C stops all three."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from flows import prefect_settings, tethered
-from flows import study as studies
 from flows.console import note
 from flows.names import unknown
+from flows.study_run import check
+from flows.systems import SYSTEMS, grids
 from warehouse.tape import default_store
 
 CRONS = {"capture": "0 2 * * *", "replay-grid": "0 3 * * *", "publish": "0 4 * * *"}
@@ -31,17 +33,22 @@ def parse_crons(texts: list[str]) -> dict[str, str]:
         name, equals, cron = text.partition("=")
         if not equals or not cron.strip():
             raise ValueError(f"--cron {text!r} is not FLOW=CRON, for example 'publish=*/10 * * * *'")
-        if name not in CRONS:
-            raise unknown("flow", name, CRONS)
+        if name not in (*CRONS, *studies()):
+            raise unknown("flow or study", name, (*CRONS, *studies()))
         crons[name] = cron
     return crons
+
+
+def studies() -> tuple[str, ...]:
+    """The studies that ship; each is a deployment."""
+    return (*grids(), *SYSTEMS)
 
 
 def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, str]) -> None:
     """Blocks until Ctrl-C. Raises ValueError on a wrong study or cron expression, OSError if the server cannot start."""
     for number in (signal.SIGINT, signal.SIGTERM):  # set here because a shell starts background jobs with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    studies.load(study)
+    check(study, None)
     url = f"http://127.0.0.1:{port}/api"
     os.environ["PREFECT_API_URL"] = url  # Prefect reads it when it is imported, in the next line
     import prefect
@@ -56,7 +63,10 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
 
 
 def deployments(store: str | None, site: str, study: str, crons: dict[str, str]) -> list[Any]:
-    """One Prefect deployment per flow. Raises ValueError if a cron expression is wrong."""
+    """One Prefect deployment per flow, and of replay-grid one per shipped study, without a schedule unless `crons` names it.
+
+    Raises ValueError if a cron expression is wrong.
+    """
     from prefect.flows import EntrypointType
 
     from flows.capture import capture_flow
@@ -64,16 +74,18 @@ def deployments(store: str | None, site: str, study: str, crons: dict[str, str])
     from flows.replay import replay_grid
 
     place = absolute(store or default_store())  # runs start in a process of their own
+    chosen = absolute(study) if study.endswith(".toml") else study
     flows = {
-        "capture": (capture_flow, {"store": place}),
-        "replay-grid": (replay_grid, {"name": absolute(study) if study.endswith(".toml") else study, "store": place}),
-        "publish": (publish, {"store": place, "site": absolute(site)}),
+        "capture": ("scheduled", capture_flow, {"store": place}),
+        "replay-grid": ("scheduled", replay_grid, {"name": chosen, "store": place}),
+        "publish": ("scheduled", publish, {"store": place, "site": absolute(site)}),
+        **{name: (name, replay_grid, {"name": name, "store": place}) for name in studies()},
     }
     made = []
-    for name, (flow, parameters) in flows.items():
+    for name, (deployed, flow, parameters) in flows.items():
         where = EntrypointType.MODULE_PATH
         try:
-            made.append(flow.to_deployment("scheduled", cron=crons[name], parameters=parameters, entrypoint_type=where))
+            made.append(flow.to_deployment(deployed, cron=crons.get(name), parameters=parameters, entrypoint_type=where))
         except ValueError as error:
             raise ValueError(
                 f"{name}: {crons[name]!r} is not a cron expression; it has five fields, such as '0 3 * * *'"

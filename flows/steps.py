@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -31,7 +32,7 @@ def of_replay(
     """
     replay_id = _resolve(store, prefix)
     (ran,) = _read(store, "replays", replay_id).to_dicts()
-    semantics = Semantics(**{name: ran[name] for name in ("scope", "lookup", "prefill", "start", "overflow", "fetching")})
+    semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(
         trace_id=ran["trace_id"],
         policy=policy or ran["policy"],

@@ -15,9 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flows import own_policy
 from flows.names import unknown
-from flows.systems import SYSTEMS
-
-FOLDER = Path(__file__).parent / "studies"
+from flows.systems import GRIDS, SYSTEMS, grids
 
 
 class PolicyEntry(BaseModel):
@@ -36,6 +34,7 @@ class SemanticsEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lookup: str = "atomic"
+    recency: str = "list-order"
     prefill: str = "layer-major"
     start: str = "persistent"
     overflow: str = "evict"
@@ -59,22 +58,17 @@ class Study(BaseModel):
     lru_curve: bool = False  # also an LRU of every capacity, hits only
 
 
-def shipped() -> list[str]:
-    """Names of the studies that come with tokentape."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
 def load(name_or_path: str) -> Study:
     """The study. Raises ValueError naming the file and field, or the nearest name."""
     path = Path(name_or_path)
     if path.suffix != ".toml":
-        if name_or_path not in shipped():
-            raise unknown("study", name_or_path, (*shipped(), *SYSTEMS))
-        path = FOLDER / f"{name_or_path}.toml"
+        if name_or_path not in grids():
+            raise unknown("study", name_or_path, (*grids(), *SYSTEMS))
+        path = GRIDS / f"{name_or_path}.toml"
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such study; shipped ones are {', '.join(shipped())}") from error
+        raise ValueError(f"{path}: no such study; shipped ones are {', '.join(grids())}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML: {error}") from error
     try:

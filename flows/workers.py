@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
-from threading import Thread
+from threading import Event, Thread
 from typing import TypeVar
 
 from flows.names import unknown
@@ -19,6 +21,8 @@ from flows.names import unknown
 Job, Result = TypeVar("Job"), TypeVar("Result")
 # A wait without end would not see Ctrl-C: polars has the system resume it (SA_RESTART).
 WAKE_S = 0.5
+LEAVE_S = 2.0  # for a worker that is told to end, after which it is killed
+GONE_S = 4.0  # for the whole process from Ctrl-C on, see `gone_soon`
 
 
 def _leave(*told: object) -> None:
@@ -63,20 +67,77 @@ def each(pool: Executor, work: Callable[[Job], Result], jobs: Iterable[Job]) -> 
     Ctrl-C or an error ends processes in the middle of their job, and threads after it. Raises ChildProcessError where a worker
     was killed.
     """
-    running = {pool.submit(work, job): job for job in jobs}
+    with ending(pool):
+        yield from as_finished(pool, work, jobs)
+
+
+def as_finished(pool: Executor, work: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+    """Jobs and what came of them, as they finish, on a pool that goes on to live; see `each`."""
+    # Ctrl-C reaches every process of a terminal: workers start with it blocked, or they would answer before they can ignore it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        while running:
-            done, _ = wait(running, WAKE_S, FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
+        running = {pool.submit(work, job): job for job in jobs}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    while running:
+        done, _ = wait(running, WAKE_S, FIRST_COMPLETED)
+        for future in done:
+            yield running.pop(future), future.result()
+
+
+@contextmanager
+def ending(pool: Executor) -> Iterator[None]:
+    """Ends the pool: when its work is done, or at once where an error or Ctrl-C comes between. See `each`."""
+    try:
+        yield
     except BrokenProcessPool as error:
         raise ChildProcessError("a worker was killed, most likely for memory; use --workers 1") from error
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in active_children():
-            while child.is_alive():  # the first call may end no more than the job in hand
-                child.terminate()
-                child.join(WAKE_S)
+        _end_children()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_children() -> None:
+    """Tells every child process to end, again where the first call ended no more than the job in hand; kills what goes on."""
+    give_up = time.monotonic() + LEAVE_S
+    while (children := active_children()) and time.monotonic() < give_up:
+        for child in children:
+            child.terminate()
+        children[0].join(WAKE_S)
+    for child in active_children():
+        child.kill()
+        child.join()
+
+
+@contextmanager
+def gone_soon(seconds: float = GONE_S) -> Iterator[None]:
+    """Within it, Ctrl-C or SIGTERM ends the process in the usual way or, where that takes longer than `seconds`, there and then.
+
+    A thread in a kernel cannot be stopped, and Python answers a signal only between two of its own steps. What such an end
+    leaves are files under names that no reader takes. Only for the main thread.
+    """
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    left = Event()
+
+    def watch() -> None:
+        with os.fdopen(told, "rb", buffering=0) as numbers:
+            while (number := numbers.read(1)) and number[0] not in (signal.SIGINT, signal.SIGTERM):
+                pass
+        if number and not left.wait(seconds):
+            for child in active_children():
+                child.kill()
+            os.write(2, b"tokentape: stopped; what was finished is kept, the same command goes on from here\n")
+            os._exit(130)
+
+    before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        left.set()
+        os.close(tell)

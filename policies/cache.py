@@ -69,7 +69,8 @@ class ExpertCache:
 
     sizes: (K,) i64 bytes per expert. cache_of: (K,) i32 cache of each expert, non-decreasing. capacity: (C,) i64 bytes.
     profile: (K,) f64 lookups counted beforehand, for policies with `profile_frac` > 0. keep_overflow: an event larger than its
-    cache stays until the next event, as BigMoeOnEdge's engine does; else no more is kept than fits.
+    cache stays until the next event, as BigMoeOnEdge's engine does; else no more is kept than fits. hits_first: of one event the
+    hits and then the misses count as used, else all in the order they stand in; queues and ties of ranks follow it.
     Raises ValueError if a cache cannot hold one of its experts.
     """
 
@@ -81,6 +82,7 @@ class ExpertCache:
         capacity: NDArray[np.int64],
         *,
         keep_overflow: bool = False,
+        hits_first: bool = False,
         seed: int = 0,
         profile: NDArray[np.float64] | None = None,
     ) -> None:
@@ -95,7 +97,7 @@ class ExpertCache:
         if np.any(capacity < largest) and not keep_overflow:
             c = int(np.argmax(capacity < largest))
             raise ValueError(f"capacity of cache {c} is {capacity[c]} B, below one expert ({largest[c]} B); give more capacity")
-        self.policy, self.keep_overflow, self.seed = policy, keep_overflow, seed
+        self.policy, self.keep_overflow, self.hits_first, self.seed = policy, keep_overflow, hits_first, seed
         self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity
         self.profile = np.zeros(n_keys) if profile is None else profile
         self.n_events = self.n_lookups = 0
@@ -150,14 +152,14 @@ class ExpertCache:
         elif self.policy.kind == "queue":
             run_queue_events(
                 keys, events, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.keep_overflow,
-                self._link, self._resident, self.used, self.stamp, self.n_events, hits,
+                self.hits_first, self._link, self._resident, self.used, self.stamp, self.n_events, hits,
             )  # fmt: skip
         elif self.policy.kind == "ranked":
             run_ranked(
                 _compiled(self.policy.rank), self.policy.params(), keys, events, self.sizes, self.cache_of, self.base_of,
-                self.capacity, self.policy.bypass, self.keep_overflow, self.profile, self._slots, self._ranks, self._lasts,
-                self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self._last, self.n_events,
-                self.n_lookups, hits,
+                self.capacity, self.policy.bypass, self.keep_overflow, self.hits_first, self.profile, self._slots, self._ranks,
+                self._lasts, self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self._last,
+                self.n_events, self.n_lookups, hits,
             )  # fmt: skip
         else:
             run_uniform(

@@ -79,16 +79,25 @@ def _drop(node, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
     used[c] -= sizes[node]
 
 
-@njit(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), cache=True, nogil=True)
+@njit(inline="always")
+def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
+    _push_back(key, sentinel, link)
+    resident[key] = 1
+    used[c] += sizes[key]
+
+
+@njit(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), cache=True, nogil=True)
 def run_queue_events(  # type: ignore[no-untyped-def]
-    keys, offsets, sizes, cache_of, capacity, promote, keep_overflow, link, resident, used, stamp, first_event, hits
-):
+    keys, offsets, sizes, cache_of, capacity, promote, keep_overflow, hits_first, link, resident, used, stamp, first_event,
+    hits,
+):  # fmt: skip
     """Looks `keys` up event by event; writes hits (1) and misses (0); the state arrays are advanced in place.
 
     keys (n,) i32; offsets (m + 1,) i64 event bounds; sizes (K,) i64 bytes; cache_of (K,) i32, the same for all keys of an event;
     capacity (C,) i64 bytes; promote: LRU, else FIFO; keep_overflow: an event larger than the cache stays until the next one;
-    link (2 (K + C),) u32, nodes K.. are the lists' sentinels; resident (K,) u8; used (C,) i64 bytes; stamp (K,) i64 last event
-    of a key, events counted from first_event; hits (n,) u8.
+    hits_first: an event's misses enter behind all its hits, else all in their order; link (2 (K + C),) u32, nodes K.. are the
+    lists' sentinels; resident (K,) u8; used (C,) i64 bytes; stamp (K,) i64 last event of a key, events counted from
+    first_event; hits (n,) u8.
     """
     n_keys = uint64(sizes.shape[0])
     for e in range(uint64(offsets.shape[0] - 1)):
@@ -101,16 +110,17 @@ def run_queue_events(  # type: ignore[no-untyped-def]
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             stamp[key] = now
-            if resident[key]:
-                hits[i] = 1
-                if promote:
-                    _unlink(key, link)
-                    _push_back(key, sentinel, link)
-            else:
-                hits[i] = 0
-                resident[key] = 1
-                used[c] += sizes[key]
+            hits[i] = resident[key]
+            if not resident[key]:
+                if not hits_first:
+                    _enter(key, sentinel, link, resident, sizes, used, c)
+            elif promote:
+                _unlink(key, link)
                 _push_back(key, sentinel, link)
+        if hits_first:
+            for i in range(start, end):
+                if not hits[i]:
+                    _enter(uint64(uint32(keys[i])), sentinel, link, resident, sizes, used, c)
         node = uint64(link[2 * sentinel + 1])
         while used[c] > capacity[c] and node != sentinel:
             after = uint64(link[2 * node + 1])

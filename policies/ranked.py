@@ -75,14 +75,14 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
 
 @njit(
     void(
-        types.FunctionType(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, _F64,
+        types.FunctionType(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, boolean, _F64,
         _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, int64, _U8,
     ),
     cache=True,
     nogil=True,
 )  # fmt: skip
 def run_ranked(  # type: ignore[no-untyped-def]
-    rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, profile,
+    rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, hits_first, profile,
     heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total, last, first_event, first_lookup, hits,
 ):  # fmt: skip
     """Looks `keys` up event by event (offsets empty: one by one); writes hits; the state arrays are advanced in place.
@@ -103,13 +103,16 @@ def run_ranked(  # type: ignore[no-untyped-def]
         c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
         base = uint64(base_of[c])
         missing = int64(0)
+        place = int64(start)
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             is_hit = slot_of[key] != ABSENT
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
             rank[key] = rank_of(now, n_cached[key], n_total[key], profile[key], params)
-            last[key] = first_lookup + int64(i)
+            if is_hit or not hits_first:
+                last[key] = first_lookup + place
+                place += 1
             hits[i] = is_hit
             if is_hit:
                 slot = uint64(slot_of[key])
@@ -142,6 +145,9 @@ def run_ranked(  # type: ignore[no-untyped-def]
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             if not hits[i]:
+                if hits_first:
+                    last[key] = first_lookup + place
+                    place += 1
                 used[c] += sizes[key]
                 _sift_up(uint64(count[c]), key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
                 count[c] += 1

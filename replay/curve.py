@@ -113,8 +113,12 @@ class Curve:
 def lru_curve(stream: Stream, semantics: Semantics, n_layers: int, n_experts: int) -> Curve:
     """LRU hits at every capacity, in experts of equal size. Per layer: every layer has the same capacity.
 
-    Capacities below the largest event count what an LRU that keeps only the last experts of an event would hit.
+    Capacities below the largest event count what an LRU that keeps only the last experts of an event would hit. Raises ValueError
+    for recency hits-first: the order of use then depends on what was resident, a larger cache need not hold what a smaller one
+    holds, and no stack has all of them.
     """
+    if semantics.recency != "list-order":
+        raise ValueError("the LRU curve of every capacity holds for recency list-order only; leave lru_curve out")
     n_keys = n_layers * n_experts
     cache_of = np.zeros(n_keys, np.int32) if semantics.scope == "global" else (np.arange(n_keys) // n_experts).astype(np.int32)
     n_caches = int(cache_of[-1]) + 1

@@ -68,7 +68,8 @@ def make_cache(
                 f"experts ({needed} B); give at least {needed * n_layers} B, or use scope global"
             )
     keep = semantics.overflow == "keep"
-    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, seed=seed)
+    hits_first = semantics.recency == "hits-first"
+    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed)
 
 
 def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:

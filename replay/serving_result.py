@@ -16,7 +16,7 @@ from replay.serving_metrics import ServiceLevel, load_of, metrics, over_runs
 from replay.workload import Requests
 
 # Of an expert cache, which a serving engine with all weights in fast memory has none of.
-_NO_CACHE = dict.fromkeys(("scope", "lookup", "prefill", "start", "overflow", "fetching"), "")
+_NO_CACHE = dict.fromkeys(("scope", "lookup", "recency", "prefill", "start", "overflow", "fetching"), "")
 
 
 def replay_serving(

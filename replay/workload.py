@@ -148,11 +148,11 @@ def synthetic(
 def arrivals(n: int, rate_per_s: float, rng: np.random.Generator, cv: float = 1.0) -> Floats:
     """(n,) rising arrival times: gamma gaps of mean 1 / rate and coefficient of variation cv (1: Poisson).
 
-    Raises ValueError for a rate or a cv that is not positive.
+    Raises ValueError for a rate that is not positive or a cv outside 0.001..100.
     """
     _refuse_rate(rate_per_s)
-    if not 0 < cv < float("inf"):
-        raise ValueError(f"cv {cv} must be above 0 and finite; 1 is Poisson")
+    if not 1e-3 <= cv <= 100:  # beyond, gamma gaps are equal, or all but a few of them zero, to the last digit
+        raise ValueError(f"cv {cv:g} must lie in 0.001..100; 1 is Poisson")
     return np.cumsum(rng.gamma(1.0 / cv**2, cv**2 / rate_per_s, n))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,23 @@ def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path.write_text("def f():\n    from warehouse import tape\n    import torch.nn\n")
     assert [module for _, module in imported(path)] == ["warehouse.tape", "torch.nn"]
     assert not any(is_inside("warehouse.tape", allowed) for allowed in MAY_IMPORT["replay"])
+
+
+def test_the_table_of_the_development_page_is_what_is_enforced() -> None:
+    page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\w+)/ \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))
+    said = {"all": ROOMS, "nothing of ours": ()}
+    for room, allowed in MAY_IMPORT.items():
+        listed, _, alone = rows[room].partition("; the only room with ")
+        assert set(said.get(listed, listed.split(", "))) == set(allowed), room
+        assert set(filter(None, alone.split(", "))) == {name for name, home in LIVES_IN.items() if home == room}, room
+
+
+def test_nothing_outside_the_project_is_looked_for() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for path in [*pages, *(path for room in (*ROOMS, "bench") for path in sources(room))]:
+        if path.name not in ("log.md", "machines.md"):
+            assert not re.search(r"\.\./shared|/ \"shared\"", path.read_text(encoding="utf-8")), path
 
 
 def test_no_shell_and_no_remote_code() -> None:

@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Commands of the README that need a download or a large model, and the test that runs their like.
 RUN_BY = {
     "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
-    "tokentape capture --model ./my-llama": "tests/capture/test_families_capture.py",
+    "tokentape capture --model MODEL_FOLDER": "tests/capture/test_families_capture.py",
     "tokentape import vllm": "tests/capture/test_import_vllm.py",
     "tokentape import routing": "tests/capture/test_import_routing.py",
     "tokentape study slicemoe": "tests/flows/test_slicemoe.py",
@@ -36,16 +36,6 @@ RUN_BY = {
     "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",
     "tokentape claims elmoe3d": "tests/flows/test_elmoe3d.py",
 }
-MY_POLICY = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-@dataclass(frozen=True)
-class MyCache:
-    kind: ClassVar[str] = "queue"
-    promote: ClassVar[bool] = True
-    is_bound: ClassVar[bool] = False
-"""
 
 
 def write_table(folder: Path) -> None:
@@ -94,12 +84,8 @@ def test_every_command_of_the_readme_runs_in_its_order(
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
-    (tmp_path / "my.py").write_text(MY_POLICY)
-    phone = (ROOT / "hw/specs/phone-lpddr5x-ufs4.toml").read_text(encoding="utf-8")
-    (tmp_path / "my.toml").write_text(phone.replace('name = "phone-lpddr5x-ufs4"', 'name = "my"'))
     write_table(tmp_path / "my-gpu")
-    study = (ROOT / "flows/studies/baselines.toml").read_text(encoding="utf-8")
-    (tmp_path / "my-study.toml").write_text(study.replace('traces = ["*"]', 'traces = ["tiny"]'))
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "tests/data").mkdir(parents=True)
     shutil.copy(ROOT / "tests/data/tiny.route.csv", "tests/data")
     ran = 0
@@ -108,14 +94,45 @@ def test_every_command_of_the_readme_runs_in_its_order(
             continue
         if "RESULT" in line:
             results = sorted((tmp_path / "tape/results/replays").iterdir())
-            line = line.replace("RESULT", next(p.stem for p in results if pl.read_parquet(p)["hardware"][0] != "my"))
-        words = shlex.split(line.replace("TRACE", "embedded-math"))[1:]
+            line = line.replace("RESULT", next(p.stem for p in results if pl.read_parquet(p)["hardware"][0] != "my-phone"))
+        words = shlex.split(line.replace("TRACE", "embedded-math").replace("TABLES", "my-gpu"))[1:]
         with pytest.raises(SystemExit) as ended:
             main(words)
         shown = capsys.readouterr()
         assert ended.value.code == 0, f"{line}\n{shown.err}"
         ran += 1
     assert ran >= 12
+
+
+def test_files_of_the_readmes_commands_exist_or_are_made_by_the_command_before() -> None:
+    """A name in capitals stands for what is the reader's own."""
+    made, named = set(), 0
+    for line in commands(README):
+        words = shlex.split(line)
+        if words[:3] == ["tokentape", "hardware", "new"]:
+            made.add(f"{words[4]}.toml")
+        for word in words:
+            path = re.sub(r":\w+$", "", word)
+            if re.search(r"^\.?/|\.(py|toml|csv|npz|json|jsonl|txt|parquet)$", path) and not re.match(r"[A-Z_]+\b", path):
+                assert path in made or (ROOT / path).exists(), line
+                named += 1
+    assert named >= 5
+
+
+def test_the_policy_of_the_replay_page_is_the_example() -> None:
+    page = (ROOT / "docs/replay.md").read_text(encoding="utf-8")
+    assert (ROOT / "examples/my_cache.py").read_text(encoding="utf-8") in page
+
+
+def test_every_table_of_the_documents_is_whole() -> None:
+    """A row after an empty line is no row of the table above it."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        is_code = False
+        for i, line in enumerate(lines):
+            is_code ^= line.startswith("```")
+            if line.startswith("|") and not is_code and (i == 0 or not lines[i - 1].startswith("|")):
+                assert re.fullmatch(r"\|[ :|-]+\|", lines[i + 1]), f"{page.name}:{i + 1}"
 
 
 def test_commands_and_options_named_in_the_documents_exist() -> None:

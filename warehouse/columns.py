@@ -125,6 +125,7 @@ COLUMNS: dict[str, Column] = {
     "hardware_sha256": Column(TEXT, "", "hash of the hardware spec file"),
     "scope": Column(TEXT, "", "global (one cache) or per-layer"),
     "lookup": Column(TEXT, "", "serial (experts one by one) or atomic (the experts of one event together)"),
+    "recency": Column(TEXT, "", "order of use of one event's experts: list-order, or hits-first (its hits, then its misses)"),
     "prefill": Column(TEXT, "", "token-major, or layer-major with one load per unique expert of the pass"),
     "start": Column(TEXT, "", "persistent across requests, or cold per request"),
     "overflow": Column(TEXT, "", "evict: an event larger than the cache keeps what fits; keep: it stays until the next event"),

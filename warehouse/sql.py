@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import IO
 
 import duckdb
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,6 +40,8 @@ _READ_ONLY = NO_EXTENSIONS | {
     "lock_configuration": "true",
 }
 _WAIT_S = 3.0  # for another process to let go of the file
+_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, from 1970-01-01
 _ANSWERS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -96,25 +101,66 @@ def connect(database: Path) -> duckdb.DuckDBPyConnection:
 def query(database: Path, sql: str) -> pl.DataFrame:
     """The answer to one SELECT (or FROM, WITH, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN) statement. Nothing can be written.
 
-    Decimals, which DuckDB makes of integer sums, come back as Int64 or Float64. Raises BadQuery, BadWarehouse, FileNotFoundError.
+    Decimals, which DuckDB makes of integer sums, come back as Int64, or as Float64 where they have a fraction or more digits than
+    that. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999; BadWarehouse;
+    FileNotFoundError.
     """
     with closing(connect(database)) as connection:
         try:
             statements = connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type not in _ANSWERS:
                 raise BadQuery("give one SELECT statement; the warehouse is read-only: it is built by `tokentape load`")
-            frame = pl.from_arrow(connection.sql(sql).to_arrow_table())
+            answer = connection.sql(sql).to_arrow_table()
+            for name in answer.column_names:
+                _refuse_unprintable(name, answer.column(name))
+            frame = pl.from_arrow(answer)
         except duckdb.Error as error:
             raise BadQuery(f"{one_line(error)}; `tokentape sql 'show tables'` lists what there is") from error
         except pl.exceptions.PolarsError as error:
             raise BadQuery(f"{one_line(error)}; cast the column to a plain type") from error
     assert isinstance(frame, pl.DataFrame)
-    whole = {
-        name: pl.Int64 if dtype.scale == 0 else pl.Float64
-        for name, dtype in frame.schema.items()
-        if isinstance(dtype, pl.Decimal)
-    }
-    return frame.cast(whole)  # type: ignore[arg-type]
+    whole = {name: _plain(frame[name]) for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal)}
+    return frame.with_columns(**whole)
+
+
+def _plain(decimals: pl.Series) -> pl.Series:
+    """Int64 where that holds every value as it is, else Float64."""
+    if decimals.dtype.scale == 0:  # type: ignore[attr-defined]
+        whole = decimals.cast(pl.Int64, strict=False)
+        if whole.null_count() == decimals.null_count():
+            return whole
+    return decimals.cast(pl.Float64)
+
+
+def _refuse_unprintable(name: str, column: pa.ChunkedArray) -> None:
+    """Raises BadQuery for what Polars cannot turn into text, and would end the program over."""
+    for leaf in (leaf for chunk in column.chunks for leaf in _leaves(chunk)):
+        if pa.types.is_binary(leaf.type) or pa.types.is_large_binary(leaf.type) or pa.types.is_fixed_size_binary(leaf.type):
+            raise BadQuery(f"column {name} holds bytes; ask for {name}::varchar instead")
+        if pa.types.is_date32(leaf.type):
+            low, high, ticks = _FIRST_DAY, _LAST_DAY, leaf.cast(pa.int32())
+        elif pa.types.is_timestamp(leaf.type):
+            per_day = 86_400 * _PER_S[leaf.type.unit]
+            low, high, ticks = _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1, leaf.cast(pa.int64())
+        else:
+            continue
+        ends = pc.min_max(ticks).as_py()
+        if ends["min"] is not None and not low <= ends["min"] <= ends["max"] <= high:
+            raise BadQuery(f"column {name} has a date that is infinite or not of the years 1 to 9999; ask for {name}::varchar")
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """The arrays of plain values inside lists, structs and maps."""
+    if pa.types.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            yield from _leaves(array.field(i))
+    elif isinstance(array, pa.MapArray):
+        yield from _leaves(array.keys)
+        yield from _leaves(array.items)
+    elif isinstance(array, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
+        yield from _leaves(array.flatten())
+    else:
+        yield array
 
 
 def render(frame: pl.DataFrame, format: str, out: Path | None = None) -> None:

@@ -30,13 +30,14 @@ with draws as (
     select * from policy_summary
     where policy <> 'lru-all-capacities'
     qualify row_number() over (
-        partition by trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format, capacity_bytes,
-            policy, policy_params, seed
+        partition by trace_id, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
+            capacity_bytes, policy, policy_params, seed
         order by study, replay_id
     ) = 1
 )
-select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, prefill, start, overflow, fetching, expert_format,
-    capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound, count(*) as n_seeds,
+select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching,
+    expert_format, capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound,
+    count(*) as n_seeds,
     avg(hit_frac) as hit_frac, avg(hit_frac_prefill) as hit_frac_prefill, avg(hit_frac_decode) as hit_frac_decode,
     avg(n_lookups) as n_lookups, avg(n_hits) as n_hits, avg(backing_bytes) as backing_bytes,
     avg(decode_step_s) as decode_step_s, avg(decode_step_p99_s) as decode_step_p99_s,
@@ -53,15 +54,15 @@ create view baselines as
 with ran as (select * from policy_summary where policy <> 'lru-all-capacities'),
 beside as (
     select r.replay_id, o.policy, o.expert_format, o.hit_denominator, o.hit_frac, o.decode_step_s, o.decode_energy_j_per_token
-    from ran r join ran o using (trace_id, hardware_sha256, scope, lookup, prefill, start, overflow, fetching)
+    from ran r join ran o using (trace_id, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching)
     where o.policy in ('lru', 'belady') and abs(o.capacity_bytes - r.capacity_bytes) <= 0.01 * r.capacity_bytes
     qualify row_number() over (
         partition by r.replay_id, o.policy
         order by o.expert_format <> r.expert_format, abs(o.capacity_bytes - r.capacity_bytes), o.expert_format, o.replay_id
     ) = 1
 )
-select r.trace_id, r.model_id, r.dataset, r.hardware, r.scope, r.lookup, r.prefill, r.start, r.overflow, r.fetching,
-    r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy, r.policy_params,
+select r.trace_id, r.model_id, r.dataset, r.hardware, r.scope, r.lookup, r.recency, r.prefill, r.start, r.overflow,
+    r.fetching, r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy, r.policy_params,
     r.seed, r.is_bound, r.hit_frac, r.hit_denominator, lru.hit_frac as lru_hit_frac, belady.hit_frac as belady_hit_frac,
     case when r.hit_denominator is not distinct from lru.hit_denominator
         then (r.hit_frac - lru.hit_frac) / nullif(belady.hit_frac - lru.hit_frac, 0) end as gap_captured_frac,
@@ -85,7 +86,7 @@ where not exists (
     from timed o
     where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256
         and abs(o.capacity_bytes - m.capacity_bytes) <= 0.01 * m.capacity_bytes
-        and o.lookup = m.lookup and o.prefill = m.prefill and o.start = m.start
+        and o.lookup = m.lookup and o.recency = m.recency and o.prefill = m.prefill and o.start = m.start
         and o.overflow = m.overflow and o.fetching = m.fetching
         and o.decode_step_s <= m.decode_step_s and o.decode_energy_j_per_token <= m.decode_energy_j_per_token
         and (o.decode_step_s < m.decode_step_s or o.decode_energy_j_per_token < m.decode_energy_j_per_token)

@@ -1,6 +1,9 @@
-"""Studies of published systems: one settings file each, and the module that runs it."""
+"""Studies that ship: those of published systems, one settings file each and the module that runs it, and grids of replays."""
 
 from __future__ import annotations
+
+import tomllib
+from pathlib import Path
 
 SYSTEMS = {
     "cxl-ndp": "flows.systems.cxl_ndp.study",
@@ -9,3 +12,18 @@ SYSTEMS = {
     "layered-prefill": "flows.systems.layered_prefill.study",
     "slicemoe": "flows.systems.slicemoe.study",
 }
+GRIDS = Path(__file__).parents[1] / "studies"
+IN_MODEL = frozenset({"cxl-ndp", "elmoe3d", "kelle", "slicemoe"})  # they also measure inside a live model, for minutes
+
+
+def grids() -> list[str]:
+    """Names of the grids of replays that ship."""
+    return sorted(path.stem for path in GRIDS.glob("*.toml"))
+
+
+def questions() -> dict[str, str]:
+    """The question of every study that ships, by name; reads the heads of their files and imports nothing that computes."""
+    files = {name: GRIDS / f"{name}.toml" for name in grids()}
+    files |= {name: Path(__file__).parent / module.split(".")[-2] / "study.toml" for name, module in SYSTEMS.items()}
+    heads = {name: path.read_text(encoding="utf-8").partition("\n[")[0] for name, path in files.items()}
+    return {name: str(tomllib.loads(head)["question"]) for name, head in heads.items()}

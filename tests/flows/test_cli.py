@@ -272,7 +272,7 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     assert "lru" in (tmp_path / "site" / "experts.html").read_text()
     assert "best policy" in first.out
     second = tokentape("demo")
-    assert "replays   0 computed" in second.err
+    assert "study baselines: 0 replays run" in second.err
     assert second.out == first.out
 
 

@@ -56,7 +56,6 @@ def write_config(path: Path, **changes: object) -> None:
 def folder(store: Store, tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where commands run: store ./tape, a config.json, a machine and a table of one's own, and no other measured tables."""
     monkeypatch.delenv(commands_hardware.TABLES_VARIABLE, raising=False)
-    monkeypatch.setattr(commands_hardware, "BESIDE", tmp_path / "no-tables")
     write_config(tmp_path / "tiny.json")
     (tmp_path / "my-gpu.toml").write_text(MY_GPU)
     gemm_rows().write_parquet(tmp_path / "gemm.parquet")

@@ -263,10 +263,18 @@ def test_other_schedulers_names_and_fields_are_checked():
         Point(scheduler="chunked", speed=3)  # type: ignore[call-arg]
 
 
+def test_a_folder_of_arrivals_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(traces.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals"):
+        traces.folder()
+    monkeypatch.delenv(traces.VARIABLE)
+    assert traces.folder() is None
+
+
 @pytest.mark.slow
 def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     """Bars over the layered rows that were predicted, and the knees."""
-    monkeypatch.setenv(traces.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.delenv(traces.VARIABLE, raising=False)
     made = layered_prefill.run(Store(str(tmp_path / "tape")), lambda *told: None, runner="threads", workers=1)
     rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
     assert set(rows) == set(STATED)

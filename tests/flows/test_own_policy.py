@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from command import Cli
 
 from flows import own_modules, own_policy
 from policies import CACHES
+from warehouse.tape import Store
 
 MINE = '''
 """Evicts the expert that was looked up most: a bad idea, but mine."""
@@ -39,6 +42,13 @@ class MostUsed:
 class NotADataclass:
     pass
 '''
+
+
+RAISES = """
+    def __post_init__(self):
+        if self.weight == 2.0:
+            {}["absent"]
+"""
 
 
 @pytest.fixture
@@ -154,3 +164,20 @@ def test_a_helper_that_is_no_python_is_named(tmp_path: Path) -> None:
     name = with_helper(tmp_path, {"odd.py": "sign = (\n"}, "odd")
     with pytest.raises(ValueError, match=r"odd\.py: cannot be imported: SyntaxError"):
         own_policy.policy_class(name)
+
+
+def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    """When it is made, and when it is asked for its parameters."""
+    texts = {
+        "made.py": MINE.replace("    def params(self):", RAISES + "\n    def params(self):"),
+        "asked.py": MINE.replace("return np.array([self.weight])", "return self.absent"),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    before = sorted(Path(store.root).rglob("*"))
+    command = ("--capacity", "50%", "--scope", "global", "--param", "weight=2")
+    for name, error in (("made.py", "KeyError"), ("asked.py", "AttributeError")):
+        done = tokentape("replay", "tiny", "--policy", f"{name}:MostUsed", *command)
+        assert (done.code, done.err.count("\n")) == (2, 1), done.err
+        assert re.search(rf"^tokentape: {name}:MostUsed, line \d+: the policy raised {error}: ", done.err)
+    assert sorted(Path(store.root).rglob("*")) == before

@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("prefect")
 
 from flows import serve
+from flows.systems import SYSTEMS
 from warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +117,16 @@ def test_crons_replace_the_defaults_by_flow() -> None:
         serve.parse_crons(["publsh=* * * * *"])
     with pytest.raises(ValueError, match="FLOW=CRON"):
         serve.parse_crons(["publish"])
+
+
+def test_every_shipped_study_is_a_deployment_and_any_may_be_scheduled() -> None:
+    crons = serve.parse_crons(["elmoe3d=0 5 * * *"])
+    made = serve.deployments(None, "site", "kelle", crons)
+    named = {deployment.name: deployment for deployment in made if deployment.flow_name == "replay-grid"}
+    assert set(named) == {"scheduled", *serve.studies()} >= {"scheduled", "baselines", *SYSTEMS}
+    assert named["scheduled"].parameters["name"] == "kelle"
+    assert {name for name, deployment in named.items() if deployment.schedules} == {"scheduled", "elmoe3d"}
+    assert all(named[name].parameters["name"] == name for name in serve.studies())
 
 
 def test_a_wrong_cron_expression_is_named() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows import study
+from flows.systems import grids
 
 GOOD = """
 question = "which?"
@@ -25,8 +26,8 @@ def write(tmp_path: Path, text: str) -> str:
 
 
 def test_shipped_studies_parse() -> None:
-    assert "baselines" in study.shipped()
-    for name in study.shipped():
+    assert "baselines" in grids()
+    for name in grids():
         assert study.load(name).name == name
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 
 from flows.workers import each, pool_of
 
 LONG_S = 120.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def square(n: int) -> int:
@@ -58,3 +61,44 @@ def test_a_killed_worker_is_said_in_one_line() -> None:
 def test_an_unknown_runner_is_named_with_its_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'threads'"):
         pool_of("thread", 1)
+
+
+STUBBORN = """
+import pathlib, signal, sys, time
+from flows.workers import each, gone_soon, pool_of
+
+def stubborn(n):
+    pathlib.Path(f"started-{n}").touch()
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with gone_soon(3.0):
+        list(each(pool_of(sys.argv[1], 2), stubborn, range(4)))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no process groups there")
+@pytest.mark.parametrize("runner", ["threads", "processes"])
+def test_ctrl_c_ends_even_jobs_that_do_not_listen_and_leaves_no_process(runner: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STUBBORN)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "script.py", runner]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+    give_up = time.monotonic() + 60
+    while len(list(tmp_path.glob("started-*"))) < 2 and time.monotonic() < give_up:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    while time.monotonic() < give_up + 60:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process of the group goes on")

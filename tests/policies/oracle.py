@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 
-def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False):
+def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
     policy: lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass. The lowest rank leaves, ties by least recent use.
+    hits_first: the hits of an event are used before its misses, else all in their order; nothing of a bound changes.
     """
     resident, entered, used_at, cached, total, hits, clock = {}, {}, {}, {}, {}, [], 0
     for now, event in enumerate(events):
         missing = []
-        for key in event:
+        hits += [int(key in resident) for key in event]
+        is_engine = hits_first and not policy.startswith("belady")
+        for key in sorted(event, key=lambda key: key not in resident) if is_engine else event:
             clock += 1
             total[key] = total.get(key, 0) + 1
-            hits.append(int(key in resident))
             if key not in resident:
                 missing.append(key)
                 entered[key], cached[key] = clock, 0

@@ -27,7 +27,11 @@ from warehouse.tape import Store
 
 PHONE = load("phone-lpddr5x-ufs4")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "bigmoeonedge"
-EVERY_SEMANTICS = [Semantics(*words) for words in itertools.product(*CHOICES.values())]
+EVERY_SEMANTICS = [
+    Semantics(**words)
+    for words in (dict(zip(CHOICES, chosen, strict=True)) for chosen in itertools.product(*CHOICES.values()))
+    if words["lookup"] == "atomic" or words["recency"] == "list-order"
+]
 
 
 @pytest.mark.parametrize("name", list(CACHES))
@@ -80,6 +84,46 @@ def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
     assert np.all(np.diff(curve.n_hits) >= 0)
     rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"]
     assert rows.column("n_hits").to_pylist() == curve.n_hits.tolist()
+
+
+def engine_hits(events, capacity, hits_first):
+    """LRU over a list, least recent first: 0/1 per lookup, the event's members in the order that `hits_first` says."""
+    recent, hits = [], []
+    for event in events:
+        found = [key in recent for key in event]
+        hits += found
+        used = sorted(event, key=lambda key: key not in recent) if hits_first else event
+        recent = ([key for key in recent if key not in event] + used)[-capacity:]
+    return hits
+
+
+@pytest.mark.parametrize("recency", CHOICES["recency"])
+@pytest.mark.parametrize("scope", CHOICES["scope"])
+def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recency):
+    trace, semantics = make_trace(seed=11, n_decode=60), Semantics(scope, recency=recency)
+    size, layers = trace.geometry.expert_bytes("fp16")[0], len(GEOMETRY.moe_layers)
+    per_layer = GEOMETRY.top_k + 1
+    result, listed = (
+        replay(trace, CACHES["lru"](), None, of, per_layer * layers * size, "fp16") for of in (semantics, Semantics(scope))
+    )
+    looked_up = stream(trace, semantics)
+    events = [looked_up.keys[a:b].tolist() for a, b in itertools.pairwise(looked_up.offsets.tolist())]
+    if scope == "global":
+        expected = sum(engine_hits(events, per_layer * layers, recency == "hits-first"))
+    else:
+        of_layer = [[e for e in events if e[0] // GEOMETRY.n_experts == layer] for layer in range(layers)]
+        expected = sum(sum(engine_hits(own, per_layer, recency == "hits-first")) for own in of_layer)
+    assert result.metrics["n_hits"].value == expected
+    assert result.settings["recency"] == recency
+    if recency == "hits-first":
+        assert expected != listed.metrics["n_hits"].value
+
+
+def test_hits_first_is_refused_where_it_cannot_be():
+    with pytest.raises(ValueError, match="serial lookups take list-order"):
+        Semantics("global", lookup="serial", recency="hits-first")
+    with pytest.raises(ValueError, match="holds for recency list-order only; leave lru_curve out"):
+        replay_all_capacities(make_trace(), Semantics("global", recency="hits-first"))
 
 
 def decode_like_keys(seed, n_tokens=3000, n_layers=6, n_experts=32, k=4, sticky=0.5):

@@ -28,6 +28,12 @@ def test_length_fits_have_their_moments(dataset: str, field: int, mean: float, s
     assert fit.source
 
 
+@pytest.mark.parametrize("cv", [0.0, -1.0, 1e-200, 1e308, float("inf"), float("nan")])
+def test_a_cv_that_no_gamma_has_is_refused(cv: float) -> None:
+    with pytest.raises(ValueError, match=r"must lie in 0.001..100; 1 is Poisson"):
+        arrivals(10, 2.5, np.random.default_rng(1), cv)
+
+
 @pytest.mark.parametrize("cv", [0.25, 1.0, 3.0])
 def test_arrivals_have_their_rate_and_variation(cv: float) -> None:
     gaps = np.diff(arrivals(200_000, 2.5, np.random.default_rng(1), cv), prepend=0.0)

@@ -122,6 +122,7 @@ def result_tables(
         "hardware_sha256": "ab",
         "scope": "global",
         "lookup": "atomic",
+        "recency": "list-order",
         "prefill": "layer-major",
         "start": "persistent",
         "overflow": "evict",

@@ -73,6 +73,7 @@ def test_pareto_and_best_policy_rank_means_over_seeds(small: Store, make_result:
 
 OTHERS = {
     "lookup": "serial",
+    "recency": "hits-first",
     "prefill": "token-major",
     "start": "cold",
     "overflow": "keep",
@@ -96,7 +97,7 @@ def test_answers_do_not_mix_experiments(
     write_result(small, "curve", curve | {"metrics": curve["metrics"].set_column(1, "metric", empty).slice(3)})
     after = query(load(small, database_path(small)).database, named()[name].sql)
     assert set(before) <= set(after.rows())
-    assert {"scope", "lookup", "prefill", "start", "overflow", "fetching", "expert_format"} <= set(after.columns)
+    assert {"scope", "lookup", "recency", "prefill", "start", "overflow", "fetching", "expert_format"} <= set(after.columns)
     assert "lru-all-capacities" not in after["policy"]
 
 
@@ -204,6 +205,30 @@ def test_only_one_question_is_accepted(statement: str, database: Path) -> None:
 )
 def test_forms_of_a_question(statement: str, database: Path) -> None:
     assert len(query(database, statement))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("'infinity'::date", "'-infinity'::timestamp", "'infinity'::timestamptz", "'294247-01-10'::timestamp"),
+        *("date '5877642-06-25 (BC)'", "['infinity'::date]", "{'a': 'infinity'::timestamp}", "map([1], ['infinity'::date])"),
+        *("'a'::blob", "['a'::blob]", "bitstring '101'"),
+    ],
+)
+def test_what_cannot_be_printed_is_refused_in_one_line(expression: str, empty: Path) -> None:
+    with pytest.raises(BadQuery, match=r"^column d h(as|olds) .*; ask for d::varchar") as caught:
+        query(empty, f"select {expression} as d")
+    assert "\n" not in str(caught.value)
+
+
+def test_decimals_come_back_as_numbers_however_long(empty: Path) -> None:
+    answer = query(
+        empty, f"select {'9' * 38}::decimal(38, 0) as long, 1.5::decimal(9, 2) as part, sum(7::hugeint) as whole, [1.5] as l"
+    )
+    assert answer.select("long", "part", "whole").row(0) == (1e38, 1.5, 7)
+    assert answer["whole"].dtype == pl.Int64
+    for format in ("table", "csv", "json"):
+        render(answer, format)
 
 
 def test_no_other_file_can_be_read(database: Path, tmp_path: Path) -> None:

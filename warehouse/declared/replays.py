@@ -15,6 +15,7 @@ TABLES = {
             "hardware_sha256",
             "scope",
             "lookup",
+            "recency",
             "prefill",
             "start",
             "overflow",

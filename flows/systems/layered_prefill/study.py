@@ -33,9 +33,10 @@ def run(
     runner: str = "processes",
     workers: int | None = None,
     say: Callable[[str], None] = note,
+    in_model: bool = True,
 ) -> list[dict[str, Any]]:
     """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left
-    out, and how far each form of coverage is off."""
+    out, and how far each form of coverage is off. in_model: nothing is measured inside a live model here."""
     study = chosen or settings()
     wanted = jobs(study)
     replayed, missing = traces.jobs(store, study)

@@ -1,4 +1,4 @@
-"""Recorded arrivals for the study: files outside the project, imported where they are there, each a tape of requests."""
+"""Recorded arrivals for the study: files in the folder that TOKENTAPE_ARRIVALS names, each imported as a tape of requests."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from flows.systems.layered_prefill.settings import Job, Settings
 from warehouse.tape import Store
 
 VARIABLE = "TOKENTAPE_ARRIVALS"
-BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "arrival"
 IMPORTERS = {"azure": import_azure, "mooncake": import_mooncake}
 
 
-def folder() -> Path:
-    """Where the traces lie: the environment's folder, else the one beside the project."""
-    return Path(os.environ.get(VARIABLE) or BESIDE)
+def folder() -> Path | None:
+    """Where the traces lie, as the environment says. Raises ValueError if it names a folder that does not exist."""
+    named = os.environ.get(VARIABLE)
+    if named and not Path(named).is_dir():
+        raise ValueError(f"{VARIABLE}={named}: no such folder of recorded arrivals")
+    return Path(named) if named else None
 
 
 def jobs(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
     """Points of every trace that is there, imported into the store, and a line for each that is not."""
-    found, missing = [], []
+    found, missing, place = [], [], folder()
     for trace in study.traces:
-        path = folder() / trace.file
-        if not path.is_file():
-            missing.append(f"{trace.series}: {path} is not there, its points are left out; put it there or set {VARIABLE}")
+        path = place / trace.file if place else Path(trace.file)
+        if place is None or not path.is_file():
+            missing.append(f"{trace.series}: {path} is not there, its points are left out; set {VARIABLE} to its folder")
             continue
         trace_id = IMPORTERS[trace.importer](path, store)
         for fields in trace.schedulers:

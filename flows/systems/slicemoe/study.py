@@ -31,15 +31,17 @@ def run(
     chosen: Settings | None = None,
     runner: str = "processes",
     workers: int | None = None,
+    in_model: bool = True,
 ) -> list[dict[str, Any]]:
     """Runs what is missing of the study, writes its rows and answers, and returns the answers.
 
-    A job is one file, written when it is complete: an interrupted study goes on where it stopped.
+    A job is one file, written when it is complete: an interrupted study goes on where it stopped. in_model: False
+    records and measures nothing inside a live model and takes what was measured before.
     """
     study = chosen or settings()
     tapes = list(product(study.models, study.seeds))
-    recorded = [(study.captured, seed) for seed in study.seeds]
-    inside = live.jobs(study)
+    recorded = [(study.captured, seed) for seed in study.seeds] if in_model else []
+    inside = live.jobs(study) if in_model else []
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
     points: dict[sweeps.Job, pl.DataFrame] = {}

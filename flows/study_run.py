@@ -1,0 +1,70 @@
+"""Runs any study, one of a published system or a grid of replays, and says in a line what it did."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.console import note, progress_bar
+from flows.names import unknown
+from flows.systems import IN_MODEL, SYSTEMS, grids
+
+if TYPE_CHECKING:
+    from warehouse.tape import Store
+
+RUNNERS = ("processes", "threads")
+SHOWN = 3  # reasons why replays of a grid are not possible
+
+
+def check(name: str, runner: str | None, in_model: bool = True, traces: tuple[str, ...] = ()) -> None:
+    """Raises ValueError where the study does not exist or does not take what is asked; imports nothing that computes."""
+    if runner is not None and runner not in RUNNERS:
+        raise unknown("runner", runner, RUNNERS)
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise ValueError(f"{name}: no such study; shipped ones are {', '.join((*grids(), *SYSTEMS))}")
+    elif name not in (*grids(), *SYSTEMS):
+        raise unknown("study", name, (*grids(), *SYSTEMS))
+    if not in_model and name not in IN_MODEL:
+        raise ValueError(f"study {name} measures nothing inside a live model; leave out --no-live")
+    if traces and name in SYSTEMS:
+        raise ValueError(f"study {name} makes its own tapes; leave out traces")
+
+
+def run_study(
+    name: str,
+    store: Store,
+    runner: str | None = None,
+    workers: int | None = None,
+    in_model: bool = True,
+    traces: tuple[str, ...] = (),
+) -> dict[str, int]:
+    """Runs what is missing of a study; returns how many answers, or replays computed, found finished and not possible.
+
+    runner: threads or processes; by default processes for published systems, else threads. traces: in place of a grid's own.
+    Raises ValueError as `check` does.
+    """
+    check(name, runner, in_model, traces)
+    if name in SYSTEMS:
+        store.remove_stale()
+        module = importlib.import_module(SYSTEMS[name])
+        with progress_bar(f"study {name}") as show:
+            answers = module.run(store, show, runner=runner or "processes", workers=workers, in_model=in_model)
+        note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
+        return {"answers": len(answers)}
+    from flows import grid
+    from flows import study as studies
+
+    chosen = studies.load(name)
+    if traces:
+        chosen = chosen.model_copy(update={"traces": traces})
+    with progress_bar(f"study {chosen.name}") as show:
+        report = grid.run(chosen, store, runner or "threads", workers, show)
+    impossible = report.impossible
+    note(f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(impossible)} not possible")
+    for reason in impossible[:SHOWN]:
+        note(f"  not possible: {reason}")
+    if len(impossible) > SHOWN:
+        note(f"  and {len(impossible) - SHOWN} more")
+    return {"run": report.n_run, "found": report.n_found, "impossible": len(impossible)}

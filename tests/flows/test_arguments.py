@@ -1,0 +1,152 @@
+"""What is checked before anything is computed: options twice or without effect, names, and how little a check imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from flows import cli, console
+from flows.console import progress_bar
+from flows.study_run import check
+from flows.systems import IN_MODEL, SYSTEMS, grids, questions
+from warehouse.tape import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
+# Runs commands in one process in which some modules are not there; prints the code of each, a bug where one was looked for.
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {absent}:
+            raise ModuleNotFoundError(f"{{name}} was imported", name=name)
+sys.meta_path.insert(0, Absent())
+from flows.cli import main
+for arguments in {commands}:
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        print(ended.code)
+"""
+
+
+def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
+    """The last printed line of each command, its exit code, and all of stderr."""
+    script = WITHOUT.format(absent=absent, commands=commands)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.isdigit()], done.stderr
+
+
+def test_the_version_is_printed(tokentape: Cli) -> None:
+    shown = tokentape("--version")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.split()[0] == "tokentape"
+    assert shown.out.split()[1][0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("evaluate", "--policy", "h2o", "--policy", "aerp"), "--policy"),
+        ((*REPLAY, "--capacity", "25%"), "--capacity"),
+        (("study", "baselines", "--workers", "1", "--workers=2"), "--workers"),
+        (("kv", "tiny", "--policy", "full", "--renorm", "--no-renorm"), "--renorm"),
+        (("load", "--store", "a", "--store", "b"), "--store"),
+    ],
+)
+def test_an_option_given_twice_is_refused(store: Store, tokentape: Cli, command: tuple[str, ...], option: str) -> None:
+    done = tokentape(*command)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"{option} is given 2 times and takes one value" in done.err
+
+
+def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> None:
+    done = tokentape(*REPLAY[:3], "static", *REPLAY[4:], "--param", "profile_frac=0.2", "--param", "profile_frac=0.3")
+    assert "times" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("evaluate", "--seeds", "3"), "--seeds are of a policy inside the model"),
+        (("evaluate", "--param", "budget=64"), "--seeds are of a policy inside the model"),
+        ((*REPLAY, "--seed", "3"), "--seed 3 has no effect on lru"),
+        ((*REPLAY[:3], "slicemoe", *REPLAY[4:], "--recency", "hits-first"), "does not go with slicemoe"),
+        ((*REPLAY, "--lookup", "serial", "--recency", "hits-first"), "serial lookups take list-order"),
+        (("study", "baselines", "--no-live"), "measures nothing inside a live model"),
+        (("study", "layered-prefill", "--no-live"), "measures nothing inside a live model"),
+        (("verify", "tiny", "--budget-mib", "inf"), "no cache size"),
+        (("verify", "tiny", "--budget-mib", "nan"), "no cache size"),
+        (("simulate", "--rate", "1", "--cv", "1e308"), "must lie in 0.001..100"),
+    ],
+)
+def test_what_would_have_no_effect_or_no_meaning_is_refused(
+    store: Store, tokentape: Cli, command: tuple[str, ...], says: str
+) -> None:
+    done = tokentape(*command)
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert says in done.err
+
+
+def test_studies_are_listed_without_what_computes_and_without_extras(tmp_path: Path) -> None:
+    absent = ("numba", "numpy", "polars", "pyarrow", "duckdb", "rich", "torch", "prefect", "altair")
+    codes, said = codes_without(absent, [["study"]], tmp_path)
+    assert (codes, said) == (["0"], "")
+    assert set(questions()) == {*grids(), *SYSTEMS}
+    assert all(question.endswith("?") for question in questions().values())
+
+
+def test_arguments_are_checked_before_kernels_are_imported(store: Store, tmp_path: Path) -> None:
+    wrong = [
+        ["study", "kele"],
+        ["study", "kelle", "--runner", "thread"],
+        ["study", "nowhere.toml"],
+        ["study", "layered-prefill", "--no-live"],
+        ["evaluate", "--policy", "h2o", "--policy", "aerp"],
+        ["replay", "tiny", "--policy", "lru", "--capacity", "50%"],
+        [*REPLAY, "--lookup", "atomi"],
+        [*REPLAY, "--hardware", "phon"],
+        ["replay", "tinny", *REPLAY[2:]],
+        ["verify", "tiny", "--budget-mib", "inf"],
+        ["serve", "--study", "kele"],
+    ]
+    codes, said = codes_without(("numba", "torch"), wrong, tmp_path)
+    assert codes == ["2"] * len(wrong), said
+    assert said.count("\n") == len(wrong)
+
+
+def test_a_study_is_checked_by_name_and_by_what_it_takes() -> None:
+    for name in IN_MODEL:
+        check(name, None, in_model=False)
+    with pytest.raises(ValueError, match="did you mean 'kelle'"):
+        check("kele", None)
+    with pytest.raises(ValueError, match="makes its own tapes"):
+        check("kelle", None, traces=("a",))
+
+
+def test_kernels_that_cannot_be_kept_are_one_line_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RuntimeError("cannot cache function 'run_ranked': no locator available for file 'ranked.py'")
+    assert cli._explain(error) == 2
+    assert "set NUMBA_CACHE_DIR to one that can" in capsys.readouterr().err
+
+
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "PROGRESS_EVERY_S", 0.01)
+    said = ""
+    with progress_bar("study kelle") as show:
+        show(3, 12, "live model")
+        give_up = time.monotonic() + 30
+        while said.count("\n") < 2 and time.monotonic() < give_up:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    assert "study kelle: 3 of 12, live model, 0 s\n" in said
