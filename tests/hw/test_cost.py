@@ -162,6 +162,9 @@ def test_refresh_and_opened_rows_are_paid_for():
     opened = replace(tier, activate_nj=exact(2.0, "made up"), row_bytes=exact(2048.0, "made up"))
     spec = replace(PHONE, tiers={**PHONE.tiers, "dram": opened})
     assert rates(spec).fast_pj_per_bit - rates(PHONE).fast_pj_per_bit == pytest.approx(2.0e3 / (8 * 2048))
+    for only in ({"activate_nj": opened.activate_nj}, {"row_bytes": opened.row_bytes}):  # apart from the read only where both are
+        half = replace(PHONE, tiers={**PHONE.tiers, "dram": replace(tier, **only)})
+        assert rates(half).fast_pj_per_bit == rates(PHONE).fast_pj_per_bit
 
 
 def test_power_that_the_machine_cannot_draw_is_named():
