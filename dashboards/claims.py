@@ -85,7 +85,9 @@ def answer(rows: pl.DataFrame) -> str:
     values, bounds = answered.filter(pl.col("bound") == ""), answered.filter(pl.col("bound") != "")
     said = []
     for role, words in (("calibrate", "fitted"), ("predict", "predicted"), ("report", "reported only")):
-        of_role = values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs())
+        of_role = (
+            values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs().round_sig_figs(6), "claim_id")
+        )
         for worst in of_role.tail(1).to_dicts():
             near = of_role.filter(pl.col("error").abs() <= NEAR_FRAC).height
             said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'], worst['unit'])}, {_named(worst)})")
