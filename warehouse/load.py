@@ -166,7 +166,7 @@ def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
     opened, damaged = store.tapes()
     for tape in opened:
         try:
-            for name in ("passes", "routing") if tape.has("routing") else ():
+            for name in (*("passes", "routing") * tape.has("routing"), *("losses",) * tape.has("losses")):
                 for _ in tape.shards(name):
                     pass
             whole.append(tape)

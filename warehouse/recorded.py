@@ -182,8 +182,9 @@ class Tape:
     def _naming(self) -> Iterator[None]:
         try:
             yield
-        except Contradiction as error:
-            raise BadTape(f"tape {self.trace_id}: {error}; record or import it again") from error
+        except (Contradiction, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadTape(f"tape {self.trace_id}: {reason}; record or import it again") from error
 
 
 def _first(error: Exception) -> str:

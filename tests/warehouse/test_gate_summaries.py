@@ -77,6 +77,7 @@ def stored(store: Store, rows: list[dict]) -> Store:
     counts = {name: table.num_rows for name, table in tables.items()}
     named = {"trace_id": TRACE, "origin": "imported", "source": "made", "model_id": "tiny", "dataset": "none"}
     made = {"tables": tuple(tables), "rows": counts, "n_shards": 1, "created_utc": "2026-01-01T00:00:00+00:00"}
+    made["flags"] = {"missing_rows": {"expected": counts["routing"] + 1, "found": counts["routing"]}}
     writer.finish(Manifest(**named, **made, geometry=GEOMETRY))
     return store
 
