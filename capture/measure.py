@@ -102,7 +102,7 @@ def _is_given(ids: torch.Tensor, weights: torch.Tensor, given: tuple[Any, ...], 
         is_used = None if rows is None else (rows != 0).any(dim=-1).T
         return is_used is not None and torch.equal(is_used, torch.zeros_like(is_used).scatter(1, ids.long(), True))
     has_ids = any(torch.equal(t.long(), ids.long()) for t in chosen if not t.is_floating_point())
-    return has_ids and any(torch.allclose(t * scale, weights) for t in chosen if t.is_floating_point())
+    return has_ids and any(torch.allclose(t * scale, weights, equal_nan=True) for t in chosen if t.is_floating_point())
 
 
 def _experts(block: MoeBlock, n_experts: int) -> _Experts | None:
