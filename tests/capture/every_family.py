@@ -90,6 +90,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm4v_moe_text": {"rope_parameters": _ROPE},
     "glm5_next_text": {"qk_rope_head_dim": 0},
     "mistral4": {"head_dim": 16},
+    "phimoe": {"num_experts_per_tok": 2},
     "step3p5": {"sliding_window": 8, "moe_router_scaling_factor": 2.0},
     "laguna": {"moe_routed_scaling_factor": 2.5},
     "minimax_m3_vl_text": {"routed_scaling_factor": 2.0},
@@ -158,7 +159,8 @@ class Seen:
 def examine(name: str) -> Seen:
     """Records a pass of an architecture and checks it against what its experts were given and what the score rule says.
 
-    Raises AssertionError where a layer is recorded wrongly, or missing; a ValueError of ours is a refusal.
+    Raises AssertionError where a layer is recorded wrongly or missing, or the config is read otherwise than the model is; a
+    ValueError of ours is a refusal.
     """
     model_type = architectures()[name]
     config = tiny_config(model_type).to_dict()
@@ -170,6 +172,9 @@ def examine(name: str) -> Seen:
         return Seen(name, reason=one_line(error))
     check_pass(model)
     assert geometry.moe_layers == tuple(find_blocks(model)) != ()
+    stated = from_config(model.config.to_dict())
+    for name_of in ("moe_layers", "n_experts", "top_k", "expert_intermediate"):
+        assert getattr(stated, name_of) == getattr(geometry, name_of), name_of  # the config is read as the tensors are
     rule, params = score_rule(model, geometry.top_k)
     return Seen(name, rule, tuple(sorted(params)))
 
