@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from every_family import build as build_tiny
 from every_family import check_pass
 from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, prompt
@@ -14,6 +15,7 @@ from capture import measure
 from capture.attention import AttentionCapture
 from capture.blocks import find_blocks, layer_of
 from capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
+from capture.models import auto_class
 from capture.routing import RoutingCapture
 from policies.scoring import UNKNOWN, disagreements, topk_from_scores
 
@@ -70,6 +72,19 @@ def test_routing_capture_leaves_logits_bit_equal_and_records_the_routers_choice(
 def test_routers_that_speak_otherwise_are_recorded_as_their_experts_are_given(others, name):
     check_pass(others[name])
     assert measure.geometry(others[name]).moe_layers == tuple(find_blocks(others[name]))
+
+
+def test_a_multimodal_model_is_recorded_through_its_text_model():
+    model = build_tiny("aria")
+    assert [block.name for block in find_blocks(model).values()] == [f"model.language_model.layers.{i}.mlp" for i in range(4)]
+    check_pass(model)
+    geometry = measure.geometry(model)
+    assert (geometry.moe_layers, geometry.n_experts, geometry.top_k) == ((0, 1, 2, 3), 8, 3)
+
+
+def test_a_model_that_generates_nothing_is_refused():
+    with pytest.raises(ValueError, match="'openai_privacy_filter' generates no text"):
+        auto_class(hf.OpenAIPrivacyFilterConfig())
 
 
 def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
