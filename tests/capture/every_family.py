@@ -76,6 +76,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
                         "swa_head_dim": 16, "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8},
     "dots3_note_vision_encoder": {"mlp_layer_types": ["dense"] * 3 + ["sparse"], "num_local_experts": 4},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "longcat_flash": {"num_layers": 2},
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mimo_v2_flash": {"num_key_value_heads": 2},
     "qwen3_omni_moe": {"talker_config": {"spatial_merge_size": 2}},
