@@ -180,6 +180,9 @@ def _check(config: dict[str, Any]) -> None:
         value = config.get(field)
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"config.json: {field} must be a whole number of at least {least}, not {value!r}")
+    for field in ("num_hidden_layers", "num_experts"):  # before they are counted through
+        if (config.get(field) or 0) > MOST:
+            raise ValueError(f"config.json: {field} is {config[field]}; {MOST} are the most")
     is_named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     if architectures is not None and not is_named:
         raise ValueError(f"config.json: architectures must list the name of a class, not {architectures!r}")

@@ -390,6 +390,7 @@ MOE = LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 
         (MOE | {"model_type": "qwen3_moe"}, "moe_intermediate_size is missing; a model of 4 experts has it"),
         (MOE | {"model_type": "mixtral", "intermediate_size": None}, "config.json: intermediate_size is missing"),
         (MOE | {"num_experts_per_tok": None}, "num_experts_per_tok is missing"),
+        (MOE | {"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000; 65536 are the most"),
         (MOE | {"num_experts_per_tok": 5}, r"num_experts_per_tok must lie in 1\.\.4, the number of experts, not 5"),
     ],
 )
