@@ -21,7 +21,7 @@ from capture import families, measure, models
 from capture.closed_loop import ClosedLoop
 from capture.decode import Outcome, Pass, Request, decode
 from capture.plan import DEFAULT_TABLES, slug, versions
-from capture.routing import RoutingCapture, find_routers
+from capture.routing import RoutingCapture
 from capture.run import PACKAGES
 from capture.shard import AttentionKeep, ShardRecorder
 from warehouse.tape import Manifest, Store
@@ -74,7 +74,7 @@ class AppliedTape:
     def _manifest(self) -> Manifest:
         model, source = self.loaded.model, self.loaded.source
         geometry = measure.geometry(model)
-        rule, params = families.score_rule(find_routers(model), geometry.top_k)
+        rule, params = families.score_rule(model, geometry.top_k)
         return Manifest(
             trace_id=self.trace_id,
             origin="captured",

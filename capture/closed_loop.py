@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from capture.blocks import find_routers
 from capture.decode import Pass
-from capture.families import score_rule
-from capture.routing import find_routers
+from capture.families import refuse_rerouting, score_rule
 from capture.sliced_experts import SlicedExperts
 from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT
@@ -50,8 +50,9 @@ class ClosedLoop:
         self.routers = find_routers(model)
         if not self.routers:
             raise ValueError(f"{type(model).__name__} is a dense model without expert routers: there is nothing to reroute")
+        refuse_rerouting(model)
         top_k = int(next(iter(self.routers.values())).top_k)  # type: ignore[arg-type]
-        self.rule, self.params = score_rule(self.routers, top_k)
+        self.rule, self.params = score_rule(model, top_k)
         if self.rule == UNKNOWN:
             raise ValueError(
                 f"{type(model).__name__}: its score rule is not known (capture/families.py), so it cannot be rerouted"

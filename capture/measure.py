@@ -1,20 +1,25 @@
 """What a loaded model says about itself: geometry with the config's numbers checked against the real tensors.
 
-The config is read by warehouse.geometry.from_config; where tensors disagree, the tensors win. A tape's `recorded` expert size is
-what an expert occupies as loaded.
+The config is read by warehouse.geometry.from_config. Where tensors disagree about an expert's size, the tensors win; where the
+model's MoE layers are not those of the config, or a router says something else than its experts are given, it is refused: a
+tape must not lack a layer. A tape's `recorded` expert size is what an expert occupies as loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
-from capture.routing import RoutingCapture, find_routers, layer_of
+from capture.blocks import MoeBlock, find_blocks
+from capture.families import outer_scale
+from capture.routing import RoutingCapture
 from warehouse.geometry import Geometry, from_config
+
+_PROBE_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -26,64 +31,99 @@ class _Experts:
 
 
 def geometry(model: PreTrainedModel) -> Geometry:
-    """Geometry of a loaded model; MoE layers, experts and top-k from its routers, expert sizes from its tensors."""
+    """Geometry of a loaded model; experts and top-k from its routers, expert sizes from its tensors.
+
+    Raises ValueError naming the layer that is not recorded as the config or the layer's own experts have it.
+    """
     config = model.config.to_dict()
     config.setdefault("architectures", None)
     config["architectures"] = config["architectures"] or [type(model).__name__]
     stated = from_config(config)
-    if not find_routers(model):
-        return stated.model_copy(update={"moe_layers": (), "n_experts": 0, "top_k": 0})
-    layers, n_experts, top_k = _probe(model)
-    experts = _experts(model, n_experts)
-    update: dict[str, object] = {"moe_layers": layers, "n_experts": n_experts, "top_k": top_k}
-    if all(layer in experts for layer in layers):
-        update["recorded_expert_bytes"] = tuple(experts[layer].bytes_each for layer in layers)
-        update["recorded_dense_bytes"] = _dense_bytes(model, layers, experts, n_experts)
-        measured = experts[layers[0]].params_each
+    blocks = find_blocks(model)
+    _check_layers(type(model).__name__, stated, blocks)
+    if not blocks:
+        return stated
+    n_experts, top_k = _probe(model, blocks)
+    experts = {layer: _experts(block, n_experts) for layer, block in blocks.items()}
+    update: dict[str, object] = {"n_experts": n_experts, "top_k": top_k}
+    sizes = [size for size in experts.values() if size is not None]
+    if len(sizes) == len(blocks):
+        update["recorded_expert_bytes"] = tuple(size.bytes_each for size in sizes)
+        update["recorded_dense_bytes"] = _dense_bytes(model, sizes, n_experts)
+        measured = sizes[0].params_each
         # Biases make an expert a little larger than its matrices; only another width is a disagreement.
-        width = None if measured is None else measured // (stated.ffn_matrices * stated.hidden)
+        width = None if measured is None else measured // (stated.ffn_matrices * (stated.expert_hidden or stated.hidden))
         if width is not None and width != stated.expert_intermediate:
             update["expert_intermediate"] = width
     return Geometry.model_validate(stated.model_dump() | update)
 
 
+def _check_layers(name: str, stated: Geometry, blocks: Mapping[int, MoeBlock]) -> None:
+    for layer in sorted(set(stated.moe_layers) ^ set(blocks)):
+        is_stated = layer in stated.moe_layers
+        differs = "has experts, but none is found" if is_stated else f"has no experts, but {blocks[layer].name} holds some"
+        raise ValueError(
+            f"{name}: by its config layer {layer} {differs}; how this model is built is not known: nothing is recorded"
+        )
+
+
 @torch.inference_mode()
-def _probe(model: PreTrainedModel) -> tuple[tuple[int, ...], int, int]:
-    """(MoE layers, experts, top-k) as one forward pass over two tokens shows them; asserts the routers' contract."""
-    device = model.get_input_embeddings().weight.device
-    with RoutingCapture(model) as routing:
-        model(input_ids=torch.tensor([[0, 1]], device=device), use_cache=False)
-        step = routing.take()
+def _probe(model: PreTrainedModel, blocks: Mapping[int, MoeBlock]) -> tuple[int, int]:
+    """(experts, top-k) as one forward pass shows them. Raises ValueError where a layer's experts get something else."""
+    table = model.get_input_embeddings().weight
+    given: dict[int, tuple[Any, ...]] = {}
+    handles = []
+    for layer, block in blocks.items():
+        note = lambda module, args, kwargs, layer=layer: given.update({layer: (*args, *kwargs.values())})  # noqa: E731
+        handles.append(block.experts.register_forward_pre_hook(note, with_kwargs=True))
+    try:
+        with RoutingCapture(model) as routing:
+            model(input_ids=torch.arange(min(_PROBE_TOKENS, len(table)), device=table.device)[None], use_cache=False)
+            step = routing.take()
+    finally:
+        for handle in handles:
+            handle.remove()
     assert step.scores is not None
-    return routing.layers, step.scores.shape[-1], step.ids.shape[-1]
+    for index, (layer, block) in enumerate(blocks.items()):
+        if not _is_given(step.ids[index], step.weights[index], given.get(layer, ()), outer_scale(block)):
+            raise ValueError(
+                f"{type(model).__name__}: the experts of layer {layer} are given other ids or weights than its "
+                f"{type(block.router).__name__} returns; how this model routes is not known: nothing is recorded"
+            )
+    return step.scores.shape[-1], step.ids.shape[-1]
 
 
-def _experts(model: nn.Module, n_experts: int) -> dict[int, _Experts]:
-    """Absolute layer -> sizes, from the module that holds a layer's experts (3-D tensors, one slice per expert)."""
-    found = {}
-    for name, module in model.named_modules():
-        if not type(module).__name__.endswith("Experts"):
-            continue
-        tensors = [t for t in (*module.parameters(), *module.buffers()) if t.ndim and t.shape[0] == n_experts]
-        if not tensors:
-            continue
-        plain = all(t.is_floating_point() and t.element_size() > 1 for t in tensors)
-        matrices = sum(t.numel() for t in tensors if t.ndim == 3) // n_experts
-        found[layer_of(name)] = _Experts(_bytes(tensors) // n_experts, matrices if plain else None)
-    return found
+def _is_given(ids: torch.Tensor, weights: torch.Tensor, given: tuple[Any, ...], scale: float) -> bool:
+    """Whether experts that were called with `given` got these ids and weights (n, k)."""
+    tensors = [t.cpu() for t in given if isinstance(t, torch.Tensor)]
+    chosen = [t for t in tensors if t.shape == ids.shape]
+    if not chosen:  # the tokens themselves, once per expert, times its weight: 0 where it was not chosen
+        rows = tensors[0].unflatten(0, (-1, len(ids))) if len(tensors) == 1 and len(tensors[0]) % len(ids) == 0 else None
+        is_used = None if rows is None else (rows != 0).any(dim=-1).T
+        return is_used is not None and torch.equal(is_used, torch.zeros_like(is_used).scatter(1, ids.long(), True))
+    has_ids = any(torch.equal(t.long(), ids.long()) for t in chosen if not t.is_floating_point())
+    return has_ids and any(torch.allclose(t * scale, weights, equal_nan=True) for t in chosen if t.is_floating_point())
 
 
-def _dense_bytes(
-    model: PreTrainedModel, layers: tuple[int, ...], experts: dict[int, _Experts], n_experts: int
-) -> tuple[int, ...]:
+def _experts(block: MoeBlock, n_experts: int) -> _Experts | None:
+    """Sizes, from the tensors that hold a layer's experts (one slice per expert); None where they are kept otherwise."""
+    tensors = [t for t in (*block.experts.parameters(), *block.experts.buffers()) if t.ndim and t.shape[0] == n_experts]
+    if not tensors:
+        return None
+    plain = all(t.is_floating_point() and t.element_size() > 1 for t in tensors)
+    matrices = sum(t.numel() for t in tensors if t.ndim == 3) // n_experts
+    return _Experts(_bytes(tensors) // n_experts, matrices if plain else None)
+
+
+def _dense_bytes(model: PreTrainedModel, experts: list[_Experts], n_experts: int) -> tuple[int, ...]:
     """Bytes a decode token reads besides routed experts, shared evenly by the MoE layers (the remainder on the last)."""
     table = model.get_input_embeddings().weight
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is table
-    total = _bytes((*model.parameters(), *model.buffers())) - sum(e.bytes_each * n_experts for e in experts.values())
+    total = _bytes((*model.parameters(), *model.buffers())) - sum(e.bytes_each * n_experts for e in experts)
     total -= 0 if is_tied else _bytes([table])  # a token reads one row of the embedding table, but all of the output head
-    each = total // len(layers)
-    return (*([each] * (len(layers) - 1)), total - each * (len(layers) - 1))
+    each = total // len(experts)
+    return (*([each] * (len(experts) - 1)), total - each * (len(experts) - 1))
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -18,7 +18,16 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import cached_file
 
 EMBEDDED = "embedded"
@@ -111,11 +120,20 @@ def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: 
         options["device_map"] = device_map
     name = source.model_id
     with _LOADING:
-        model = _one_line(name, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
+        model = _one_line(name, lambda: auto_class(source.config).from_pretrained(source.location, **options))
     tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, **common))
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)
     return Loaded(source, model.eval(), tokenizer)
+
+
+def auto_class(config: Any) -> Any:
+    """The class that loads a config: a causal language model, or where there is none the multimodal one, of which text runs."""
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
+        return AutoModelForMultimodalLM
+    raise ValueError(f"model_type {config.model_type!r} generates no text; give a causal language model")
 
 
 @contextmanager

@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional as F
 
 from capture import models
+from capture.blocks import find_blocks
 from capture.closed_loop import ClosedLoop, capacity_of
 from capture.evaluate_policy import PolicyRun, on_text, windows
-from capture.routing import find_routers
 from capture.sliced_experts import SlicedExperts
 from policies.matryoshka import MAT
 from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
@@ -68,7 +68,7 @@ class Lab:
         if pair is None:
             return model(input_ids=ids, use_cache=False).logits.float()
         with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
-            top_k = next(iter(find_routers(model).values())).top_k
+            top_k = next(iter(find_blocks(model).values())).top_k
             experts.copy_of = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
             return model(input_ids=ids, use_cache=False).logits.float()
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from capture.families import is_router
+from capture.blocks import MoeBlock, find_blocks
+from capture.families import read_choice
 
 
 @dataclass(frozen=True)
@@ -29,35 +30,16 @@ class RoutingStep:
     ids: torch.Tensor
 
 
-def layer_of(module_name: str) -> int:
-    """Absolute layer of a module path: `model.layers.3.mlp.gate` -> 3. Raises ValueError where the path holds no number."""
-    for part in module_name.split("."):
-        if part.isdigit():
-            return int(part)
-    raise ValueError(f"router {module_name!r}: its path names no layer number; this model's layout is not known")
-
-
-def find_routers(model: nn.Module) -> dict[int, nn.Module]:
-    """Absolute layer -> router, by rising layer; empty for a dense model."""
-    found: dict[int, nn.Module] = {}
-    for name, module in model.named_modules():
-        if is_router(module):
-            layer = layer_of(name)
-            if layer in found:
-                raise ValueError(f"router {name!r}: layer {layer} has two routers; this model's layout is not known")
-            found[layer] = module
-    return dict(sorted(found.items()))
-
-
 class RoutingCapture:
-    """Context manager; `routers` maps absolute layers to modules. Raises ValueError on a model without routers.
+    """Context manager; `blocks` maps absolute layers to MoE blocks. Raises ValueError on a model without any, or with one that it
+    could not record.
 
     is_first: sees what the routers say themselves, also where a policy's hook changes it.
     """
 
     def __init__(self, model: nn.Module, with_scores: bool = True, is_first: bool = False) -> None:
-        self.routers = find_routers(model)
-        if not self.routers:
+        self.blocks = find_blocks(model)
+        if not self.blocks:
             name = type(model).__name__
             raise ValueError(f"{name} is a dense model without expert routers; use --tables requests,tokens,attention")
         self.with_scores, self.is_first = with_scores, is_first
@@ -67,11 +49,11 @@ class RoutingCapture:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        return tuple(self.routers)
+        return tuple(self.blocks)
 
     def __enter__(self) -> RoutingCapture:
-        for layer, router in self.routers.items():
-            self._handles.append(router.register_forward_hook(self._hook(layer), prepend=self.is_first))
+        for layer, block in self.blocks.items():
+            self._handles.append(block.router.register_forward_hook(self._hook(layer, block), prepend=self.is_first))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -80,20 +62,21 @@ class RoutingCapture:
         self._handles.clear()
         self._seen.clear()
 
-    def _hook(self, layer: int) -> Any:
+    def _hook(self, layer: int, block: MoeBlock) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            choice = read_choice(block, output)
             if layer not in self._checked:
-                _check_contract(module, layer, output)
+                _check_contract(block, layer, choice)
                 self._checked.add(layer)
-            self._seen.append(output)
+            self._seen.append(choice)
 
         return keep
 
     def take(self, keep: torch.Tensor | None = None) -> RoutingStep:
         """The pass since the last call, copied to the host. keep: (n,) bool, the tokens that are not padding; None: all."""
         seen, self._seen = self._seen, []
-        if len(seen) != len(self.routers):
-            raise ValueError(f"{len(seen)} router calls, expected {len(self.routers)}: call take() after each pass")
+        if len(seen) != len(self.blocks):
+            raise ValueError(f"{len(seen)} router calls, expected {len(self.blocks)}: call take() after each pass")
         return RoutingStep(
             scores=_join([s[0] for s in seen], keep) if self.with_scores else None,
             weights=_join([s[1] for s in seen], keep),
@@ -110,9 +93,9 @@ def _join(tensors: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tenso
     return joined.cpu()
 
 
-def _check_contract(module: nn.Module, layer: int, output: Any) -> None:
-    """Raises ValueError unless a router returned (logits [n,E], weights [n,k], integer ids [n,k])."""
-    where = f"{type(module).__name__} of layer {layer}"
+def _check_contract(block: MoeBlock, layer: int, output: Any) -> None:
+    """Raises ValueError unless a router said (logits [n,E], weights [n,k], integer ids [n,k]) of experts that have weights."""
+    where = f"{type(block.router).__name__} of layer {layer}"
     if not (isinstance(output, tuple) and len(output) == 3 and all(isinstance(t, torch.Tensor) for t in output)):
         raise ValueError(f"{where}: expected (logits, weights, ids), got {type(output).__name__}; use transformers 5.21 or newer")
     logits, weights, ids = output
@@ -121,3 +104,8 @@ def _check_contract(module: nn.Module, layer: int, output: Any) -> None:
     if not fits or ids.shape[1] > logits.shape[1] or ids.is_floating_point() or not logits.is_floating_point():
         expected = "logits [n,E], weights [n,k], integer ids [n,k]"
         raise ValueError(f"{where}: expected {expected}, got {shapes}; use transformers 5.21 or newer")
+    if 0 < block.n_weighted < logits.shape[1]:  # more of them are replicas (capture/stacked_experts.py)
+        raise ValueError(
+            f"{where} chooses among {logits.shape[1]} experts, but {block.n_weighted} have weights (the others compute nothing); "
+            "a tape counts every chosen expert as one that is read, so this is not recorded"
+        )

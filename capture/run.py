@@ -21,11 +21,12 @@ from capture.attention import AttentionCapture
 from capture.decode import Pass, Request, decode
 from capture.losses.run import record_losses
 from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
-from capture.routing import RoutingCapture, find_routers
+from capture.routing import RoutingCapture
 from capture.shard import ShardRecorder
 from capture.speculation.drafters import Drafter, drafter_of
 from capture.speculation.loop import NodePass, Round, speculate
 from capture.speculation.tape import RoundRecorder
+from warehouse.geometry import Geometry
 from warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
@@ -80,13 +81,14 @@ def capture(
     loaded = models.load(planned.source, settings.device, settings.dtype, settings.device_map)
     todo = requests(planned, loaded.tokenizer)
     with models.suitable_threads(loaded.model):
+        geometry = measure.geometry(loaded.model)
         if "losses" in settings.tables:
             tell = progress or (lambda done: None)
             report = lambda done, total, what: tell(Progress(done, total, what=what))  # noqa: E731
             n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
-    writer.finish(_manifest(planned, loaded, writer, n_shards, attention))
+    writer.finish(_manifest(planned, loaded, geometry, writer, n_shards, attention))
     return planned.trace_id
 
 
@@ -197,11 +199,15 @@ def _size(n_bytes: int) -> str:
 
 
 def _manifest(
-    planned: Plan, loaded: models.Loaded, writer: TapeWriter, n_shards: int, attention: AttentionCapture | None
+    planned: Plan,
+    loaded: models.Loaded,
+    geometry: Geometry,
+    writer: TapeWriter,
+    n_shards: int,
+    attention: AttentionCapture | None,
 ) -> Manifest:
     settings, model = planned.settings, loaded.model
-    geometry = measure.geometry(model)
-    rule, params = families.score_rule(find_routers(model), geometry.top_k) if geometry.moe_layers else (None, {})
+    rule, params = families.score_rule(model, geometry.top_k) if geometry.moe_layers else (None, {})
     return Manifest(
         trace_id=planned.trace_id,
         origin="captured",

@@ -14,25 +14,19 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from capture.routing import find_routers
+from capture.blocks import find_blocks
 
 
 def experts_of(model: nn.Module) -> dict[int, nn.Module]:
     """Absolute layer -> module with the layer's routed experts as tensors (E, ...). Raises ValueError where there is none."""
-    routers = {id(router): layer for layer, router in find_routers(model).items()}
-    found = {}
-    for module in model.modules():
-        layer = next((routers[id(child)] for child in module.children() if id(child) in routers), None)
-        experts = getattr(module, "experts", None)
-        if layer is not None and isinstance(experts, nn.Module) and hasattr(experts, "num_experts"):
-            found[layer] = experts
-    missing = sorted(set(routers.values()) - set(found))
-    if missing:
-        raise ValueError(
-            f"{type(model).__name__}: layer {missing[0]} keeps its experts in a way that is not known; policies that change "
-            "precision need one module with tensors of all experts"
-        )
-    return dict(sorted(found.items()))
+    found = {layer: block.experts for layer, block in find_blocks(model).items()}
+    for layer, experts in found.items():
+        if not hasattr(experts, "num_experts"):
+            raise ValueError(
+                f"{type(model).__name__}: layer {layer} keeps its experts in a way that is not known; policies that change "
+                "precision need one module with tensors of all experts"
+            )
+    return found
 
 
 def inputs_last(experts: nn.Module, name: str) -> torch.Tensor:

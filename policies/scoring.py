@@ -4,10 +4,15 @@ No torch here: replay, importers, checks and tests recompute a recorded top-k fr
 which rule stands in capture/families.py. Sources: the routers' forward in transformers 5.21 to 5.23
 (models/<family>/modeling_<family>.py).
 
-    softmax              weights = softmax over all experts; optionally only the best groups compete (DeepSeek-V2)
-    softmax_topk         weights = softmax over the chosen logits
-    sigmoid_bias_groups  choice by sigmoid + bias within the best groups (a group's score: its two best), weights = sigmoid
-    sparsemixer          two experts; each weight a softmax over the logits within 2 * jitter of the best one left
+    softmax                   weights = softmax over all experts; optionally only the best groups compete (DeepSeek-V2)
+    softmax_topk              weights = softmax over the chosen logits
+    sigmoid_bias_groups       choice by sigmoid + bias within the best groups (a group's score: its two best), weights = sigmoid
+    sqrtsoftplus_bias_groups  the same with the square root of softplus
+    sparsemixer               two experts; each weight a softmax over the logits within 2 * jitter of the best one left
+
+Parameters, each only where a family has it: norm_topk_prob and routed_scaling_factor of the weights, expert_scale a factor per
+layer and expert; bias per layer and expert, added to what is ranked (bias_on: to the logits instead); n_group, topk_group and how
+many of a group's values count (topk_method, group_best); token_layers, whose experts follow from the token id alone.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups", "sparsemixer")
+SIGMOID, SQRTSOFTPLUS = "sigmoid_bias_groups", "sqrtsoftplus_bias_groups"
+RULES = ("softmax", "softmax_topk", SIGMOID, SQRTSOFTPLUS, "sparsemixer")
 UNKNOWN = "unknown"  # the model ran and was recorded; how it turns logits into weights is not in families.py
 
 
@@ -39,7 +45,7 @@ def topk_from_scores(
     """
     wide, k = _checked(scores, rule, params), int(params["top_k"])
     ids = np.argsort(-ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
-    weights = weights_of(wide, ids, rule, params).astype(np.float32)
+    weights = weights_of(wide, ids, rule, params, layer).astype(np.float32)
     ids, weights = by_weight(ids, weights)
     return ids.astype(np.uint16), weights
 
@@ -77,14 +83,25 @@ def _checked(scores: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.nda
 
 def ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:
     """(n, E) values whose largest k are the chosen experts; -inf outside the groups that compete."""
-    if rule == "sigmoid_bias_groups":
-        bias = params["bias"].get(str(layer))
-        if bias is None:
-            raise ValueError(f"score rule {rule}: no bias for layer {layer}; layers with one: {', '.join(params['bias'])}")
-        return _best_groups(_sigmoid(scores) + np.asarray(bias, dtype=np.float64), params, best=2)
-    if params.get("topk_method") == "group_limited_greedy":
-        return _best_groups(scores, params, best=1)  # softmax is monotone: the logits rank as the probabilities do
-    return scores
+    if layer in params.get("token_layers", ()):
+        raise ValueError(f"score rule {rule}: the experts of layer {layer} follow from the token id, not from scores")
+    is_biased = rule in (SIGMOID, SQRTSOFTPLUS)
+    values, best = scores, params.get("group_best", 2 if is_biased else 1)
+    # Elsewhere the logits rank as the weights do.
+    if (is_biased or "bias" in params or best > 1) and params.get("bias_on") != "logits":
+        values = gates(scores, rule)
+    if "bias" in params:
+        values = values + np.asarray(_of_layer("bias", rule, params, layer), dtype=np.float64)
+    if params.get("topk_method", "group_limited_greedy") != "group_limited_greedy" or (params.get("n_group") or 1) == 1:
+        return values
+    return _best_groups(values, params, best)
+
+
+def _of_layer(name: str, rule: str, params: Mapping[str, Any], layer: int | None) -> Any:
+    found = params[name].get(str(layer))
+    if found is None:
+        raise ValueError(f"score rule {rule}: no {name} for layer {layer}; layers with one: {', '.join(params[name])}")
+    return found
 
 
 def _best_groups(ranking: np.ndarray, params: Mapping[str, Any], best: int) -> np.ndarray:
@@ -99,20 +116,26 @@ def _best_groups(ranking: np.ndarray, params: Mapping[str, Any], best: int) -> n
 
 
 def gates(scores: np.ndarray, rule: str) -> np.ndarray:
-    """(n, E) weight of every expert before a top-k is taken: sigmoid or softmax of the logits."""
-    return _sigmoid(scores) if rule == "sigmoid_bias_groups" else _softmax(scores)
+    """(n, E) weight of every expert before a top-k is taken: sigmoid, square root of softplus, or softmax of the logits."""
+    if rule == SQRTSOFTPLUS:
+        return np.asarray(np.sqrt(np.logaddexp(0.0, scores)))
+    return _sigmoid(scores) if rule == SIGMOID else _softmax(scores)
 
 
-def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
-    """(n, k) weights the family gives to chosen experts `ids` (n, k), from unmodified `scores` (n, E) f64."""
+def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None = None) -> np.ndarray:
+    """(n, k) weights the family gives to chosen experts `ids` (n, k), from unmodified `scores` (n, E) f64.
+
+    layer: needed where the rule has a factor per layer and expert.
+    """
     if rule == "sparsemixer":
         return _sparsemixer(scores, ids, params["router_jitter_noise"])
     if rule == "softmax_topk":
         return _softmax(np.take_along_axis(scores, ids, axis=-1))
-    dense = _softmax(scores) if rule == "softmax" else _sigmoid(scores)
-    weights = np.take_along_axis(dense, ids, axis=-1)
+    weights = np.take_along_axis(gates(scores, rule), ids, axis=-1)
     if params["norm_topk_prob"]:
         weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
+    if "expert_scale" in params:
+        weights = weights * np.asarray(_of_layer("expert_scale", rule, params, layer), dtype=np.float64)[ids]
     return np.asarray(weights * params.get("routed_scaling_factor", 1.0))
 
 

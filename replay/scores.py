@@ -18,7 +18,7 @@ from policies.scoring import gates, ranking
 from replay.trace import Trace
 
 Floats = NDArray[np.float32]
-RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups")
+RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups", "sqrtsoftplus_bias_groups")
 
 
 @dataclass(frozen=True, eq=False)

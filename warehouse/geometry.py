@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from warehouse.config_fields import canonical, moe_layers, text_config
 from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
 
 MOST_WIDE = 2**24  # of any width
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
 
-__all__ = ["EXPERT_FORMATS", "FAMILIES", "FLOAT_FORMATS", "Geometry", "from_config"]
+__all__ = ["EXPERT_FORMATS", "FAMILIES", "FLOAT_FORMATS", "Geometry", "from_config", "text_config"]
 
 
 class Geometry(BaseModel):
@@ -40,6 +41,7 @@ class Geometry(BaseModel):
     top_k: int = 0
     n_shared_experts: int = 0
     expert_intermediate: int = 0
+    expert_hidden: int = 0  # what experts read and write where that is not `hidden`
     shared_intermediate: int = 0
     dense_intermediate: int = 0
     kv_lora_rank: int = 0
@@ -76,6 +78,8 @@ class Geometry(BaseModel):
             raise ValueError(f"{self.n_layers} layers of {self.n_experts} experts: {MOST} are the most of either")
         if any(a >= b for a, b in pairwise(self.moe_layers)):
             raise ValueError(f"moe_layers {self.moe_layers} must rise")
+        if self.n_experts and not self.moe_layers:
+            raise ValueError(f"moe_layers is empty, but there are {self.n_experts} experts")
         if self.moe_layers and not 0 < self.top_k <= self.n_experts:
             raise ValueError(f"top_k {self.top_k} must lie in 1..n_experts ({self.n_experts})")
         if any(not 0 <= layer < self.n_layers for layer in self.moe_layers):
@@ -94,7 +98,7 @@ class Geometry(BaseModel):
     @property
     def expert_params(self) -> int:
         """Weights of one routed expert."""
-        return self.ffn_matrices * self.hidden * self.expert_intermediate
+        return self.ffn_matrices * (self.expert_hidden or self.hidden) * self.expert_intermediate
 
     @property
     def attention_params(self) -> int:
@@ -155,22 +159,13 @@ class Geometry(BaseModel):
 
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _LEAST = {  # of a field that is given
-    **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size", "ffn_dim"), 1),
-    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "n_shared_experts", "first_k_dense_replace"), 0),
-    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_intermediate_size"), 0),
-    **dict.fromkeys(("shared_expert_intermediate_size", "shared_intermediate_size", "kv_lora_rank", "q_lora_rank"), 0),
+    **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size"), 1),
+    **dict.fromkeys(("num_experts", "n_shared_experts", "first_k_dense_replace", "num_experts_per_tok"), 0),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "kv_lora_rank", "q_lora_rank"), 0),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "sliding_window", "max_window_layers"), 0),
 }
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
 _WANTED = "give the config of a decoder-only language model"
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a config.json that describes a language model: all of it, or `text_config` where a model also sees or hears."""
-    part = config.get("text_config") or config
-    if not isinstance(part, dict):
-        raise ValueError(f"config.json: text_config must be an object, not {part!r}")
-    return {"model_type": config.get("model_type"), **part}
 
 
 def _check(config: dict[str, Any]) -> None:
@@ -185,6 +180,9 @@ def _check(config: dict[str, Any]) -> None:
         value = config.get(field)
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"config.json: {field} must be a whole number of at least {least}, not {value!r}")
+    for field in ("num_hidden_layers", "num_experts"):  # before they are counted through
+        if (config.get(field) or 0) > MOST:
+            raise ValueError(f"config.json: {field} is {config[field]}; {MOST} are the most")
     is_named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     if architectures is not None and not is_named:
         raise ValueError(f"config.json: architectures must list the name of a class, not {architectures!r}")
@@ -195,20 +193,6 @@ def _first(config: dict[str, Any], *names: str, default: Any = 0) -> Any:
         if config.get(name) is not None:
             return config[name]
     return default
-
-
-def _moe_layers(config: dict[str, Any], n_layers: int, n_experts: int) -> tuple[int, ...]:
-    if not n_experts:
-        return ()
-    first_dense = _first(config, "first_k_dense_replace")
-    step = _first(config, "decoder_sparse_step", "moe_layer_freq", default=1)
-    if isinstance(step, list):
-        return tuple(i for i, moe in enumerate(step) if moe)
-    dense_only = set(_first(config, "mlp_only_layers", default=[]))
-    layer_types = config.get("mlp_layer_types")
-    if layer_types:
-        return tuple(i for i, kind in enumerate(layer_types) if kind == "sparse")
-    return tuple(i for i in range(first_dense, n_layers) if i not in dense_only and (i + 1) % max(1, step) == 0)
 
 
 # model_types whose counts were checked against transformers, with what their modelling code fixes and config.json leaves unsaid.
@@ -233,6 +217,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 # Whose experts are not as wide as their dense layers.
 _OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
+_NO_GLU = ("nemotron_h",)
+_SHARED_IN_CODE = ("llama4_text", "hunyuan_v1_moe")  # one shared expert, which no field tells of
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
 _ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, from the first
 _WINDOW_IF_ASKED = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")  # `sliding_window` counts only with `use_sliding_window`
@@ -255,7 +241,7 @@ def _sliding_windows(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
 def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
     """The fields that change counts a little: biases, norms, ties, windows, learned positions."""
     model_type = config.get("model_type", "")
-    known = dict(FAMILIES.get(model_type, {}))
+    known = dict(FAMILIES.get(model_type, {})) | ({"is_glu": False} if model_type in _NO_GLU else {})
     if config.get("attention_bias"):
         known["attention_bias"] = "qkv" if model_type == "glm4_moe" else "qkvo"
     if config.get("use_qk_norm"):
@@ -274,15 +260,17 @@ def from_config(config: dict[str, Any]) -> Geometry:
 
     Raises ValueError naming the field that is missing or impossible.
     """
-    config = text_config(config)
+    config = canonical(text_config(config))
     _check(config)
     hidden, n_layers, n_heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
-    n_experts = _first(config, "num_experts", "n_routed_experts", "num_local_experts")
-    moe_layers = _moe_layers(config, n_layers, n_experts)
-    intermediate = _first(config, "intermediate_size", "ffn_dim", default=4 * hidden)
+    n_experts = _first(config, "num_experts")
+    in_layers = moe_layers(config) if n_experts else ()
+    n_experts = n_experts if in_layers else 0
+    intermediate = _first(config, "intermediate_size_mlp", "intermediate_size", default=4 * hidden)
     top_k, expert_intermediate = _experts(config, n_experts) if n_experts else (0, 0)
-    n_shared = _first(config, "n_shared_experts") if n_experts else 0
-    shared = _first(config, "shared_expert_intermediate_size", "shared_intermediate_size", default=n_shared * expert_intermediate)
+    one_shared = 1 if config["model_type"] in _SHARED_IN_CODE else 0
+    n_shared = _first(config, "n_shared_experts", default=one_shared) if n_experts else 0
+    shared = _first(config, "shared_expert_intermediate_size", default=n_shared * expert_intermediate)
     return Geometry(
         architecture=_first(config, "architectures", default=[config["model_type"] or "unknown"])[0],
         n_layers=n_layers,
@@ -291,11 +279,12 @@ def from_config(config: dict[str, Any]) -> Geometry:
         n_kv_heads=_first(config, "num_key_value_heads", default=n_heads),
         head_dim=_head_dim(config),
         vocab=config["vocab_size"],
-        moe_layers=moe_layers,
+        moe_layers=in_layers,
         n_experts=n_experts,
         top_k=top_k,
         n_shared_experts=n_shared or (1 if n_experts and shared else 0),
         expert_intermediate=expert_intermediate,
+        expert_hidden=_first(config, "expert_hidden_size") if n_experts else 0,
         shared_intermediate=shared if n_experts else 0,
         dense_intermediate=intermediate,
         kv_lora_rank=_first(config, "kv_lora_rank"),
@@ -309,7 +298,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
 
 def _experts(config: dict[str, Any], n_experts: int) -> tuple[int, int]:
     """(top-k, width of an expert). Raises ValueError naming the field that an MoE model must have."""
-    top_k = _first(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    top_k = _first(config, "num_experts_per_tok")
     width_field = "moe_intermediate_size" if config["model_type"] in _OWN_EXPERT_WIDTH else "intermediate_size"
     width = _first(config, "moe_intermediate_size", width_field)
     for field, value in (("num_experts_per_tok", top_k), (width_field, width)):
@@ -321,7 +310,7 @@ def _experts(config: dict[str, Any], n_experts: int) -> tuple[int, int]:
 
 
 def _head_dim(config: dict[str, Any]) -> int:
-    """Width of a query. MLA states its two parts; transformers writes the RoPE part alone into `head_dim`."""
+    """Width of a query; MLA states its two parts."""
     if config.get("kv_lora_rank"):
         return int(_first(config, "qk_nope_head_dim") + _first(config, "qk_rope_head_dim"))
     return int(_first(config, "head_dim", default=config["hidden_size"] // config["num_attention_heads"]))

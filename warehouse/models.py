@@ -91,7 +91,7 @@ def _read(path: Path) -> Model:
         raise ValueError(f"{path}: {field}: {first['msg']}; give a model's config.json") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
     family = text_config(config)["model_type"] or ""
     note = "" if family in FAMILIES else f"counts of model_type {family!r} were not checked: biases, norms or more may be missing"

@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from capture.blocks import MoeBlock, find_blocks
 from capture.decode import Pass
+from capture.families import read_choice
 from capture.ndp.replicas import ReplicaExperts
-from capture.routing import find_routers
 from policies.bits import table_loss
 from policies.mixed import MixedPrecision
 from policies.placement import Seen
@@ -62,8 +63,8 @@ class NDPLoop:
     def __enter__(self) -> NDPLoop:
         with ExitStack() as stack:
             stack.enter_context(self.experts)
-            for index, (layer, router) in enumerate(find_routers(self.experts.model).items()):
-                stack.callback(router.register_forward_hook(self._hook(index, layer)).remove)
+            for index, (layer, block) in enumerate(find_blocks(self.experts.model).items()):
+                stack.callback(block.router.register_forward_hook(self._hook(index, layer, block)).remove)
             self._stack = stack.pop_all()
         return self
 
@@ -118,9 +119,9 @@ class NDPLoop:
         self.totals["selected"] += int(self._served[rows, 1].sum())
         self._served[:] = 0
 
-    def _hook(self, index: int, layer: int) -> Any:
+    def _hook(self, index: int, layer: int, block: MoeBlock) -> Any:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            _, weights, ids = output
+            _, weights, ids = read_choice(block, output)
             if self._widths is not None:
                 self._send(index, layer, ids)
             elif self._counts is not None:

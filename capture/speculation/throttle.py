@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from capture.families import score_rule
-from capture.routing import find_routers
+from capture.blocks import find_routers
+from capture.families import refuse_rerouting, score_rule
 from policies.scoring import UNKNOWN, gates, ranking, weights_of
 from policies.speculation.pool import restricted_topk, selections
 
@@ -36,8 +36,9 @@ class Throttle:
         name = type(model).__name__
         if not self.routers:
             raise ValueError(f"{name} is a dense model without expert routers: it has no experts to draft with")
+        refuse_rerouting(model)
         self.top_k = int(next(iter(self.routers.values())).top_k)  # type: ignore[arg-type]
-        self.rule, self.params = score_rule(self.routers, self.top_k)
+        self.rule, self.params = score_rule(model, self.top_k)
         if self.rule in (UNKNOWN, SPARSEMIXER):
             raise ValueError(
                 f"{name}: score rule {self.rule} cannot be restricted to a pool; use --draft quant, model:ID or ngram"

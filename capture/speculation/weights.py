@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from capture.routing import find_routers
+from capture.blocks import find_routers
 from capture.sliced_experts import on_inputs
 from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT, approximate

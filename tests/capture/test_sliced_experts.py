@@ -7,7 +7,7 @@ import torch
 from tiny_families import MOE_CONFIGS, build, prompt
 from torch import nn
 
-from capture.routing import find_routers
+from capture.blocks import find_routers
 from capture.sliced_experts import SlicedExperts
 from capture.stacked_experts import experts_of
 from policies.matryoshka import MAT, approximate

@@ -59,3 +59,40 @@ def test_bad_scores_are_refused():
         topk_from_scores(np.array([[0.0, 1.0], [np.nan, 1.0]]), "softmax", {"top_k": 1, "norm_topk_prob": True})
     with pytest.raises(ValueError, match="top_k 3 must lie"):
         topk_from_scores(scores(0, 1), "softmax", {"top_k": 3})
+
+
+def test_a_bias_may_rank_probabilities_or_the_logits_themselves():
+    logits = scores(2.0, 1.0, 0.0)
+    bias = {"0": [0.0, 0.0, 0.7]}
+    ids, weights = topk_from_scores(logits, "softmax", {"top_k": 1, "norm_topk_prob": False, "bias": bias}, 0)
+    assert ids.tolist() == [[2]]  # probabilities 0.67, 0.24, 0.09
+    np.testing.assert_allclose(weights, [[1 / (1 + np.e + np.e**2)]], rtol=1e-6)
+    on_logits = {"top_k": 1, "norm_topk_prob": False, "bias": bias, "bias_on": "logits"}
+    ids, weights = topk_from_scores(logits, "sigmoid_bias_groups", on_logits, 0)
+    assert ids.tolist() == [[0]]  # 2 still leads 0.7
+    np.testing.assert_allclose(weights, [[1 / (1 + np.exp(-2.0))]], rtol=1e-6)
+
+
+def test_groups_of_probabilities_may_count_their_two_best():
+    logits = scores(*np.log([5.0, 1.0, 4.0, 3.0]))
+    params = {"top_k": 1, "norm_topk_prob": True, "n_group": 2, "topk_group": 1}
+    assert topk_from_scores(logits, "softmax", params)[0].tolist() == [[0]]  # a group's best: 5 > 4
+    assert topk_from_scores(logits, "softmax", params | {"group_best": 2})[0].tolist() == [[2]]  # 7 > 6
+
+
+def test_softplus_weights_and_a_factor_per_expert():
+    logits = scores(1.0, 0.0, -1.0)
+    ids, weights = topk_from_scores(logits, "sqrtsoftplus_bias_groups", {"top_k": 2, "norm_topk_prob": False})
+    assert ids.tolist() == [[0, 1]]
+    np.testing.assert_allclose(weights, np.sqrt(np.log1p(np.exp([[1.0, 0.0]]))), rtol=1e-6)
+    scaled = {"top_k": 2, "norm_topk_prob": True, "expert_scale": {"4": [1.0, 10.0, 1.0]}}
+    ids, weights = topk_from_scores(logits, "softmax", scaled, 4)
+    assert ids.tolist() == [[1, 0]]  # chosen by probability, then times 10
+    np.testing.assert_allclose(weights, [[10 / (1 + np.e), np.e / (1 + np.e)]], rtol=1e-6)
+    with pytest.raises(ValueError, match="no expert_scale for layer 5"):
+        topk_from_scores(logits, "softmax", scaled, 5)
+
+
+def test_layers_that_follow_the_token_id_have_no_ranking():
+    with pytest.raises(ValueError, match="experts of layer 1 follow from the token id"):
+        topk_from_scores(scores(0, 1), "softmax", {"top_k": 1, "norm_topk_prob": True, "token_layers": [1]}, 1)

@@ -390,6 +390,7 @@ MOE = LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 
         (MOE | {"model_type": "qwen3_moe"}, "moe_intermediate_size is missing; a model of 4 experts has it"),
         (MOE | {"model_type": "mixtral", "intermediate_size": None}, "config.json: intermediate_size is missing"),
         (MOE | {"num_experts_per_tok": None}, "num_experts_per_tok is missing"),
+        (MOE | {"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000; 65536 are the most"),
         (MOE | {"num_experts_per_tok": 5}, r"num_experts_per_tok must lie in 1\.\.4, the number of experts, not 5"),
     ],
 )
@@ -403,6 +404,74 @@ def test_a_model_that_sees_is_read_by_its_text_part() -> None:
     assert from_config({"model_type": "llava", "text_config": LLAMA}) == from_config(LLAMA)
     assert from_config({**LLAMA, "text_config": None}) == from_config(LLAMA)
     assert from_config(MOE | {"model_type": "mixtral"}).expert_intermediate == 16
+
+
+# What families call their experts, and which layers have them: model_type and fields -> layers, experts, top-k, width.
+CALLED = [
+    ("deepseek_v4", {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "intermediate_size": None,
+                     "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"]}, (0, 1, 2, 3), 8, 3, 6),
+    ("ernie4_5_moe", {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 6, "moe_layer_interval": 2,
+                      "moe_layer_start_index": 1, "moe_layer_end_index": -1}, (1, 3), 8, 3, 6),
+    ("aria_text", {"moe_num_experts": 8, "moe_topk": 3, "moe_num_shared_experts": 2}, (0, 1, 2, 3), 8, 3, 16),
+    ("llama4_text", {"num_local_experts": 8, "num_experts_per_tok": 1, "moe_layers": [1, 3]}, (1, 3), 8, 1, 16),
+    ("hunyuan_v1_moe", {"num_experts": [8] * 4, "moe_topk": [3] * 4, "moe_intermediate_size": [6] * 4}, (0, 1, 2, 3), 8, 3, 6),
+    ("afmoe", {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "num_dense_layers": 1},
+     (1, 2, 3), 8, 3, 6),
+    ("nemotron_h", {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "num_hidden_layers": None,
+                    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]}, (1,), 8, 3, 6),
+    ("nemotron_h", {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 6,
+                    "hybrid_override_pattern": "ME*E"}, (1, 3), 8, 3, 6),
+    ("longcat_flash", {"n_routed_experts": 8, "moe_topk": 3, "expert_ffn_hidden_size": 6, "num_hidden_layers": None,
+                       "num_layers": 4}, (0, 1, 2, 3), 8, 3, 6),
+    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": True},
+     (0, 1, 2, 3), 8, 3, 6),
+    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": False}, (), 0, 0, 0),
+    ("jamba", {"num_experts": 8, "num_experts_per_tok": 3, "expert_layer_period": 2, "expert_layer_offset": 1,
+               "layers_block_type": ["mamba", "attention"] * 2}, (1, 3), 8, 3, 16),
+    ("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0, "layers_block_type": ["mamba"] * 4}, (), 0, 0, 0),
+    ("dbrx", {"hidden_size": None, "d_model": 16, "num_hidden_layers": None, "n_layers": 4, "num_attention_heads": None,
+              "n_heads": 2, "intermediate_size": None,
+              "ffn_config": {"ffn_hidden_size": 6, "moe_num_experts": 8, "moe_top_k": 3}}, (0, 1, 2, 3), 8, 3, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "fields", "layers", "n_experts", "top_k", "width"), CALLED)
+def test_experts_are_read_whatever_a_family_calls_them(
+    tmp_path: Path, model_type: str, fields: dict, layers: tuple, n_experts: int, top_k: int, width: int
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"num_hidden_layers": 4, "intermediate_size": 16, "model_type": model_type} | fields))
+    model = load(str(path))
+    g = model.geometry
+    assert (g.moe_layers, g.n_experts, g.top_k, g.expert_intermediate) == (layers, n_experts, top_k, width)
+    assert g.n_layers == 4
+    assert len(rows([model])) == 1  # and shown without a traceback
+    assert details(model)
+
+
+def test_experts_in_a_narrower_space_are_smaller() -> None:
+    config = MOE | {"model_type": "nemotron_h", "moe_intermediate_size": 6, "moe_latent_size": 4}
+    assert from_config(config).expert_params == 2 * 4 * 6  # an MLP of two matrices
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_hidden_experts": 4}, "n_hidden_experts 4 tells of experts, but not in a way that is known"),
+        ({"expert_counts": [2, 4]}, r"expert_counts \[2, 4\] tells of experts"),
+        ({"num_experts": [4, 8], "num_experts_per_tok": 2}, r"num_experts differs by layer \(\[4, 8\]\)"),
+        ({"num_experts": 4, "num_experts_per_tok": 2, "mlp_layer_types": ["sparse", "odd"]}, "mlp_layer_types names 'odd'"),
+    ],
+)
+def test_experts_that_are_told_of_otherwise_are_never_read_as_dense(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_config(LLAMA | {"num_hidden_layers": 2} | fields)
+
+
+def test_the_text_model_of_a_model_that_also_hears_is_found_at_any_depth() -> None:
+    deep = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "thinker", "text_config": LLAMA}}
+    assert from_config(deep) == from_config(LLAMA)
+    assert from_config({"model_type": "ocr", "language_config": LLAMA}) == from_config(LLAMA)
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

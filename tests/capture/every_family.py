@@ -1,0 +1,269 @@
+"""Every MoE architecture of the installed transformers, tiny and at random weights: recorded right, or refused with the reason?
+
+python tests/capture/every_family.py docs/capture.md      rewrites what stands between `<!-- families -->` and `<!-- end -->`
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tiny_families import randomised
+from torch import nn
+from transformers import CONFIG_MAPPING
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+from capture import measure, models
+from capture.blocks import find_blocks
+from capture.families import outer_scale, score_rule
+from capture.routing import RoutingCapture
+from policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores, weights_of
+from warehouse.geometry import from_config
+
+VOCAB = 97
+# Fields by name, wherever they stand in a config and are given.
+TINY: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "out_hidden_size", "output_dim", "text_hidden_size"), 32),
+    **dict.fromkeys(("adapter_in_dim", "adapter_out_dim", "adapter_input_size"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "dense_intermediate_size"), 48),
+    **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "kv_lora_rank", "q_lora_rank", "qk_head_dim"), 16),
+    **dict.fromkeys(("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"), 24),
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size"), VOCAB),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "num_key_value_heads", "num_heads"), 4),
+    "linear_num_heads": 4,
+    "linear_head_dim": 8,
+    **dict.fromkeys(("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "sliding_window", "global_head_dim"), 8),
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 8),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_k", "moe_top_k"), 3),
+    **dict.fromkeys(("n_group", "num_expert_group", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("topk_group", "first_k_dense_replace", "depth"), 1),
+    **dict.fromkeys(("max_position_embeddings", "max_seq_len"), 128),
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "encoder_attention_heads": 4,
+    "mamba_n_heads": 4,
+}
+_SKIPPED = {"model_type", "id2label", "label2id", "architectures", "rope_parameters", "per_layer_config"}
+_HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
+_GEMMA = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 16}
+_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
+_QWEN4 = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2}
+_QWEN4 |= {"ngram_vocab_size_base": 100}
+_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3}
+# What a model_type needs besides, in the part of its config where it stands.
+# fmt: off
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": _HYBRID,
+    "kimi_linear": _HYBRID,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_d_state": 16},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"moe_num_experts": 8, "moe_top_k": 3},
+    },
+    "deepseek_v2": _EXPERTS | {"topk_method": "greedy", "n_group": None, "topk_group": None},
+    "dots1": _EXPERTS | {"n_shared_experts": 1},
+    "dots3_note_text": {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16,
+                        "swa_head_dim": 16, "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8},
+    "dots3_note_vision_encoder": {"mlp_layer_types": ["dense"] * 3 + ["sparse"], "num_local_experts": 4},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "longcat_flash": {"num_layers": 2},
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "mimo_v2_flash": {"num_key_value_heads": 2},
+    "qwen3_omni_moe": {"talker_config": {"spatial_merge_size": 2}},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 24},
+    "qwen4_exp_text": _QWEN4,
+    "zaya": {"num_experts_per_tok": 1},
+    "gemma4_text": _GEMMA,
+    "diffusion_gemma_text": _GEMMA,
+    "deepseek_ocr2_text": _EXPERTS | {"mlp_layer_types": ["dense"] + ["sparse"] * 3},
+    "doge": {"is_moe": True, "num_experts": 16},
+    "ernie4_5_vl_moe_text": {"rope_parameters": _ROPE},
+    "glm4v_moe_text": {"rope_parameters": _ROPE},
+    "glm5_next_text": {"qk_rope_head_dim": 0},
+    "mistral4": {"head_dim": 16},
+    "phimoe": {"num_experts_per_tok": 2},
+    "step3p5": {"sliding_window": 8, "moe_router_scaling_factor": 2.0},
+    "laguna": {"moe_routed_scaling_factor": 2.5},
+    "minimax_m3_vl_text": {"routed_scaling_factor": 2.0},
+}
+# fmt: on
+HOLDS_EXPERTS = re.compile(r"class \w*(Experts|MoE|MoA)\w*\(")
+
+
+def architectures() -> dict[str, str]:
+    """Class name -> model_type, of every generating or classifying model whose code has experts."""
+    folder = Path(transformers.__file__).parent / "models"
+    holding = {path.parent.name for path in folder.glob("*/modeling_*.py") if HOLDS_EXPERTS.search(path.read_text())}
+    found: dict[str, str] = {}
+    for task in ("CAUSAL_LM", "MULTIMODAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "TOKEN_CLASSIFICATION"):
+        known = {model_type_to_module_name(t) for t in found.values()}
+        for model_type, name in getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").items():
+            module = model_type_to_module_name(model_type)
+            if module in holding and not (task == "TOKEN_CLASSIFICATION" and module in known):
+                found.setdefault(name, model_type)
+    return found
+
+
+def tiny_config(model_type: str, **more: Any) -> Any:
+    """The smallest config of a kind that still has experts in some of its layers, with `more` in it."""
+    return CONFIG_MAPPING[model_type](**_shrunk(CONFIG_MAPPING[model_type]().to_dict(), model_type) | more)
+
+
+def _shrunk(config: dict[str, Any], model_type: str) -> dict[str, Any]:
+    """Lists go: each config makes its own for its number of layers."""
+    over, made = OVERRIDES.get(model_type, {}), {}
+    for name, value in config.items():
+        if name in _SKIPPED:
+            continue
+        if isinstance(value, dict) and name.endswith("_config"):
+            kind = value.get("model_type", "")
+            made[name] = _shrunk(value, kind) | ({"model_type": kind} if kind else {})
+            made[name] |= over.get(name, {})
+        elif name in TINY and value is not None and not isinstance(value, list | dict):
+            made[name] = TINY[name]
+    return made | {name: value for name, value in over.items() if name not in made or not name.endswith("_config")}
+
+
+def build(model_type: str, **more: Any) -> nn.Module:
+    """The tiny model, with `more` in its config; a table of experts by token id names k different ones."""
+    config = tiny_config(model_type, **more)
+    model = randomised(models.auto_class(config).from_config(config))
+    generator = torch.Generator().manual_seed(6)
+    for block in find_blocks(model).values():
+        if hasattr(block.router, "tid2eid"):
+            shape = (len(block.router.tid2eid), block.router.num_experts)
+            block.router.tid2eid.copy_(torch.rand(shape, generator=generator).argsort(-1)[:, : block.router.top_k])
+    return model
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of an architecture: its rule and parameters, or why it is refused."""
+
+    name: str
+    rule: str = ""
+    params: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@cache
+def examine(name: str) -> Seen:
+    """Records a pass of an architecture and checks it against what its experts were given and what the score rule says.
+
+    Raises AssertionError where a layer is recorded wrongly or missing, or the config is read otherwise than the model is; a
+    ValueError of ours is a refusal.
+    """
+    model_type = architectures()[name]
+    config = tiny_config(model_type).to_dict()
+    try:
+        from_config(config)
+        model = build(model_type)
+        geometry = measure.geometry(model)
+    except ValueError as error:
+        return Seen(name, reason=one_line(error))
+    check_pass(model)
+    assert geometry.moe_layers == tuple(find_blocks(model)) != ()
+    stated = from_config(model.config.to_dict())
+    for name_of in ("moe_layers", "n_experts", "top_k", "expert_intermediate"):
+        assert getattr(stated, name_of) == getattr(geometry, name_of), name_of  # the config is read as the tensors are
+    rule, params = score_rule(model, geometry.top_k)
+    return Seen(name, rule, tuple(sorted(params)))
+
+
+def one_line(error: Exception) -> str:
+    assert "\n" not in str(error), error
+    return str(error)
+
+
+def check_pass(model: nn.Module, n_tokens: int = 12) -> None:
+    """One pass: bit-equal logits, every MoE layer, ids and weights as the experts got them, and as the scores explain them."""
+    ids = torch.randint(3, VOCAB, (2, n_tokens), generator=torch.Generator().manual_seed(5))
+    given: dict[int, list[torch.Tensor]] = {}
+    blocks = find_blocks(model)
+    with torch.inference_mode():
+        plain = model(input_ids=ids, use_cache=False).logits
+        handles = [b.experts.register_forward_pre_hook(_keep(given, layer), with_kwargs=True) for layer, b in blocks.items()]
+        with RoutingCapture(model) as routing:
+            watched = model(input_ids=ids, use_cache=False).logits
+            step = routing.take()
+        for handle in handles:
+            handle.remove()
+    assert torch.equal(plain, watched)
+    top_k = step.ids.shape[-1]
+    assert step.ids.shape == (len(blocks), ids.numel(), top_k)
+    rule, params = score_rule(model, top_k)
+    for index, (layer, block) in enumerate(blocks.items()):
+        chosen, weights, scores = step.ids[index].numpy(), step.weights[index].float().numpy(), step.scores[index].float().numpy()
+        _check_given(chosen, weights, given[layer], outer_scale(block))
+        assert {len(set(row)) for row in chosen.tolist()} == {top_k}
+        if layer in params.get("token_layers", ()):
+            explained = weights_of(scores.astype(np.float64), chosen, rule, params, layer)
+            np.testing.assert_allclose(weights, explained, rtol=2e-5, atol=1e-7)
+        elif rule != UNKNOWN:
+            assert not disagreements(chosen, scores, rule, params, layer).any(), (rule, layer)
+            ids_again, weights_again = topk_from_scores(scores, rule, params, layer)
+            ids_sorted, weights_sorted = by_weight(chosen, weights)
+            np.testing.assert_array_equal(ids_sorted, ids_again)
+            np.testing.assert_allclose(weights_sorted, weights_again, rtol=2e-5, atol=1e-7)
+
+
+def _keep(given: dict[int, list[torch.Tensor]], layer: int) -> Any:
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given[layer] = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+
+    return keep
+
+
+def _check_given(ids: np.ndarray, weights: np.ndarray, given: list[torch.Tensor], scale: float) -> None:
+    if len(given) == 3:
+        _, their_ids, their_weights = (t.numpy() for t in given)
+        np.testing.assert_array_equal(ids, their_ids)
+        np.testing.assert_allclose(weights, their_weights * scale, rtol=1e-6)
+        return
+    (rows,) = given  # Llama-4: every expert gets all tokens, each times its weight
+    sizes = rows.unflatten(0, (-1, len(ids))).norm(dim=-1).T.numpy()  # (n, E)
+    assert ((sizes > 0).sum(axis=1) == ids.shape[1]).all()
+    assert (np.take_along_axis(sizes, ids, axis=1) > 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------------- docs/capture.md
+
+_BLOCK = re.compile(r"(<!-- families -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(seen: list[Seen]) -> str:
+    """Architectures by what is recorded of them, then those that are refused, as Markdown."""
+    recorded: dict[tuple[str, str], list[str]] = {}
+    refused: dict[str, list[str]] = {}
+    for one in seen:
+        if one.reason:
+            refused.setdefault(one.reason, []).append(one.name)
+        else:
+            recorded.setdefault((one.rule, ", ".join(p for p in one.params if p != "top_k")), []).append(one.name)
+    lines = ["| architectures | score rule | parameters |", "|---|---|---|"]
+    for (rule, params), names in sorted(recorded.items()):
+        lines.append(f"| {', '.join(sorted(names))} | {rule} | {params or 'none'} |")
+    lines += ["", "| refused | why |", "|---|---|"]
+    lines += [f"| {', '.join(sorted(names))} | {reason} |" for reason, names in sorted(refused.items(), key=lambda r: r[1])]
+    return "\n".join(lines) + "\n"
+
+
+def rewritten(text: str) -> str:
+    made = table([examine(name) for name in sorted(architectures())])
+    return _BLOCK.sub(lambda match: match[1] + made + match[2], text)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")

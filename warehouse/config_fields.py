@@ -1,0 +1,127 @@
+"""The fields of Hugging Face config.json files under one name each: which part describes the text model, what families call a
+field, and which of the layers have experts.
+
+A config that names experts in a way that is not known here is refused: read as dense, its experts would vanish from every count.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
+_WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
+# What a family calls a field, after the name that is used here; the first that is given counts.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "hidden_size": _WIDTH,
+    "num_hidden_layers": ("num_layers", "n_layers", "n_layer"),
+    "num_attention_heads": ("n_heads", "n_head"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
+    "first_k_dense_replace": ("num_dense_layers",),
+    "mlp_layer_types": ("layers_block_type",),
+    "expert_hidden_size": ("moe_latent_size", "moe_hidden_size"),
+}
+_SWITCHES = ("enable_moe_block", "is_moe")  # false: the fields of experts are there, the experts are not
+_PER_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")  # Hunyuan lists them
+_TEXT_AND_VISION = ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text")  # lists of two: the experts of text come first
+_KINDS = {"sparse": True, "moe": True, "hash_moe": True} | dict.fromkeys(
+    ("dense", "mlp", "full_attention", "linear_attention", "attention", "mamba", "conv", "sliding_attention"), False
+)  # fmt: skip
+_TELLING = {"sparse", "moe", "hash_moe", "dense", "mlp"}  # the others say nothing of a layer's FFN
+_COUNTED = re.compile(r"experts?(?!.*(tok|coef|loss|size|dim|interval|period|offset|layer|capacity))", re.IGNORECASE)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config.json that describes a language model: all of it, or that for text where a model also sees or hears."""
+    part = config
+    while not any(part.get(name) for name in _WIDTH) or part.get("text_config"):
+        name = next((name for name in _TEXT_PARTS if part.get(name)), None)
+        if name is None:
+            break
+        inner = part[name]
+        if not isinstance(inner, dict):
+            raise ValueError(f"config.json: {name} must be an object, not {inner!r}")
+        kept = {key: part.get(key) for key in ("model_type", "architectures")}
+        part = {**kept, **{key: value for key, value in inner.items() if value is not None or key not in kept}}
+    return {"model_type": None, **part}
+
+
+def canonical(config: dict[str, Any]) -> dict[str, Any]:
+    """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
+    found = dict(config)
+    if isinstance(found.get("ffn_config"), dict):  # DBRX
+        found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
+        found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
+    for name, others in _NAMES.items():
+        given = next((other for other in (name, *others) if found.get(other) is not None), None)
+        if given is not None:
+            found[name] = found[given]
+    if found.get("num_hidden_layers") is None and isinstance(found.get("mlp_layer_types"), list):
+        found["num_hidden_layers"] = len(found["mlp_layer_types"])
+    if found.get("kv_lora_rank"):
+        found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
+    for name in _PER_LAYER:
+        found[name] = _one(name, found)
+    if any(found.get(switch) is False for switch in _SWITCHES):
+        found["num_experts"] = 0
+    elif found["num_experts"] is None:
+        _refuse_unknown(config)
+    return found
+
+
+def _one(name: str, config: dict[str, Any]) -> Any:
+    """A field that may be a list by layer."""
+    value = config.get(name)
+    if not isinstance(value, list) or not value:
+        return value
+    if config.get("model_type") not in _TEXT_AND_VISION and any(v != value[0] for v in value):
+        raise ValueError(f"config.json: {name} differs by layer ({value}); experts of several shapes are not supported")
+    return value[0]
+
+
+def _refuse_unknown(config: dict[str, Any]) -> None:
+    for name, value in config.items():
+        counts = value if isinstance(value, list) else [value]
+        if _COUNTED.search(name) and any(type(n) is int and n > 1 for n in counts):
+            raise ValueError(
+                f"config.json: {name} {value!r} tells of experts, but not in a way that is known: it cannot be read as dense"
+            )
+
+
+def moe_layers(config: dict[str, Any]) -> tuple[int, ...]:
+    """Layers with experts, of a canonical config with some; empty where it lists its layers and none has any."""
+    n_layers = config["num_hidden_layers"]
+    kinds, pattern = config.get("mlp_layer_types"), config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):  # Nemotron-H: M Mamba, * attention, - MLP, E experts
+        return tuple(i for i, letter in enumerate(pattern) if letter == "E")
+    if isinstance(kinds, list) and not _TELLING.isdisjoint(kinds):
+        unknown = next((kind for kind in kinds if kind not in _KINDS), None)
+        if unknown is not None:
+            raise ValueError(f"config.json: mlp_layer_types names {unknown!r}; known: {', '.join(_KINDS)}")
+        return tuple(i for i, kind in enumerate(kinds[:n_layers]) if _KINDS[kind])
+    return _by_rule(config, n_layers)
+
+
+def _by_rule(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
+    freq, listed = config.get("moe_layer_freq"), config.get("moe_layers")
+    if isinstance(listed, list):  # Llama-4
+        return tuple(sorted(listed))
+    if isinstance(freq, list):
+        return tuple(i for i, is_moe in enumerate(freq) if is_moe)
+    if config.get("expert_layer_period"):  # Jamba
+        period, offset = config["expert_layer_period"], config.get("expert_layer_offset") or 0
+        return tuple(i for i in range(n_layers) if i % period == offset)
+    if config.get("moe_layer_interval"):  # ERNIE
+        first, last = config.get("moe_layer_start_index") or 0, config.get("moe_layer_end_index")
+        last = n_layers - 1 if last in (None, -1) else last
+        interval = config["moe_layer_interval"]
+        return tuple(i for i in range(n_layers) if (i + 1) % interval == 0 and first <= i <= last)
+    step = max(1, next((config[k] for k in ("decoder_sparse_step", "interleave_moe_layer_step") if config.get(k)), freq or 1))
+    dense_only = set(config.get("mlp_only_layers") or ())
+    first_dense = config.get("first_k_dense_replace") or 0
+    return tuple(i for i in range(first_dense, n_layers) if i not in dense_only and (i + 1) % step == 0)
