@@ -215,7 +215,7 @@ def stop(done):
 
 def killed_after(store, n_files, monkeypatch):
     """Makes the store die at its n-th file, as a kill would: nothing is cleaned up."""
-    write, left = store.write_parquet, [n_files]
+    write, left = store.write_shard, [n_files]
 
     def dying(path, rows):
         if not left[0]:
@@ -223,7 +223,7 @@ def killed_after(store, n_files, monkeypatch):
         left[0] -= 1
         write(path, rows)
 
-    monkeypatch.setattr(store, "write_parquet", dying)
+    monkeypatch.setattr(store, "write_shard", dying)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
