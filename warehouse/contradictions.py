@@ -215,7 +215,8 @@ def _any(column: pl.Series, is_bad: Any) -> NDArray[np.bool_]:
 def _is_repeating(column: pl.Series) -> NDArray[np.bool_]:
     """Of a column of lists: which rows hold a value twice."""
     lengths = column.list.len()
-    if len(column) and lengths.null_count() == 0 and lengths.min() == lengths.max() <= _SHORT:
+    widths = lengths.fill_null(_SHORT + 1).to_numpy()
+    if widths.size and widths.min() == widths.max() <= _SHORT:
         places = np.ascontiguousarray(column.explode(empty_as_null=False).to_numpy().reshape(len(column), -1).T)
         bad = np.zeros(len(column), np.bool_)
         for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it

@@ -134,7 +134,7 @@ class Store:
 
     def tapes(self) -> tuple[list[Tape], dict[str, str]]:
         """Finished tapes, sorted, and why those cannot be opened that cannot, by id: one of them does not hide the others."""
-        found, damaged = [], {}
+        found, damaged = list[Tape](), dict[str, str]()
         for trace_id in self.trace_ids():
             try:
                 found.append(Tape(self, trace_id))

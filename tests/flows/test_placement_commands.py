@@ -114,7 +114,7 @@ def test_context_routing_is_drawn_and_placed(tokentape: Cli, store: Store) -> No
 def test_bad_input_is_one_line_and_writes_nothing(tokentape: Cli, store: Store, losses: str) -> None:
     tables = tiny_tables()
     other = tables["routing"].slice(0, 0)
-    write_tiny(store, "tiny-empty", more={"routing": other})
+    write_tiny(store, "tiny-empty", more={"routing": other}, flags={"missing_rows": {}})
     for arguments, words in (
         (("placement", "tiny-0001", "--capacity", "9 experts"), "more than all experts"),
         (("placement", "tiny-0001", "--capacity", "30kB"), "records no expert sizes"),
