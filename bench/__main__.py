@@ -15,6 +15,7 @@ from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
 from bench import elastic as bench_elastic
 from bench import hardware as bench_hardware
+from bench import imports as bench_imports
 from bench import kelle as bench_kelle
 from bench import kv as bench_kv
 from bench import ndp as bench_ndp
@@ -53,6 +54,7 @@ def main() -> None:
         report |= bench_replay.bench(*captured_lookups(tape), folder, tape.trace_id)
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
+    report |= bench_imports.bench()
     report |= bench_hardware.bench()
     report |= bench_kelle.bench()
     report |= bench_sliced.bench()

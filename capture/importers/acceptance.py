@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, read, whole, within, words
+from capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
 from capture.importers.responses import REMEDY, responses
 from capture.importers.rows import NO_MODEL, Source, write_tape
 from warehouse.tape import Store
@@ -96,7 +96,8 @@ def _list(stats: dict[str, Any], name: str, where: str) -> np.ndarray:
     values = stats.get(name)
     if not isinstance(values, list):
         raise BadImport(f"{where}: {name} is missing; {REMEDY}")
-    return np.array([whole(value, f"{where}: {name}") for value in values], np.int64)
+    most = U32 if name == "acceptance_histogram" else _MOST_DRAFTED
+    return np.array([whole(value, f"{where}: {name}", most) for value in values], np.int64)
 
 
 def _tables(columns: dict[str, np.ndarray], lengths: dict[str, list[int]]) -> dict[str, pa.Table]:

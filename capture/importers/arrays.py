@@ -10,6 +10,7 @@ import base64
 import binascii
 import io
 import math
+import tokenize
 import zipfile
 import zlib
 from itertools import chain
@@ -23,6 +24,7 @@ from capture.importers.limits import BadImport, shown, within
 MAGIC = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_UNREADABLE = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, tokenize.TokenError)  # numpy parses the header
 _REMEDY = "export it again with numpy.savez"
 
 
@@ -37,7 +39,7 @@ def npy(raw: bytes, where: str) -> np.ndarray:
         if n_bytes != found:
             raise ValueError(f"{dtype} of shape {shape} takes {n_bytes} bytes, {found} are there")
         return np.frombuffer(raw, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
-    except (ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
+    except (*_UNREADABLE, RecursionError, MemoryError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadImport(f"{where}: not a plain .npy array ({reason[:200]}); {_REMEDY}") from None
 

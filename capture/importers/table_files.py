@@ -52,7 +52,7 @@ def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
     try:
         frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise BadImport(f"{path}: cannot be read as CSV ({str(error).splitlines()[0]}); download it again") from None
+        raise BadImport(f"{path}: cannot be read as CSV ({str(error).splitlines()[0][:200]}); download it again") from None
     if frame.is_empty():
         raise BadImport(f"{path}: a header and no rows; give a trace with rows")
     return frame
