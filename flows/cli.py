@@ -37,6 +37,7 @@ from flows import (
     commands_synthesize,
     commands_warehouse,
 )
+from flows.effects import without_effect
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "datasets", "safetensors", "tokenizers"), "capture"),
@@ -49,14 +50,19 @@ INTERRUPTED = 130
 
 
 class Command(TyperCommand):
-    """Refuses an option that is given twice where it takes one value: the first would have no effect."""
+    """Refuses an option that would be dropped in silence: given twice where it takes one value, or idle beside others."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        given = [parameter for parameter in order if parameter.param_type_name == "option"]
         for parameter in given:
-            if parameter.param_type_name == "option" and not parameter.multiple and given.count(parameter) > 1:
+            if not parameter.multiple and given.count(parameter) > 1:
                 ctx.fail(f"{parameter.opts[0]} is given {given.count(parameter)} times and takes one value")
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        said = without_effect(ctx.command_path.partition(" ")[2], {parameter.name for parameter in given}, ctx.params)
+        if said:
+            ctx.fail(said)
+        return rest
 
 
 class Group(typer.Typer):

@@ -78,10 +78,6 @@ def evaluate(
     names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
-    if policy is None and (param, cache, scheme, seeds) != (None, CACHE_FRAC, SCHEME, 1):
-        raise ValueError(
-            "--param, --cache, --scheme and --seeds are of a policy inside the model; give --policy, or leave them out"
-        )
     with blamed(policy), progress_bar("evaluate") as show:
         if policy is None:
             from capture.evaluate import evaluate as measure

@@ -62,8 +62,9 @@ beside as (
     ) = 1
 )
 select r.trace_id, r.model_id, r.dataset, r.hardware, r.scope, r.lookup, r.recency, r.prefill, r.start, r.overflow,
-    r.fetching, r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy, r.policy_params,
-    r.seed, r.is_bound, r.hit_frac, r.hit_denominator, lru.hit_frac as lru_hit_frac, belady.hit_frac as belady_hit_frac,
+    r.fetching, r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy,
+    r.policy_params, r.seed, r.is_bound, r.hit_frac, r.hit_denominator, lru.hit_frac as lru_hit_frac,
+    belady.hit_frac as belady_hit_frac,
     case when r.hit_denominator is not distinct from lru.hit_denominator
         then (r.hit_frac - lru.hit_frac) / nullif(belady.hit_frac - lru.hit_frac, 0) end as gap_captured_frac,
     r.hit_frac_prefill, r.hit_frac_decode, r.decode_step_s, r.decode_tokens_per_s, r.decode_energy_j_per_token, r.backing_bytes,

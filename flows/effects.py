@@ -1,0 +1,86 @@
+"""Options that do nothing beside others: what was typed for nothing is refused, not dropped (cli.Command asks).
+
+Only what stands on the command line counts: defaults, and --store from the environment, are no wish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Typed = Mapping[str, Any]
+ASKING = ("store", "database", "format", "out")  # of a query
+MADE_HERE = ("code", "docs", "math", "recall")  # data sets without splits and fields
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Options that do nothing where `holds` of all values, and the words for it."""
+
+    options: tuple[str, ...]
+    holds: Callable[[Typed], bool]
+    where: str
+
+
+IDLE: dict[str, tuple[Idle, ...]] = {
+    "capture": (
+        Idle(
+            ("draft_depth", "draft_width", "verify_nodes", "pool", "pool_frac", "draft_bits", "draft_scheme", "draft_static"),
+            lambda of: of["draft"] is None,
+            "without --draft",
+        ),
+        Idle(("pool", "pool_frac"), lambda of: of["draft"] not in (None, "elastic"), "on a drafter other than elastic"),
+        Idle(
+            ("draft_bits", "draft_scheme", "draft_static"),
+            lambda of: str(of["draft"]).partition(":")[0] in ("model", "ngram"),
+            "on a drafter that is no narrow copy of the model",
+        ),
+        Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),
+        Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"),
+        Idle(("attention",), lambda of: "attention" not in of["tables"], "where --tables has no attention"),
+        Idle(("split", "subset", "field"), lambda of: of["dataset"] in MADE_HERE, "on a data set that is made here"),
+        Idle(("device",), lambda of: of["device_map"] is not None, "with --device-map"),
+    ),
+    "evaluate": (Idle(("param", "cache", "scheme", "seeds"), lambda of: of["policy"] is None, "without --policy"),),
+    "study": (Idle(("runner", "workers", "live", "store"), lambda of: of["name"] is None, "without a study"),),
+    "query": (
+        Idle(ASKING, lambda of: of["name"] is None, "without a query"),
+        Idle(("store",), lambda of: of["database"] is not None, "with --database"),
+    ),
+    "sql": (Idle(("store",), lambda of: of["database"] is not None, "with --database"),),
+    "site": (Idle(("store",), lambda of: of["database"] is not None, "with --database"),),
+    "step": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
+    "speculate": (
+        Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
+        Idle(("head_gb",), lambda of: "eagle3" not in of["scheme"].lower(), "where no scheme is EAGLE3"),
+    ),
+    "ndp": (Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),),
+    "placement": (
+        Idle(("beta",), lambda of: "ema" not in (of["placements"] or "ema"), "where no placement is ema"),
+        Idle(("seed",), lambda of: "random" not in (of["placements"] or "random"), "where no placement is random"),
+    ),
+    "bits": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
+    "import requests": (
+        Idle(
+            ("arrival", "prompt", "output"), lambda of: of["form"] in ("azure", "mooncake"), "on a form with columns of its own"
+        ),
+    ),
+    "calibrate kelle": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
+    "calibrate cxl-ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
+    "calibrate serving": (
+        Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),
+    ),
+    "calibrate elmoe3d": (
+        Idle(("out", "level", "rows"), lambda of: of["check"] is not None, "with --check, which fits nothing"),
+    ),
+}
+
+
+def without_effect(command: str, given: Collection[str], values: Typed) -> str | None:
+    """What to say of the first option of `given` (names of parameters) that does nothing; None where each does something."""
+    for idle in IDLE.get(command, ()):
+        for option in idle.options:
+            if option in given and idle.holds(values):
+                return f"--{option.replace('_', '-')} has no effect {idle.where}; leave it out"
+    return None
