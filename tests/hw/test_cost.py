@@ -172,6 +172,7 @@ def test_power_that_the_machine_cannot_draw_is_named():
     assert power_findings(spec, 3.0) == []
     assert "above" in power_findings(spec, 11.0)[0]
     assert "below" in power_findings(spec, 0.3)[0]
+    assert power_findings(spec, spec.idle_w.low) == power_findings(spec, spec.max_w.high) == []
 
 
 def test_fetching_without_a_backing_tier_is_refused():
