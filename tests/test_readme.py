@@ -85,7 +85,7 @@ def test_every_command_of_the_readme_runs_in_its_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
     write_table(tmp_path / "my-gpu")
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(ROOT / "docs/examples", tmp_path / "docs/examples")
     (tmp_path / "tests/data").mkdir(parents=True)
     shutil.copy(ROOT / "tests/data/tiny.route.csv", "tests/data")
     ran = 0
@@ -121,7 +121,7 @@ def test_files_of_the_readmes_commands_exist_or_are_made_by_the_command_before()
 
 def test_the_policy_of_the_replay_page_is_the_example() -> None:
     page = (ROOT / "docs/replay.md").read_text(encoding="utf-8")
-    assert (ROOT / "examples/my_cache.py").read_text(encoding="utf-8") in page
+    assert (ROOT / "docs/examples/my_cache.py").read_text(encoding="utf-8") in page
 
 
 def test_every_table_of_the_documents_is_whole() -> None:

@@ -1,4 +1,4 @@
-"""A cache policy of one's own: `tokentape replay TRACE --policy examples/my_cache.py:DecayedLFU`."""
+"""A cache policy of one's own: `tokentape replay TRACE --policy docs/examples/my_cache.py:DecayedLFU`."""
 
 from dataclasses import dataclass
 from typing import ClassVar
