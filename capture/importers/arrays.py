@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from capture.importers.limits import BadImport, shown, within
+from capture.importers.limits import BadImport, reason, shown, within
 
 MAGIC = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -40,8 +40,7 @@ def npy(raw: bytes, where: str) -> np.ndarray:
             raise ValueError(f"{dtype} of shape {shape} takes {n_bytes} bytes, {found} are there")
         return np.frombuffer(raw, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
     except (*_UNREADABLE, RecursionError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadImport(f"{where}: not a plain .npy array ({reason[:200]}); {_REMEDY}") from None
+        raise BadImport(f"{where}: not a plain .npy array ({reason(error)}); {_REMEDY}") from None
 
 
 def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
@@ -57,11 +56,11 @@ def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
                 name = member.filename.removesuffix(".npy")
                 arrays[name] = npy(archive.read(member), f"{path}: {name}")
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise BadImport(f"{path}: not a readable .npz ({str(error).splitlines()[0]}); {_REMEDY}") from None
+        raise BadImport(f"{path}: not a readable .npz ({reason(error)}); {_REMEDY}") from None
     except (ValueError, OverflowError) as error:
         if isinstance(error, BadImport):
             raise
-        raise BadImport(f"{path}: not a readable .npz ({error}); {_REMEDY}") from None
+        raise BadImport(f"{path}: not a readable .npz ({reason(error)}); {_REMEDY}") from None
     return arrays
 
 
@@ -71,7 +70,7 @@ def base64_npy(content: str, where: str, max_bytes: int) -> np.ndarray:
     try:
         raw = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadImport(f"{where}: not base64 ({error}); give the server's responses as they came") from None
+        raise BadImport(f"{where}: not base64 ({reason(error)}); give the server's responses as they came") from None
     return npy(raw, where)
 
 

@@ -41,6 +41,11 @@ def shown(value: Any) -> str:
     return content if len(content) <= _SHOWN_CHARACTERS else f"{content[:_SHOWN_CHARACTERS]}..."
 
 
+def reason(error: BaseException) -> str:
+    """What a library's error says, in one line of bearable length."""
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+
+
 # ------------------------------------------------------------------------------------------------------------------- bytes
 
 
@@ -53,7 +58,7 @@ def read(path: Path, max_bytes: int) -> bytes:
             with gzip.open(path) as packed:
                 raw = packed.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise BadImport(f"{path}: cannot be unpacked ({error}); download it again") from None
+            raise BadImport(f"{path}: cannot be unpacked ({reason(error)}); download it again") from None
     within(len(raw), max_bytes, str(path))
     return raw
 
@@ -79,10 +84,10 @@ def json_value(content: str, where: str, remedy: str = "download the file again"
     try:
         return json.loads(content, parse_constant=_no_constant)
     except RecursionError:
-        reason = "nested too deeply"
+        told = "nested too deeply"
     except ValueError as error:  # JSONDecodeError, and a number of more digits than Python turns into an int
-        reason = str(error).split("; use sys.")[0]
-    raise BadImport(f"{where}: not JSON ({reason}); {remedy}")
+        told = reason(error).split("; use sys.")[0]
+    raise BadImport(f"{where}: not JSON ({told}); {remedy}")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_value, read, shown, text, words
+from capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_value, read, reason, shown, text, words
 from warehouse.geometry import Geometry, from_config, text_config
 
 _WANTED = "give the model's Hugging Face config.json"
@@ -25,8 +25,7 @@ def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
         _check(text_config(config))
         geometry = from_config(config)
     except (ValueError, AttributeError, TypeError, LookupError, ArithmeticError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadImport(f"{path}: {reason[:200]}; {_WANTED}") from error
+        raise BadImport(f"{path}: {reason(error)}; {_WANTED}") from error
     if not geometry.moe_layers:
         raise BadImport(f"{path}: a model without routed experts; give the config.json of the model that was served")
     name = config.get("_name_or_path") or geometry.architecture

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.importers.limits import BadImport, json_lines, shown, within
+from capture.importers.limits import BadImport, json_lines, reason, shown, within
 
 FORMS = ("csv", "jsonl", "parquet")
 
@@ -52,7 +52,7 @@ def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
     try:
         frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise BadImport(f"{path}: cannot be read as CSV ({str(error).splitlines()[0][:200]}); download it again") from None
+        raise BadImport(f"{path}: cannot be read as CSV ({reason(error)}); download it again") from None
     if frame.is_empty():
         raise BadImport(f"{path}: a header and no rows; give a trace with rows")
     return frame
@@ -113,6 +113,6 @@ def _parquet(raw: bytes, path: Path, max_bytes: int) -> pl.DataFrame:
     except BadImport:
         raise
     except (pa.ArrowException, OSError, ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise BadImport(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0][:200]}); download it again") from None
+        raise BadImport(f"{path}: cannot be read as Parquet ({reason(error)}); download it again") from None
     assert isinstance(frame, pl.DataFrame)
     return frame
