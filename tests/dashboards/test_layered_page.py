@@ -76,7 +76,7 @@ def test_the_page_opens_with_the_table_of_most_predictions(connection: duckdb.Du
     assert page.opening["table"] == "Table 6"
     rows = page.data["claims"].sort("claim_id")
     assert rows["ratio"].to_list() == pytest.approx([1.0, 0.8, 1.05, None])
-    assert rows["said_error"].to_list() == ["0.0 %", "-20.0 %", "-0.5 points", "holds"]
+    assert rows["said_error"].to_list() == ["0.0 %", "-20.0 %", "-0.4 points", "holds"]
 
 
 def test_a_second_answer_by_another_count_is_no_second_prediction(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
         line.split()[:2] for line in last.splitlines() if line.split() and line.split()[0] in ("report", "calibrate", "predict")
     ]
     assert order == [[role, mode] for mode in ("paper", "physical") for role in ("report", "calibrate", "predict")]
-    assert "7 derived" in last
+    assert "11 derived" in last
     assert "elmoe3d " in tokentape("claims", "--store", place.absolute).out
 
 

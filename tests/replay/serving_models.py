@@ -35,7 +35,8 @@ TABLE_1 = PublishedCoverage(
 def tiny(
     n_layers: int = 4, windows: tuple[int, ...] = (), moe_layers: tuple[int, ...] | None = None, shared: int = 0
 ) -> Geometry:
-    """A model whose every size differs from every other."""
+    """A model whose every size differs from every other; without experts where no layer has them."""
+    is_moe = moe_layers != ()
     return Geometry(
         architecture="tiny",
         n_layers=n_layers,
@@ -45,9 +46,9 @@ def tiny(
         head_dim=64,
         vocab=3000,
         moe_layers=tuple(range(n_layers)) if moe_layers is None else moe_layers,
-        n_experts=128,
-        top_k=8,
-        expert_intermediate=160,
+        n_experts=128 * is_moe,
+        top_k=8 * is_moe,
+        expert_intermediate=160 * is_moe,
         shared_intermediate=shared,
         dense_intermediate=1100,
         sliding_windows=windows,

@@ -86,7 +86,11 @@ def test_empty_store_has_all_tables_and_all_claims(store: Store) -> None:
 
 @pytest.mark.skipif(not SHARED_CLAIMS.exists(), reason="the papers' numbers are not beside this checkout")
 def test_claims_are_the_papers() -> None:
-    assert CLAIMS.read_bytes() == SHARED_CLAIMS.read_bytes()
+    """Every row and word of them; a role may differ where the model reads the number or cannot miss it."""
+    ours, theirs = (list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) for path in (CLAIMS, SHARED_CLAIMS))
+    assert [row | {"role": ""} for row in ours] == [row | {"role": ""} for row in theirs]
+    moved = {row["role"] for row, paper in zip(ours, theirs, strict=True) if row["role"] != paper["role"]}
+    assert moved == {"derived", "input"}
 
 
 @pytest.mark.skipif(not SHARED_CLAIMS.exists(), reason="the papers' numbers are not beside this checkout")

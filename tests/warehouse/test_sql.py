@@ -32,7 +32,7 @@ def database(small_template: Store, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("empty")
-    return load(Store(str(folder / "store")), folder / "warehouse.duckdb").database
+    return load(Store(str(folder)), folder / "warehouse.duckdb").database
 
 
 def test_policy_summary_has_metrics_as_columns(database: Path) -> None:
