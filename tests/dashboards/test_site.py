@@ -121,7 +121,7 @@ def test_index_tells_what_is_there_and_how_it_was_made(pages: dict[str, str]) ->
     html = pages["index.html"]
     for words in (
         "On phone-lpddr5x-ufs4 with 50 % of the experts cached, LRU (global) is fastest: 2.86 ms and ",
-        "Belady (global), which sees the future, would take 2.05 ms",
+        "Belady (global), which sees the future, would take 2.04 ms",
         "hits 79.6 %",
         "phone-lpddr5x-ufs4",
         "mJ",
