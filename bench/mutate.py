@@ -63,7 +63,7 @@ def mutants(path: Path, n_sites: int, seed: int) -> tuple[int, list[Mutant]]:
     for name, operator in operators.items():
         positions = (span for node in ast_nodes(get_ast(source)) for span in operator.mutation_positions(node))
         for occurrence, (start, end) in enumerate(positions):
-            if not any(first <= start and end <= last for first, last in unseen):
+            if not any(first <= start <= last for first, last in unseen):
                 sites.setdefault((start, end), []).append((name, occurrence))
     rng = random.Random(f"{seed}/{path.name}")
     made = []
@@ -111,8 +111,10 @@ def _never_run(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]
             nodes += node.decorator_list
         elif isinstance(node, ast.arg | ast.AnnAssign):
             nodes.append(node.annotation)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
-            nodes.append(node)
+        elif isinstance(node, ast.Assign):
+            nodes.append(node if "types." in ast.unparse(node.value) else None)  # numba's, of a signature
+        elif isinstance(node, ast.If):
+            nodes.append(node if ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'") else None)
     spans = [((n.lineno, n.col_offset), (n.end_lineno or 0, n.end_col_offset or 0)) for n in nodes if n]
     return [((line, max(0, column - 1)), end) for (line, column), end in spans]  # with the @ of a decorator
 
@@ -196,6 +198,7 @@ def _score(place: Path, file: str, n_sites: int, seed: int) -> dict[str, object]
             code, _ = _try(place, tests, max(LEAST_CPU_S, TIMES_CPU * cpu_s), log)
             if code == 5:
                 raise SystemExit(f"{file}: {' '.join(tests)} chooses no test")
+            print("." if code else "S", end="", file=sys.stderr, flush=True)
             if code == 0:
                 survivors.append(str(mutant))
                 print(f"{file} {mutant}", flush=True)

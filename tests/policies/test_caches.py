@@ -215,19 +215,19 @@ def test_random_victims_follow_the_seed_and_nothing_else():
 
 
 def test_caches_of_different_layers_do_not_touch():
-    """Two caches side by side give what each gives alone."""
+    """Two caches side by side give what each gives alone; of seven experts, so that the second begins at no power of two."""
     rng = np.random.default_rng(5)
-    one, two = random_events(rng, 80, 8, 2), random_events(rng, 80, 8, 2)
-    keys = np.array([k for a, b in zip(one, two, strict=True) for k in a + [x + 8 for x in b]], np.int32)
-    cache_of = (np.arange(16) // 8).astype(np.int32)
+    one, two = random_events(rng, 80, 7, 2), random_events(rng, 80, 7, 2)
+    keys = np.array([k for a, b in zip(one, two, strict=True) for k in a + [x + 7 for x in b]], np.int32)
+    cache_of = (np.arange(14) // 7).astype(np.int32)
     for name in CACHES:
         if name == "random":  # both caches draw from one generator
             continue
-        profile = np.tile(np.arange(8.0), 2)
-        both = ExpertCache(CACHES[name](), np.ones(16, np.int64), cache_of, np.full(2, 4, np.int64), profile=profile)
+        profile = np.tile(np.arange(7.0), 2)
+        both = ExpertCache(CACHES[name](), np.ones(14, np.int64), cache_of, np.full(2, 4, np.int64), profile=profile)
         hits = both.advance(keys, np.arange(0, keys.size + 1, 2, dtype=np.int64)).reshape(-1, 2, 2)
         for side, events in enumerate((one, two)):
-            alone, _ = run(name, events, np.ones(8), 4, profile=profile[:8])
+            alone, _ = run(name, events, np.ones(7), 4, profile=profile[:7])
             assert hits[:, side].ravel().tolist() == alone.tolist(), name
 
 

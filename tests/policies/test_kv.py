@@ -85,6 +85,17 @@ def test_budget_sink_and_recent_hold_and_nothing_returns(policy, c):
             assert set(then) <= set(kept) | {max(max(kept), max(then))}
 
 
+@pytest.mark.parametrize("policy", [H2O(8), RandomEviction(8, sink=1)], ids=lambda p: type(p).__name__)
+def test_sets_filled_in_parts_are_those_filled_at_once(policy):
+    mass = attention(np.random.default_rng(3), 7, 20, 0)[0]
+    whole, parts = (Slots(policy, salts_of(0, 7)) for _ in range(2))
+    kept = whole.start(mass)
+    for first, last in ((0, 3), (3, 5), (5, 7)):
+        assert np.array_equal(parts.start(mass[first:last], first), kept[first:last])
+    for name in ("positions", "total", "rank", "memory"):
+        assert np.array_equal(getattr(parts, name), getattr(whole, name))
+
+
 def test_full_keeps_all_and_grows():
     prompt, rows = attention(np.random.default_rng(0), 2, 5, 40)
     states, slots = run(KV_POLICIES["full"](), prompt, rows)
