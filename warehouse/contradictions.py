@@ -199,7 +199,8 @@ def _not_in(values: NDArray[Any], known: NDArray[np.int64] | None) -> NDArray[np
 def _is_unknown(column: pl.Series, known: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Null is no value and therefore not an unknown one."""
     values = column.fill_null(0).to_numpy() if column.null_count() else column.to_numpy()
-    return _not_in(values, known) & column.is_not_null().to_numpy()
+    unknown: NDArray[np.bool_] = _not_in(values, known) & column.is_not_null().to_numpy()
+    return unknown
 
 
 def _any(column: pl.Series, is_bad: Any) -> NDArray[np.bool_]:
