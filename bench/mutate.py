@@ -54,7 +54,6 @@ class Mutant:
 def mutants(path: Path, n_sites: int, seed: int) -> tuple[int, list[Mutant]]:
     """How many sites a file has, and a mutant at each of a sample of them."""
     from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.mutating import mutate_code
 
     source = path.read_text(encoding="utf-8")
     unseen = _never_run(ast.parse(source))
@@ -68,17 +67,30 @@ def mutants(path: Path, n_sites: int, seed: int) -> tuple[int, list[Mutant]]:
     rng = random.Random(f"{seed}/{path.name}")
     made = []
     for place in sorted(rng.sample(sorted(sites), min(n_sites, len(sites)))):
-        name, occurrence = rng.choice(sites[place])
-        text = mutate_code(source, operators[name], occurrence)
-        if text is None or text == source:
+        drawn = next(_changes(source, operators, rng.sample(sites[place], len(sites[place]))), None)
+        if drawn is None:
             continue
+        name, text = drawn
         changed = [pair for pair in zip(source.splitlines(), text.splitlines(), strict=False) if pair[0] != pair[1]]
         before, after = (side.strip() for side in (changed or [("", "")])[0])
         made.append(Mutant(place[0][0], name, before, after, text))
     return len(sites), made
 
 
-def _operators() -> dict[str, object]:
+def _changes(source: str, operators: dict[str, Any], choices: Sequence[tuple[str, int]]) -> Iterator[tuple[str, str]]:
+    """Operators and the text they make, of those that change anything."""
+    from cosmic_ray.mutating import mutate_code
+
+    for name, occurrence in choices:
+        try:
+            text = mutate_code(source, operators[name], occurrence)
+        except AttributeError:  # cosmic-ray 8.7 on `except (module.Error, ...)`
+            continue
+        if text not in (None, source):
+            yield name, text
+
+
+def _operators() -> dict[str, Any]:
     """cosmic-ray's, and one of ours: a name for its opposite, maximum for minimum."""
     import parso
     from cosmic_ray import plugins
