@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # Any argument of pip, for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the CPU build of torch.
 PIP_ARGS ?=
-# Test processes; a file stays in one, with what it has set up.
+# Test processes; a file stays in one, with what it has set up. In the order of their names: by the number of tests, long files of few
+# tests came last, and one process waited for the other.
 JOBS ?= 2
-SPREAD = -n $(JOBS) --dist loadfile
+SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-slow lint check bench mutate golden clean
 
