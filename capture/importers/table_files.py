@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from capture.importers.limits import BadImport, json_lines, reason, shown, within
 
 FORMS = ("csv", "jsonl", "parquet")
+_STRAY_QUOTE = re.compile(rb'[^",\r\n]"[^",\r\n]')
 
 
 def form_of(path: Path) -> str:
@@ -49,6 +51,10 @@ def table(raw: bytes, path: Path, form: str, keep: tuple[str, str] | None, max_b
 
 def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
     """The rows of a CSV as columns of text; an empty cell is null. Raises BadImport if it is no CSV or has no rows."""
+    stray = _STRAY_QUOTE.search(raw) if b'"' in raw else None
+    if stray:  # Polars drops it, other readers end the cell there
+        line = raw.count(b"\n", 0, stray.start() + 1) + 1
+        raise BadImport(f"{path}: line {line} has a quote inside a cell; double it, or write the file again")
     try:
         frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
