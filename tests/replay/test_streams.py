@@ -55,9 +55,26 @@ def test_cold_starts_cut_at_requests():
         assert np.unique(requests[first:last]).size == 1
 
 
+def in_row(row, **changed):
+    """The same rows but one, of which columns are changed."""
+
+    def change(r, p):
+        at = pl.int_range(pl.len()) == row
+        return r.with_columns(
+            pl.when(at).then(pl.lit(new)).otherwise(pl.col(name)).alias(name) for name, new in changed.items()
+        ), p
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (in_row(7, pass_id=99), "routing row 7 belongs to a pass"),
+        (in_row(7, layer=0), "routing row 7 is in layer 0, which"),
+        (in_row(7, layer=99), "routing row 7 is in layer 99, which"),
+        (in_row(7, expert_ids=[1, 9]), "routing row 7 names expert 9"),
+        (in_row(7, expert_ids=[5, 5]), "row 7 names an expert twice"),
         (lambda r, p: (r.head(0), p), "no routing rows"),
         (lambda r, p: (r, p.filter(pl.col("pass_id") != 3)), "belongs to a pass"),
         (lambda r, p: (r.with_columns(layer=pl.lit(0)), p), "calls dense"),
