@@ -118,17 +118,22 @@ def _never_run(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             nodes.append(node.returns)
-            nodes += [d for d in node.decorator_list if "njit" in ast.unparse(d)]
+            nodes += [d for d in node.decorator_list if "kernel(" in ast.unparse(d)]
         elif isinstance(node, ast.ClassDef):
             nodes += node.decorator_list
         elif isinstance(node, ast.arg | ast.AnnAssign):
             nodes.append(node.annotation)
         elif isinstance(node, ast.Assign):
-            nodes.append(node if "types." in ast.unparse(node.value) else None)  # numba's, of a signature
+            nodes.append(node if any(_makes_type(part) for part in ast.walk(node.value)) else None)
         elif isinstance(node, ast.If):
             nodes.append(node if ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'") else None)
     spans = [((n.lineno, n.col_offset), (n.end_lineno or 0, n.end_col_offset or 0)) for n in nodes if n]
     return [((line, max(0, column - 1)), end) for (line, column), end in spans]  # with the @ of a decorator
+
+
+def _makes_type(node: ast.AST) -> bool:
+    """Whether it is a type of a kernel's signature (policies/kernels.py)."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("array", "function", "named_tuple")
 
 
 @contextmanager

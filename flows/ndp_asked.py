@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from flows import ndp_routing
 from flows.grid import load_hardware
@@ -17,7 +19,7 @@ from replay.ndp.decode import Decoded
 from replay.ndp.prefill import Request, request
 from replay.ndp.routing import NDPRouting
 from replay.ndp.setting import Setting, compared, run, stand_in_losses
-from replay.ndp.system import HOBBIT, MONDE, OURS, Machine, Shape, machine_of, shape_of
+from replay.ndp.system import HOBBIT, MONDE, OURS, Machine, Shape, machine_of, shape_of, system_of
 from warehouse import models
 from warehouse.tape import Store
 
@@ -73,7 +75,7 @@ class Asked:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
         knobs, machine = ndp_knobs.load(self.knobs).knobs, machine_of(load_hardware(self.hardware))
         systems = self._systems()
-        shape, routing = self._routing()
+        shape, routing_of = self._source()
         hot = shape.n_experts // 2 if self.hot is None else self.hot
         setting = Setting(
             batch=self.batch,
@@ -85,6 +87,10 @@ class Asked:
             compute_scales=self.compute_scales,
             seed=self.seed,
         )
+        setting.refuse_what_is_not(shape.n_experts)
+        for name in systems:
+            system_of(name, knobs, shape, machine)
+        routing = routing_of()
         spread = settings().losses.spread
         losses = stand_in_losses(shape.n_layers, shape.n_experts, gaussian_errors(), self.seed, spread)
         decoded = run(routing, shape, machine, knobs, setting, dict.fromkeys([*systems, MONDE]), losses)
@@ -107,14 +113,15 @@ class Asked:
         except ValueError:
             raise ValueError(f"--bits {self.bits}: give mean bits from 1 to 4, or 16, with commas") from None
 
-    def _routing(self) -> tuple[Shape, NDPRouting]:
-        """The model's shape and the tape's routing, or drawn one."""
+    def _source(self) -> tuple[Shape, Callable[[], NDPRouting]]:
+        """The model's shape, and what reads the tape's routing or draws one."""
         if self.tape is None:
             if self.model is None:
                 raise ValueError("nothing to decode: give --model, --tape or both")
             model = models.load(self.model)
             shape = shape_of(model.name, model.geometry)
-            return shape, ndp_routing.drawn(model.geometry, max(self.batch, ndp_routing.N_PROMPT // 8), self.seed)
+            n_sequences = max(self.batch, ndp_routing.N_PROMPT // 8)
+            return shape, partial(ndp_routing.drawn, model.geometry, n_sequences, self.seed)
         store = Store(self.store)
         (trace_id, *others) = matching((self.tape,), store.trace_ids())
         if others:
@@ -124,4 +131,4 @@ class Asked:
         manifest = store.open(trace_id).manifest
         named = models.load(self.model) if self.model else None
         shape = shape_of(named.name, named.geometry) if named else shape_of(manifest.model_id, manifest.geometry)
-        return shape, ndp_routing.of_tape(store, trace_id)
+        return shape, partial(ndp_routing.of_tape, store, trace_id)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from policies.future import next_lookups, run_future
+from policies.kernels import dispatcher_of
 from policies.protocol import RANK_SIGNATURE
 from policies.queue import run_queue_events, run_queue_serial
 from policies.ranked import ABSENT, run_ranked
@@ -28,10 +28,8 @@ _NEEDED = {"queue": ("promote",), "ranked": ("bypass", "profile_frac", "params",
 @lru_cache(maxsize=64)
 def _compiled(rank: Any) -> Any:
     """The rank function as compiled code; a plain Python function (a user's policy) is compiled here."""
-    if hasattr(rank, "signatures"):
-        return rank
     try:
-        return njit(RANK_SIGNATURE, nogil=True)(rank)
+        return dispatcher_of(rank, RANK_SIGNATURE)
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         first = str(error).splitlines()[0]
         raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {first}") from error

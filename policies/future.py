@@ -8,12 +8,13 @@ steps however many experts are resident. Experts that are never looked up again 
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int32, int64, njit, types, uint8, uint64, void
 
-_I32, _I64, _U8, _U64 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint64))
+from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void
+
+_I32, _I64, _U8, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint64))
 
 
-@njit(_I32(_I32, int64), cache=True, nogil=True)
+@kernel(_I32(_I32, int64))
 def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
     """(n,) i32: index of the next lookup of the same key, -1 for none. keys (n,) i32 in 0..n_keys-1."""
     upcoming = np.full(n_keys, -1, np.int32)
@@ -25,7 +26,7 @@ def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _highest_bit(word):  # type: ignore[no-untyped-def]
     bit = uint64(0)
     for half in (uint64(32), uint64(16), uint64(8), uint64(4), uint64(2), uint64(1)):
@@ -35,7 +36,7 @@ def _highest_bit(word):  # type: ignore[no-untyped-def]
     return bit
 
 
-@njit(void(uint64, _U64, _U64, _U64, _U64), cache=True, nogil=True)
+@kernel(void(uint64, _U64, _U64, _U64, _U64))
 def _set(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     bits[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
     i >>= uint64(6)
@@ -46,7 +47,7 @@ def _set(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     top[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
 
 
-@njit(void(uint64, _U64, _U64, _U64, _U64), cache=True, nogil=True)
+@kernel(void(uint64, _U64, _U64, _U64, _U64))
 def _clear(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     for level in (bits, tens, hundreds, top):
         level[i >> uint64(6)] &= ~(uint64(1) << (i & uint64(63)))
@@ -55,7 +56,7 @@ def _clear(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
             break
 
 
-@njit(int64(_U64, _U64, _U64, _U64), cache=True, nogil=True)
+@kernel(int64(_U64, _U64, _U64, _U64))
 def _highest(bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     """Index of the highest set bit, -1 if there is none."""
     i = int64(top.shape[0]) - 1
@@ -69,7 +70,7 @@ def _highest(bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     return int64(found)
 
 
-@njit(int64(_I32, _I64, int64, _U8, _U64, _U64, _U64, _U64, _U64, _I64), cache=True, nogil=True)
+@kernel(int64(_I32, _I64, int64, _U8, _U64, _U64, _U64, _U64, _U64, _I64))
 def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never):  # type: ignore[no-untyped-def]
     """Removes the farthest expert; returns bytes in use after it, or -1 if none is left to remove."""
     if n_never[0]:
@@ -85,7 +86,7 @@ def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_neve
     return used - sizes[victim]
 
 
-@njit(void(_I32, _I64, _I32, _I64, int64, boolean, boolean, _U8), cache=True, nogil=True)
+@kernel(void(_I32, _I64, _I32, _I64, int64, boolean, boolean, _U8))
 def run_future(keys, offsets, upcoming, sizes, capacity, bypass, keep_overflow, hits):  # type: ignore[no-untyped-def]
     """Belady over ONE cache that starts empty; writes hits (1) and misses (0).
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import njit
 
+from policies.kernels import kernel
 from policies.protocol import RANK_SIGNATURE
 
 
-@njit(RANK_SIGNATURE, cache=True, nogil=True)
+@kernel(RANK_SIGNATURE)
 def _count_in_cache(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return n_cached
 
 
-@njit(RANK_SIGNATURE, cache=True, nogil=True)
+@kernel(RANK_SIGNATURE)
 def _count_lifetime(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return n_total
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from numba import float64, int64, types
+
+from policies.kernels import array, float64, int64
 
 # rank(now, n_cached, n_total, profile, params) -> float64, evaluated at every lookup of an expert
 #   now      event index (serial lookup: lookup index), int64      n_cached  lookups since it entered, this one included, int64
 #   n_total  lookups since the start, this one included, int64     profile   lookups in the policy's profile, float64
 #   params   the policy's parameters, float64 array
-RANK_SIGNATURE = float64(int64, int64, int64, float64, types.Array(float64, 1, "C"))
+RANK_SIGNATURE = float64(int64, int64, int64, float64, array(float64, 1))
 
 
 @runtime_checkable

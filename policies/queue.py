@@ -7,12 +7,12 @@ unsigned: numba then leaves out the test for negative ones, which more than doub
 
 from __future__ import annotations
 
-from numba import boolean, int32, int64, njit, types, uint8, uint32, uint64, void
+from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
-_I32, _I64, _U8, _U32 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint32))
+_I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 
 
-@njit(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8), cache=True, nogil=True)
+@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8))
 def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, used, hits):  # type: ignore[no-untyped-def]
     """Every key an event of its own. Arguments as in `run_queue_events`; an expert larger than its cache is streamed."""
     # List operations are written out: calling the helpers below costs a quarter of the speed here.
@@ -56,14 +56,14 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, u
             link[2 * sentinel] = key
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _unlink(node, link):  # type: ignore[no-untyped-def]
     before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
     link[2 * before + 1] = after
     link[2 * after] = before
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _push_back(node, sentinel, link):  # type: ignore[no-untyped-def]
     last = uint64(link[2 * sentinel])
     link[2 * node] = last
@@ -72,21 +72,21 @@ def _push_back(node, sentinel, link):  # type: ignore[no-untyped-def]
     link[2 * sentinel] = node
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _drop(node, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
     _unlink(node, link)
     resident[node] = 0
     used[c] -= sizes[node]
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
     _push_back(key, sentinel, link)
     resident[key] = 1
     used[c] += sizes[key]
 
 
-@njit(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), cache=True, nogil=True)
+@kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8))
 def run_queue_events(  # type: ignore[no-untyped-def]
     keys, offsets, sizes, cache_of, capacity, promote, keep_overflow, hits_first, link, resident, used, stamp, first_event,
     hits,

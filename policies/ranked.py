@@ -6,15 +6,14 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 
 from __future__ import annotations
 
-from numba import boolean, float64, int32, int64, njit, types, uint8, uint32, uint64, void
-
+from policies.kernels import array, boolean, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
 from policies.protocol import RANK_SIGNATURE
 
-_I32, _I64, _U8, _U32, _F64 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint32, float64))
+_I32, _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, float64))
 ABSENT = 0xFFFFFFFF
 
 
-@njit(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+@kernel(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32))
 def _sift_up(slot, key, rank, last, base, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     """Places (key, rank, last) at `slot` or above; slots are counted from the cache's `base`."""
     while slot > 0:
@@ -34,7 +33,7 @@ def _sift_up(slot, key, rank, last, base, heap, ranks, lasts, slot_of):  # type:
     slot_of[key] = slot
 
 
-@njit(void(uint64, uint64, float64, int64, uint64, uint64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+@kernel(void(uint64, uint64, float64, int64, uint64, uint64, _U32, _F64, _I64, _U32))
 def _sift_down(slot, key, rank, last, base, size, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     """Places (key, rank, last) at `slot` or below."""
     while True:
@@ -61,7 +60,7 @@ def _sift_down(slot, key, rank, last, base, size, heap, ranks, lasts, slot_of): 
     slot_of[key] = slot
 
 
-@njit(uint64(uint64, uint64, _I64, _U32, _F64, _I64, _U32), cache=True, nogil=True)
+@kernel(uint64(uint64, uint64, _I64, _U32, _F64, _I64, _U32))
 def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     top = uint64(heap[base])
     size = uint64(count[c]) - uint64(1)
@@ -73,13 +72,11 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
     return top
 
 
-@njit(
+@kernel(
     void(
-        types.FunctionType(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, boolean, _F64,
+        function(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, boolean, _F64,
         _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, int64, _U8,
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def run_ranked(  # type: ignore[no-untyped-def]
     rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, hits_first, profile,

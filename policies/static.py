@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import njit
 
+from policies.kernels import kernel
 from policies.protocol import RANK_SIGNATURE
 
 
-@njit(RANK_SIGNATURE, cache=True, nogil=True)
+@kernel(RANK_SIGNATURE)
 def _profile(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return profile
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numba import boolean, int32, int64, njit, types, uint8, uint32, uint64, void
+from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
-_I32, _I64, _U8, _U32, _U64 = (types.Array(t, 1, "C") for t in (int32, int64, uint8, uint32, uint64))
+_I32, _I64, _U8, _U32, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64))
 ABSENT = 0xFFFFFFFF
 
 
-@njit(uint64(_U64), cache=True, nogil=True)
+@kernel(uint64(_U64))
 def _draw(state):  # type: ignore[no-untyped-def]
     """Next 64-bit number of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); state (1,) u64."""
     state[0] += uint64(0x9E3779B97F4A7C15)
@@ -18,7 +18,7 @@ def _draw(state):  # type: ignore[no-untyped-def]
     return z ^ (z >> uint64(31))
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _remove(slot, c, base, residents, slot_of, count, used, sizes):  # type: ignore[no-untyped-def]
     victim = uint64(residents[base + slot])
     count[c] -= 1
@@ -29,7 +29,7 @@ def _remove(slot, c, base, residents, slot_of, count, used, sizes):  # type: ign
     used[c] -= sizes[victim]
 
 
-@njit(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8), cache=True, nogil=True)
+@kernel(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8))
 def run_uniform(  # type: ignore[no-untyped-def]
     keys,
     offsets,

@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import int32, int64, njit, types, uint16, uint64, void
 from numpy.typing import NDArray
 
 from policies.cache import EACH, split_by_cache
+from policies.kernels import array, int32, int64, kernel, uint16, uint64, void
 from replay.semantics import Semantics
 from replay.stream import Stream
 
-_I32, _I64, _U16, _U64 = (types.Array(t, 1, "C") for t in (int32, int64, uint16, uint64))
+_I32, _I64, _U16, _U64 = (array(t, 1) for t in (int32, int64, uint16, uint64))
 _WORD, _BLOCK = 64, 1024  # marks per word (one bit each) and per block (16 words); both keep a count
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _popcount(x):  # type: ignore[no-untyped-def]
     """Set bits of a u64; LLVM recognises the pattern as one instruction."""
     x = x - ((x >> uint64(1)) & uint64(0x5555555555555555))
@@ -30,7 +30,7 @@ def _popcount(x):  # type: ignore[no-untyped-def]
     return (x * uint64(0x0101010101010101)) >> uint64(56)
 
 
-@njit(int64(uint64, uint64, _U64, _U16, _U16), cache=True, nogil=True)
+@kernel(int64(uint64, uint64, _U64, _U16, _U16))
 def _live_after(slot, head, marks, words, blocks):  # type: ignore[no-untyped-def]
     """Live marks at positions above `slot` and below `head`."""
     word, block = slot >> uint64(6), slot >> uint64(10)
@@ -42,7 +42,7 @@ def _live_after(slot, head, marks, words, blocks):  # type: ignore[no-untyped-de
     return int64(total)
 
 
-@njit(uint64(uint64, _U64, _U16, _U16, _I32, _I32), cache=True, nogil=True)
+@kernel(uint64(uint64, _U64, _U16, _U16, _I32, _I32))
 def _renumber(head, marks, words, blocks, slot_of, key_at):  # type: ignore[no-untyped-def]
     """Moves the live marks to the front of the axis, in order; returns the next free slot."""
     live = uint64(0)
@@ -61,7 +61,7 @@ def _renumber(head, marks, words, blocks, slot_of, key_at):  # type: ignore[no-u
     return live
 
 
-@njit(void(_I32, _I64, int64, _I64), cache=True, nogil=True)
+@kernel(void(_I32, _I64, int64, _I64))
 def stack_distances(keys, offsets, n_keys, histogram):  # type: ignore[no-untyped-def]
     """Adds the stack distances of `keys` to `histogram` (K + 1,): [d] counts lookups at distance d, [0] first uses.
 

@@ -12,13 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hw.cost import Band, StepCost, power_findings, step_cost
 from hw.spec import HardwareSpec
 from policies import CACHES
 from policies.cache import ExpertCache
+from policies.kernels import kernel
 from replay import uncounted
 from replay.capacity import total_expert_bytes
 from replay.curve import lru_curve
@@ -217,7 +217,7 @@ def _per_pass(
     }
 
 
-@njit("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, ::1])", cache=True, nogil=True)
+@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, ::1])")
 def _add_events(keys, offsets, event_pass, sizes, hits, totals):  # type: ignore[no-untyped-def]
     """Adds every event to its pass: lookups, hits, bytes looked up, bytes missed, and one fetch if anything was missed."""
     for e in range(event_pass.shape[0]):

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, njit, types, uint8, uint64
 
+from policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint8, uint64
 from policies.kv.recompute import enter, judge, leave
 from policies.kv.rule import WEIGH_SIGNATURE
 from policies.kv.slots import expire, place, settle
 
-_F32, _F64, _I32, _I64 = (types.Array(t, 1, "C") for t in (float32, float64, int32, int64))
-_I32_2D, _I64_2D, _U8_2D, _F64_2D = (types.Array(t, 2, "C") for t in (int32, int64, uint8, float64))
-_I32_3D, _F64_3D, _F32_4D = types.Array(int32, 3, "C"), types.Array(float64, 3, "C"), types.Array(float32, 4, "C")
-_F32_IN, _I32_IN = (types.Array(t, 1, "C", readonly=True) for t in (float32, int32))  # as Arrow hands them over
+_F32, _F64, _I32, _I64 = (array(t, 1) for t in (float32, float64, int32, int64))
+_I32_2D, _I64_2D, _U8_2D, _F64_2D = (array(t, 2) for t in (int32, int64, uint8, float64))
+_I32_3D, _F64_3D, _F32_4D = array(int32, 3), array(float64, 3), array(float32, 4)
+_F32_IN, _I32_IN = (array(t, 1, readonly=True) for t in (float32, int32))  # as Arrow hands them over
 ROW_TOLERANCE = 2e-3  # of a softmax row's sum, float16 rows included
 # What is wrong with a row: codes that run_events returns, times ROWS plus the row.
 OK, NOT_A_NUMBER, SUM_IS_OFF, OUT_OF_RANGE, NO_SLOT = range(5)
 ROWS = 1 << 40
 
 
-@njit(int64(_I32_IN, _F32_IN, int64, _F32), cache=True, nogil=True)
+@kernel(int64(_I32_IN, _F32_IN, int64, _F32))
 def _spread(keys, mass, now, dense):  # type: ignore[no-untyped-def]
     """Writes listed masses to `dense` (n,) by position. Returns OK or what is wrong with the row."""
     for i in range(uint64(mass.shape[0])):
@@ -30,14 +30,12 @@ def _spread(keys, mass, now, dense):  # type: ignore[no-untyped-def]
     return OK
 
 
-@njit(
+@kernel(
     int64(
-        types.FunctionType(WEIGH_SIGNATURE), _F64, _I64, boolean, boolean, float64, float64, _I64, _I32, _I64, _I64, _F32_IN,
+        function(WEIGH_SIGNATURE), _F64, _I64, boolean, boolean, float64, float64, _I64, _I32, _I64, _I64, _F32_IN,
         _I64, _I32_IN, _F32_IN, _I32_3D, _F64_3D, _F64_3D, _F32_4D, _I64_2D, _F64_3D, _I32_2D, _U8_2D, _I64_2D, _F64_3D, _I64_2D,
         _I64_2D, _F32, _F64,
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def run_events(  # type: ignore[no-untyped-def]
     weigh, params, limits, renorm, stores_x, row_sum, theta, windows, layers, now, mass_bounds, mass, key_bounds, keys, rest,
@@ -112,7 +110,7 @@ def run_events(  # type: ignore[no-untyped-def]
     return int64(OK)
 
 
-@njit(int64(_I32, _I64, _F32_IN, _I64, _I32_IN, _I64, _F64_3D, int64), cache=True, nogil=True)
+@kernel(int64(_I32, _I64, _F32_IN, _I64, _I32_IN, _I64, _F64_3D, int64))
 def add_future(layers, mass_bounds, mass, key_bounds, keys, now, future, n_heads):  # type: ignore[no-untyped-def]
     """Adds the rows of m events to `future` (L, G, n); returns OK or a code for the first bad row."""
     per_set = n_heads // future.shape[1]

@@ -8,9 +8,9 @@ maximum over a range, read from a stack of falling durations.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
-from numba.core.types import float64, int64
 from numpy.typing import ArrayLike, NDArray
+
+from policies.kernels import array, float64, int64, kernel, void
 
 _SHIFT = 40  # of a double's 52 bits of mantissa, 12 are kept
 _BASE = (1023 - 20) << 12  # 2^-20 s
@@ -19,10 +19,10 @@ N_BINS = 32 << 12  # up to 2^12 s
 # Entries of `sums`.
 GAP_SUM_S, GAP_SQUARES = range(2)
 
-_I1, _F1 = types.Array(int64, 1, "C"), types.Array(float64, 1, "C")
+_I1, _F1 = array(int64, 1), array(float64, 1)
 
 
-@njit(types.void(float64, int64, _I1, _F1, _F1), cache=True, nogil=True)
+@kernel(void(float64, int64, _I1, _F1, _F1))
 def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untyped-def]
     """Counts a gap so many times. sums: (2,) of gaps and of their squares. scratch: (1,)."""
     scratch[0] = seconds
@@ -32,7 +32,7 @@ def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untype
     sums[GAP_SQUARES] += times * seconds * seconds
 
 
-@njit(float64(_I1, _F1, int64, int64), cache=True, nogil=True)
+@kernel(float64(_I1, _F1, int64, int64))
 def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Longest duration of the iterations from `first` on."""
     low, high = 0, stacked - 1
@@ -45,7 +45,7 @@ def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped
     return stack_s[low]
 
 
-@njit(int64(_I1, _F1, int64, int64), cache=True, nogil=True)
+@kernel(int64(_I1, _F1, int64, int64))
 def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Drops the stack's entries of iterations before `first`; returns how many stay."""
     kept = 0

@@ -7,9 +7,8 @@ completing batches in a function of its own halved the speed of chunked prefill.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
-from numba.core.types import float64, int64, uint64
 
+from policies.kernels import array, float64, int64, kernel, uint64, void
 from policies.serving.groups import group_start, n_groups
 from replay.serving_gaps import add_gap, drop_before, longest_since
 from replay.serving_state import (
@@ -56,14 +55,14 @@ N_TOTALS = N_COST + 2
 RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
 RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
 
-_I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
-_F1, _F2 = types.Array(float64, 1, "C"), types.Array(float64, 2, "C")
-_U3 = types.Array(uint64, 3, "C")
+_I1, _I2 = array(int64, 1), array(int64, 2)
+_F1, _F2 = array(float64, 1), array(float64, 2)
+_U3 = array(uint64, 3)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
 
 
-@njit(types.void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), cache=True, nogil=True, error_model="numpy")
+@kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,

@@ -7,8 +7,7 @@ request `jump` to an earlier bucket.
 
 from __future__ import annotations
 
-from numba import njit, types
-from numba.core.types import int64
+from policies.kernels import array, int64, kernel, void
 
 # Columns of `requests` (n, N_REQUEST).
 (
@@ -45,16 +44,16 @@ N_REQUEST = 13
 ) = range(12)
 N_STATE = 12
 
-_I1, _I2 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C")
+_I1, _I2 = array(int64, 1), array(int64, 2)
 
 
-@njit(int64(int64, int64), cache=True, nogil=True)
+@kernel(int64(int64, int64))
 def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     """KV blocks that hold n_tokens."""
     return (n_tokens + block_tokens - 1) // block_tokens
 
 
-@njit(types.void(int64, _I2, _I1), cache=True, nogil=True)
+@kernel(void(int64, _I2, _I1))
 def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Puts request r into the bucket of its last iteration."""
     q = requests[r]
@@ -65,7 +64,7 @@ def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     bucket[last] = r
 
 
-@njit(types.void(int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
 def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r decodes from iteration at + 1 on.
 
@@ -92,7 +91,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
     needs_block[(at + 2 - length) % needs_block.shape[0]] += 1
 
 
-@njit(types.void(int64, int64, _I2, _I1, _I1, _I1), cache=True, nogil=True)
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1))
 def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r stops decoding after n_steps iterations; its KV blocks are free. Its bucket is the caller's concern."""
     q = requests[r]
@@ -117,7 +116,7 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
     q[GENERATED] += n_steps
 
 
-@njit(types.void(int64, _I2, _I1), cache=True, nogil=True)
+@kernel(void(int64, _I2, _I1))
 def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Takes request r out of the bucket of its last iteration."""
     q = requests[r]
@@ -130,7 +129,7 @@ def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
         requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
 
 
-@njit(types.void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1))
 def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
     q = requests[r]
@@ -151,7 +150,7 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@njit(types.void(int64, int64, _I2, _I1, _I1, _I1, _I1), cache=True, nogil=True)
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
 def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
     q = requests[r]
@@ -164,10 +163,8 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
     state[N_REQUEUED] += 1
 
 
-@njit(
+@kernel(
     "Tuple((int64, int64, float64, float64))(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])",
-    cache=True,
-    nogil=True,
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule: fills `members` and `takes` (tokens of each); returns how many, tokens, and the query-key

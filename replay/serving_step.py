@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from numba import njit, types
-from numba.core.types import float64, int64, uint64
+from policies.kernels import array, float64, int64, kernel, uint64
 
 # Columns of `layers` (C, N_LAYER): one row per kind of layer. All times are those of one device of the tensor-parallel group.
 (
@@ -54,10 +53,10 @@ N_COST = 8
 N_TIMES = 5
 POINTS_PER_OCTAVE = 8  # of a table of expert times
 
-_F2 = types.Array(float64, 2, "C")
+_F2 = array(float64, 2)
 
 
-@njit(float64(_F2, int64, int64), cache=True, nogil=True, error_model="numpy")
+@kernel(float64(_F2, int64, int64), error_model="numpy")
 def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     """Share of a layer's experts that n_tokens touch. Beyond the table the untouched share falls as 1 / n_tokens."""
     last = table.shape[0] - 1
@@ -66,7 +65,7 @@ def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     return 1.0 - (1.0 - table[last, kind]) * last / n_tokens
 
 
-@njit("float64(float64[:, ::1], float64, float64)", cache=True, nogil=True, error_model="numpy")
+@kernel("float64(float64[:, ::1], float64, float64)", error_model="numpy")
 def experts_s(table, n_tokens, share):  # type: ignore[no-untyped-def]
     """Seconds of a layer's experts from a table over tokens (POINTS_PER_OCTAVE from 1) and share touched (0 to 1), bilinear."""
     across, along = table.shape[1] - 1, table.shape[0] - 1
@@ -77,11 +76,9 @@ def experts_s(table, n_tokens, share):  # type: ignore[no-untyped-def]
     return low + (high - low) * (x - i)
 
 
-@njit(
+@kernel(
     "UniTuple(float64, 8)(float64[:, ::1], float64[::1], float64[:, ::1], float64[::1], float64[::1], float64[::1], float64[::1],"
     "int64, int64, float64, float64, float64, float64)",
-    cache=True,
-    nogil=True,
     error_model="numpy",
 )
 def iteration_cost(  # type: ignore[no-untyped-def]

@@ -6,25 +6,23 @@ slice of m tokens costs at most 128 + m / 64 of them.
 
 from __future__ import annotations
 
-from numba import njit, types
-from numba.core.types import float64, int64, uint64
-
+from policies.kernels import array, float64, int64, kernel, uint64, void
 from replay.serving_state import GENERATED, JOINED, NEWER, OLDEST, POSITION, PROMPT
 
 BLOCK_TOKENS = 64
 
-_I2 = types.Array(int64, 2, "C")
-_U1, _U3 = types.Array(uint64, 1, "C"), types.Array(uint64, 3, "C")
+_I2 = array(int64, 2)
+_U1, _U3 = array(uint64, 1), array(uint64, 3)
 
 
-@njit(types.void(_U3, int64, int64, _U1), cache=True, nogil=True)
+@kernel(void(_U3, int64, int64, _U1))
 def add_row(masks, row, layer, union):  # type: ignore[no-untyped-def]
     """ORs one row of (rows, MoE layers, words) masks into `union`."""
     for w in range(union.shape[0]):
         union[w] |= masks[row, layer, w]
 
 
-@njit(types.void(_U3, _U3, int64, int64, int64, int64, int64, _U1), cache=True, nogil=True)
+@kernel(void(_U3, _U3, int64, int64, int64, int64, int64, _U1))
 def add_slice(masks, blocks, first_row, first_block, position, n_tokens, layer, union):  # type: ignore[no-untyped-def]
     """ORs the experts of a request's tokens position .. position + n_tokens - 1 into `union`."""
     at, end = position, position + n_tokens
@@ -37,7 +35,7 @@ def add_slice(masks, blocks, first_row, first_block, position, n_tokens, layer, 
             at += 1
 
 
-@njit(float64(_U1, int64), cache=True, nogil=True)
+@kernel(float64(_U1, int64))
 def share_of(union, n_experts):  # type: ignore[no-untyped-def]
     """Share of n_experts that `union` holds."""
     n = 0
@@ -49,18 +47,16 @@ def share_of(union, n_experts):  # type: ignore[no-untyped-def]
     return n / n_experts
 
 
-@njit(types.void(_U1, int64, _I2), cache=True, nogil=True)
+@kernel(void(_U1, int64, _I2))
 def count_touches(union, layer, touches):  # type: ignore[no-untyped-def]
     """Adds one to every expert in `union`."""
     for e in range(touches.shape[1]):
         touches[layer, e] += int64((union[e // 64] >> uint64(e % 64)) & uint64(1))
 
 
-@njit(
+@kernel(
     "UniTuple(float64, 2)(int64, int64, boolean, int64[:, ::1], int64[::1], int64[::1], int64[::1], int64, uint64[:, :, ::1], "
     "uint64[:, :, ::1], int64[:, ::1], uint64[::1], int64[:, ::1])",
-    cache=True,
-    nogil=True,
 )
 def exact_shares(  # type: ignore[no-untyped-def]
     layer, at, is_group, requests, state, members, takes, n_members, masks, blocks, first_rows, union, touches

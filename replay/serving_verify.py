@@ -5,17 +5,15 @@ Unlike plain decodes, requests then advance by different numbers of tokens, so e
 
 from __future__ import annotations
 
-from numba import njit, types
-from numba.core.types import float64, int64
-
+from policies.kernels import array, float64, int64, kernel
 from policies.serving.speculation import accepted
 from replay.serving_gaps import add_gap
 from replay.serving_state import FREE, GENERATED, JOINED, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, jump
 
-_I1, _I2, _F1 = types.Array(int64, 1, "C"), types.Array(int64, 2, "C"), types.Array(float64, 1, "C")
+_I1, _I2, _F1 = array(int64, 1), array(int64, 2), array(float64, 1)
 
 
-@njit(int64(int64, int64, int64, _I2, _I1), cache=True, nogil=True)
+@kernel(int64(int64, int64, int64, _I2, _I1))
 def node_blocks(at, n_nodes, block_tokens, requests, state):  # type: ignore[no-untyped-def]
     """KV blocks that the decodes need more in iteration `at`: of the last token and of its n_nodes drafts."""
     needed = 0
@@ -27,10 +25,8 @@ def node_blocks(at, n_nodes, block_tokens, requests, state):  # type: ignore[no-
     return needed
 
 
-@njit(
+@kernel(
     int64(int64, float64, int64, int64, _F1, _I2, _I1, _I1, _I1, _I1, _F1, _I1, _F1, _F1),
-    cache=True,
-    nogil=True,
 )
 def verify(  # type: ignore[no-untyped-def]
     at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, largest, histogram, sums, scratch

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from policies.kernels import kernel
 from replay.semantics import Semantics
 from replay.trace import PREFILL, Trace
 
@@ -33,7 +33,7 @@ class Stream:
         return self.keys[start:end], self.offsets[first : last + 1] - start
 
 
-@njit("int64(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64, int32[::1], int64[::1])", cache=True, nogil=True)
+@kernel("int64(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64, int32[::1], int64[::1])")
 def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out, out_offsets):  # type: ignore[no-untyped-def]
     """Fills `out` with each event's distinct keys in order of last mention; returns how many there are.
 

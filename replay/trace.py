@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numba import njit
 from numpy.typing import NDArray
 
+from policies.kernels import kernel
 from warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
@@ -118,7 +118,7 @@ def _refuse_bad_rows(trace_id: str, ids: NDArray[np.int32], offsets: NDArray[np.
         raise ValueError(f"tape {trace_id}: routing row {bad} {what}; record or import it again")
 
 
-@njit("int64(int32[::1], int64[::1])", cache=True, nogil=True)
+@kernel("int64(int32[::1], int64[::1])")
 def _first_bad_row(ids, offsets):  # type: ignore[no-untyped-def]
     for row in range(offsets.shape[0] - 1):
         if offsets[row] == offsets[row + 1]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float32, float64, int16, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
 from capture.synthetic.generator import RouterLogits
 from capture.synthetic.routes import Length
+from policies.kernels import array, float32, float64, int16, int32, int64, kernel, void
 from warehouse.geometry import Geometry
 
 
@@ -41,12 +41,10 @@ def counted(generator: RouterLogits, geometry: Geometry, seed: int, n_requests: 
     return Counted(counts, weights, ids)
 
 
-@njit(
+@kernel(
     void(
-        types.Array(float32, 2, "C"), int64, types.Array(int32, 1, "C"), types.Array(float64, 1, "C"), types.Array(int16, 2, "A")
+        array(float32, 2), int64, array(int32, 1), array(float64, 1), array(int16, 2, "A")
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def _choose(logits, n_prompt, counts, weights, ids):  # type: ignore[no-untyped-def]
     """The k largest of every row, equal ones by lower index; k is the width of `ids`."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from policies.kernels import kernel
 
 FORMULA = "logits[t,l,e] = beta * (sd_b * b[l,e] + sd_u * c[t,l,e] + n[t,l,e])"
 VERSION = 1  # raised when equal parameters begin to give other logits
@@ -58,7 +59,7 @@ class Generator:
         return self.beta * (self.sd_b * self.popularity(seed, layer, n_experts) + self.sd_u * drift + new)
 
 
-@njit("void(float32[:, :], float64)", cache=True, nogil=True)
+@kernel("void(float32[:, :], float64)")
 def follow_on(noise, rho):  # type: ignore[no-untyped-def]
     """Unit normals (T, E) into AR(1) of unit variance along T, in place: the first row is stationary already."""
     scale, weight = np.sqrt(1.0 - rho**2), np.float32(rho)

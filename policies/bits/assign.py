@@ -7,13 +7,13 @@ layer, so a budget across layers ranks shares of their layers.
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float64, int8, njit, types, void
 from numpy.typing import NDArray
 
 from policies.bits.rule import RULE_SIGNATURE, BitRule, Bits, Floats, budget_bits, checked
+from policies.kernels import array, boolean, float64, function, int8, kernel, void
 
-_F64_3D, _I8_3D = types.Array(float64, 3, "C"), types.Array(int8, 3, "C")
-_BOOL_3D = types.Array(boolean, 3, "C")
+_F64_3D, _I8_3D = array(float64, 3), array(int8, 3)
+_BOOL_3D = array(boolean, 3)
 
 
 def assign(
@@ -42,10 +42,8 @@ def assign(
     return bits
 
 
-@njit(
-    void(types.FunctionType(RULE_SIGNATURE), _F64_3D, _F64_3D, _BOOL_3D, _F64_3D, float64, boolean, _I8_3D),
-    cache=True,
-    nogil=True,
+@kernel(
+    void(function(RULE_SIGNATURE), _F64_3D, _F64_3D, _BOOL_3D, _F64_3D, float64, boolean, _I8_3D),
 )
 def _assign(split, losses, scores, hot, share, mean_bits, across_layers, bits):  # type: ignore[no-untyped-def]
     n_groups, n_layers, n_experts = scores.shape

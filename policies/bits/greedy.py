@@ -5,12 +5,11 @@ Stops where nothing fits or no raise gains. Ties to the more important expert, t
 
 from __future__ import annotations
 
-from numba import njit
-
 from policies.bits.rule import RULE_SIGNATURE, BitRule
+from policies.kernels import kernel
 
 
-@njit(RULE_SIGNATURE, cache=True, nogil=True)
+@kernel(RULE_SIGNATURE)
 def split_greedily(losses, budget, bits):  # type: ignore[no-untyped-def]
     bits[:] = 1
     left = budget

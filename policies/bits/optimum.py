@@ -6,12 +6,12 @@ Unlike the selector it ignores the ranking and may leave bits unspent where more
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from policies.bits.rule import RULE_SIGNATURE, BitRule
+from policies.kernels import kernel
 
 
-@njit(RULE_SIGNATURE, cache=True, nogil=True)
+@kernel(RULE_SIGNATURE)
 def split_best(losses, budget, bits):  # type: ignore[no-untyped-def]
     n = losses.shape[0]
     chosen = np.zeros((n, budget + 1), np.int8)  # extra bits of expert i where it and those before spend at most r

@@ -7,14 +7,14 @@ found. The budget is spent exactly, even where a bit gains nothing. Source: CXL 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from policies.bits.rule import RULE_SIGNATURE, BitRule
+from policies.kernels import kernel
 
 SAME_GAIN = 1e-12
 
 
-@njit(RULE_SIGNATURE, cache=True, nogil=True)
+@kernel(RULE_SIGNATURE)
 def split_prefix(losses, budget, bits):  # type: ignore[no-untyped-def]
     n = losses.shape[0]
     gains = np.zeros((3, n + 1))  # of the first m experts at 2, 3 and 4 bits, over 1 bit
@@ -37,7 +37,7 @@ def split_prefix(losses, budget, bits):  # type: ignore[no-untyped-def]
     bits[best4 + best3 : best4 + best3 + best2] = 2
 
 
-@njit(RULE_SIGNATURE, cache=True, nogil=True)
+@kernel(RULE_SIGNATURE)
 def split_reversed(losses, budget, bits):  # type: ignore[no-untyped-def]
     split_prefix(losses[::-1].copy(), budget, bits)
     bits[:] = bits[::-1].copy()

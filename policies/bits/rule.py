@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import float64, int8, int64, types, void
 from numpy.typing import NDArray
+
+from policies.kernels import array, float64, int8, int64, void
 
 Bits = NDArray[np.int8]
 Floats = NDArray[np.float64]
@@ -21,7 +22,7 @@ N_WIDTHS = MOST - FEWEST + 1
 # split(losses, budget, bits)
 #   losses  (n, 4) f64  loss of each expert at 1, 2, 3 and 4 bits, by falling importance
 #   budget  i64         bits beyond 1 per expert, 0..3n          bits (n,) i8  out: 1 to 4 each
-RULE_SIGNATURE = void(types.Array(float64, 2, "C"), int64, types.Array(int8, 1, "C"))
+RULE_SIGNATURE = void(array(float64, 2), int64, array(int8, 1))
 
 
 def budget_bits(n: int, mean_bits: float) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from policies.bits.rule import RULE_SIGNATURE, BitRule
+from policies.kernels import kernel
 
 
-@njit(RULE_SIGNATURE, cache=True, nogil=True)
+@kernel(RULE_SIGNATURE)
 def split_evenly(losses, budget, bits):  # type: ignore[no-untyped-def]
     n = losses.shape[0]
     for i in range(n):

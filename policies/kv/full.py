@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import njit
-
+from policies.kernels import kernel
 from policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
 
 
-@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+@kernel(WEIGH_SIGNATURE)
 def weigh_nothing(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     pass
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float64, njit, uint64
 from numpy.typing import NDArray
 
+from policies.kernels import float64, kernel, uint64
 from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 IMPORTANCE = ("sum", "mean", "decay")
@@ -22,7 +22,7 @@ _SUM, _MEAN, _DECAY = range(3)
 REGISTER_SPAN = 2.0
 
 
-@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+@kernel(WEIGH_SIGNATURE)
 def weigh_by_importance(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     kind, gamma, lowest, highest = params[0], params[1], params[2], params[3]
     n = uint64(mass.shape[0])

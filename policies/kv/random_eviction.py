@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float64, int64, njit, types, uint64, void
 from numpy.typing import NDArray
 
+from policies.kernels import array, float64, int64, kernel, uint64, void
 from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
-@njit(float64(int64, int64, int64, int64), cache=True, nogil=True)
+@kernel(float64(int64, int64, int64, int64))
 def drawn(seed, salt, position, now):  # type: ignore[no-untyped-def]
     """A number in [0, 1) that depends on the arguments alone (splitmix64), so that a tape and a live model draw the same."""
     z = uint64(seed) * uint64(0x9E3779B97F4A7C15) + uint64(salt)
@@ -23,13 +23,13 @@ def drawn(seed, salt, position, now):  # type: ignore[no-untyped-def]
     return float64(z >> uint64(11)) * 2.0**-53
 
 
-@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+@kernel(WEIGH_SIGNATURE)
 def _weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     for s in range(uint64(mass.shape[0])):
         rank[s] = drawn(int64(params[0]), salt, positions[s], now)
 
 
-@njit(void(int64, types.Array(int64, 1, "C"), types.Array(float64, 2, "C")), cache=True, nogil=True)
+@kernel(void(int64, array(int64, 1), array(float64, 2)))
 def _draw_prompt(seed, salts, ranks):  # type: ignore[no-untyped-def]
     for g in range(ranks.shape[0]):
         for position in range(ranks.shape[1]):

@@ -11,13 +11,14 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float64, int32, int64, njit, types, uint8, void
 from numpy.typing import NDArray
+
+from policies.kernels import array, float64, int32, int64, kernel, uint8, void
 
 WORD_BYTES = 2  # KV and layer inputs are stored in 16 bits
 # tally (5,) i64: distinct tokens retained, popular ones, (token, head) pairs retained, those in KV form, tokens in x form
 DISTINCT, POPULAR, PAIRS, KV_PAIRS, X_TOKENS = range(5)
-_I32, _U8, _I64 = types.Array(int32, 1, "C"), types.Array(uint8, 1, "C"), types.Array(int64, 1, "C")
+_I32, _U8, _I64 = array(int32, 1), array(uint8, 1), array(int64, 1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def pays(widths: Widths, accounting: str) -> bool:
     return False
 
 
-@njit(void(_I32, _U8, _I64, int64, int64, float64), cache=True, nogil=True)
+@kernel(void(_I32, _U8, _I64, int64, int64, float64))
 def enter(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
     """All heads take the token at `position`, in KV form. held (n,): heads that retain each token; is_x (n,): its form."""
     held[position] = n_heads
@@ -61,7 +62,7 @@ def enter(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyp
     tally[KV_PAIRS] += n_heads
 
 
-@njit(void(_I32, _U8, _I64, int64, int64, float64), cache=True, nogil=True)
+@kernel(void(_I32, _U8, _I64, int64, int64, float64))
 def leave(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
     """One head drops the token."""
     before = held[position]
@@ -76,7 +77,7 @@ def leave(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyp
         is_x[position] = 0
 
 
-@njit(void(_I32, _U8, _I64, int64, int64, float64), cache=True, nogil=True)
+@kernel(void(_I32, _U8, _I64, int64, int64, float64))
 def judge(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
     """Stores the token as its layer input if it is popular."""
     if held[position] > theta * n_heads and not is_x[position]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import float32, float64, int32, int64, types, void
 from numpy.typing import NDArray
+
+from policies.kernels import array, float32, float64, int32, int64, void
 
 Floats = NDArray[np.float64]
 
@@ -23,14 +24,14 @@ Floats = NDArray[np.float64]
 #   rank       (S,) f64  out: the lowest leaves              memory     (S, m) f32  in and out: `memory` numbers per slot
 #   salt       i64       differs between layers and heads    params     (p,) f64  the policy's parameters
 WEIGH_SIGNATURE = void(
-    types.Array(float64, 1, "C"),
-    types.Array(int32, 1, "C"),
+    array(float64, 1),
+    array(int32, 1),
     int64,
-    types.Array(float64, 1, "C"),
-    types.Array(float64, 1, "C"),
-    types.Array(float32, 2, "C"),
+    array(float64, 1),
+    array(float64, 1),
+    array(float32, 2),
     int64,
-    types.Array(float64, 1, "C"),
+    array(float64, 1),
 )
 UNLIMITED = 2**31 - 1
 

@@ -7,23 +7,23 @@ and one token leaves. A token's slot never changes, so keys and values can lie i
 from __future__ import annotations
 
 import numpy as np
-from numba import float32, float64, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
+from policies.kernels import array, float32, float64, function, int32, int64, kernel, void
 from policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
 
-_F64, _I32 = types.Array(float64, 1, "C"), types.Array(int32, 1, "C")
+_F64, _I32 = array(float64, 1), array(int32, 1)
 _F64_2D, _I32_2D, _I64, _F32_2D, _F32_3D = (
-    types.Array(float64, 2, "C"),
-    types.Array(int32, 2, "C"),
-    types.Array(int64, 1, "C"),
-    types.Array(float32, 2, "C"),
-    types.Array(float32, 3, "C"),
+    array(float64, 2),
+    array(int32, 2),
+    array(int64, 1),
+    array(float32, 2),
+    array(float32, 3),
 )
-_WEIGH = types.FunctionType(WEIGH_SIGNATURE)
+_WEIGH = function(WEIGH_SIGNATURE)
 
 
-@njit(int64(_I32, _F64, _F64, int64), cache=True, nogil=True)
+@kernel(int64(_I32, _F64, _F64, int64))
 def place(positions, total, rank, now):  # type: ignore[no-untyped-def]
     """Puts the token at position `now` into the first free slot of a head; returns the slot, -1 if none is free."""
     for s in range(positions.shape[0]):
@@ -35,7 +35,7 @@ def place(positions, total, rank, now):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(int64(_WEIGH, _F64, _F64, _I32, int64, _I64, int64, _F64, _F64, _F32_2D), cache=True, nogil=True)
+@kernel(int64(_WEIGH, _F64, _F64, _I32, int64, _I64, int64, _F64, _F64, _F32_2D))
 def settle(weigh, params, mass, positions, now, limits, salt, total, rank, memory):  # type: ignore[no-untyped-def]
     """Moves a head's scores on by one query and evicts at most one token; returns its position, -1 if all stay.
 
@@ -58,7 +58,7 @@ def settle(weigh, params, mass, positions, now, limits, salt, total, rank, memor
     return left
 
 
-@njit(int64(_I32, int64, int64), cache=True, nogil=True)
+@kernel(int64(_I32, int64, int64))
 def expire(positions, now, window):  # type: ignore[no-untyped-def]
     """Drops the token that the query after `now` can no longer see through a sliding window (0: none); returns it, or -1."""
     last = now + 1 - window
@@ -70,13 +70,13 @@ def expire(positions, now, window):  # type: ignore[no-untyped-def]
     return int64(-1)
 
 
-@njit(void(_I32_2D, _F64_2D, _F64_2D, _I64, _I64), cache=True, nogil=True)
+@kernel(void(_I32_2D, _F64_2D, _F64_2D, _I64, _I64))
 def _place_all(positions, total, rank, now, slots):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
         slots[g] = place(positions[g], total[g], rank[g], now[g])
 
 
-@njit(void(_WEIGH, _F64, _F64_2D, _I32_2D, _I64, _I64, int64, _I64, _F64_2D, _F64_2D, _F32_3D, _I64), cache=True, nogil=True)
+@kernel(void(_WEIGH, _F64, _F64_2D, _I32_2D, _I64, _I64, int64, _I64, _F64_2D, _F64_2D, _F32_3D, _I64))
 def _settle_all(weigh, params, mass, positions, now, limits, window, salts, total, rank, memory, left):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
         left[g] = settle(weigh, params, mass[g], positions[g], now[g], limits, salts[g], total[g], rank[g], memory[g])

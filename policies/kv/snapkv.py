@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float32, njit, uint64
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from policies.kernels import float32, kernel, uint64
 from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
-@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+@kernel(WEIGH_SIGNATURE)
 def _weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     """memory: the last m masses of each slot, in a ring."""
     at = uint64(now % memory.shape[1])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import njit, uint64
-
+from policies.kernels import kernel, uint64
 from policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
 
 
-@njit(WEIGH_SIGNATURE, cache=True, nogil=True)
+@kernel(WEIGH_SIGNATURE)
 def weigh_by_last(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     for s in range(uint64(mass.shape[0])):
         rank[s] = mass[s]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import float64, int64, njit, types, uint8
 from numpy.typing import NDArray
 
+from policies.kernels import array, float64, int64, kernel, uint8
 from policies.placement.importance import Floats, shares
 
-_F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float64, int64, uint8))
+_F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
 # migrate(counts, average, resident, capacity, params) -> experts that crossed the link for this layer-step
 #   counts    (E,) i64  tokens of the batch on each expert in this layer-step
 #   average   (E,) f64  in and out: the layer's memory; `start_average` before the first step
@@ -43,7 +43,7 @@ def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -
     return shares(prefill_counts) * (batch * top_k)
 
 
-@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+@kernel(MIGRATE_SIGNATURE)
 def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     for e in range(counts.shape[0]):
         average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
@@ -69,12 +69,12 @@ def migrate_by_average(counts, average, resident, capacity, params):  # type: ig
     return n_moved
 
 
-@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+@kernel(MIGRATE_SIGNATURE)
 def migrate_nothing(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(int64(_I64, _U8), cache=True, nogil=True)
+@kernel(int64(_I64, _U8))
 def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
     """Makes the expert with most tokens resident, of those that are not; returns its tokens, 0 where none has any."""
     best = -1
@@ -87,7 +87,7 @@ def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
     return counts[best]
 
 
-@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+@kernel(MIGRATE_SIGNATURE)
 def refetch(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     resident[:] = 0
     n_moved = 0
@@ -96,7 +96,7 @@ def refetch(counts, average, resident, capacity, params):  # type: ignore[no-unt
     return n_moved
 
 
-@njit(MIGRATE_SIGNATURE, cache=True, nogil=True)
+@kernel(MIGRATE_SIGNATURE)
 def balance_link(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     fetch, per_token = params[0], params[1]
     resident[:] = 0

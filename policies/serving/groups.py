@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from numba import njit
-
+from policies.kernels import kernel
 from policies.serving.rule import UNLIMITED
 
 TOKENS_PER_GROUP = 512
@@ -46,7 +45,7 @@ def steps(rule: str, n_max: int, n_layers: int) -> tuple[tuple[int, int], ...]:
     return tuple((tokens, min(n, n_layers)) for tokens, n in zip(_UP_TO_TOKENS, row, strict=True))
 
 
-@njit("int64(int64[:, ::1], int64)", cache=True, nogil=True)
+@kernel("int64(int64[:, ::1], int64)")
 def n_groups(step_numbers, n_tokens):  # type: ignore[no-untyped-def]
     """Groups that a batch of n_tokens walks through. step_numbers: (2, m) as BatchRule.step_numbers()."""
     last = step_numbers.shape[1] - 1
@@ -56,7 +55,7 @@ def n_groups(step_numbers, n_tokens):  # type: ignore[no-untyped-def]
     return step_numbers[1, last]
 
 
-@njit("int64(int64, int64, int64)", cache=True, nogil=True)
+@kernel("int64(int64, int64, int64)")
 def group_start(group, n_of_groups, n_layers):  # type: ignore[no-untyped-def]
     """First layer of a group, contiguous and as even as possible, the first ones longer; group == n_of_groups gives n_layers."""
     return group * (n_layers // n_of_groups) + min(group, n_layers % n_of_groups)

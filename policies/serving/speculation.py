@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, uint64
 from numpy.typing import ArrayLike, NDArray
+
+from policies.kernels import kernel, uint64
 
 _UNIT = 2.0**-53
 
@@ -66,7 +67,7 @@ class Speculation:
         return np.array(self.survival, np.float64)
 
 
-@njit("int64(int64, int64, int64, float64[::1])", cache=True, nogil=True)
+@kernel("int64(int64, int64, int64, float64[::1])")
 def accepted(seed, request, n_generated, survival):  # type: ignore[no-untyped-def]
     """Drafts accepted in the round after a request's n_generated tokens: the same whatever the scheduler and the order.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import boolean, int64, njit, types, uint8, uint32, uint64, void
+from policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
 
 LSB_POLICIES = ("on_pressure", "after_use")
-_I64, _U8, _U32 = (types.Array(t, 1, "C") for t in (int64, uint8, uint32))
+_I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SlicedCache:
         return f"MAT{self.bits_high}{self.bits_low}"
 
 
-@njit(void(uint64, _U32), cache=True, nogil=True)
+@kernel(void(uint64, _U32))
 def unlink(node, link):  # type: ignore[no-untyped-def]
     """Takes `node` out of the list. link (2 (K + 1),) u32: the node before and the node after each node."""
     before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
@@ -51,7 +51,7 @@ def unlink(node, link):  # type: ignore[no-untyped-def]
     link[2 * after] = before
 
 
-@njit(void(uint64, uint64, _U32), cache=True, nogil=True)
+@kernel(void(uint64, uint64, _U32))
 def push_back(node, end, link):  # type: ignore[no-untyped-def]
     """Appends `node`: used most recently."""
     last = uint64(link[2 * end])
@@ -61,14 +61,14 @@ def push_back(node, end, link):  # type: ignore[no-untyped-def]
     link[2 * end] = node
 
 
-@njit(void(uint64, uint64, _U32), cache=True, nogil=True)
+@kernel(void(uint64, uint64, _U32))
 def refresh(node, end, link):  # type: ignore[no-untyped-def]
     """Moves a member to the end."""
     unlink(node, link)
     push_back(node, end, link)
 
 
-@njit(uint64(uint64, int64, _U32, _I64), cache=True, nogil=True)
+@kernel(uint64(uint64, int64, _U32, _I64))
 def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     """The least recently used member that is not pinned, `end` if there is none."""
     node = uint64(link[2 * end + 1])
@@ -77,7 +77,7 @@ def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     return node
 
 
-@njit(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64), cache=True, nogil=True)
+@kernel(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64))
 def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
     """Evicts until at most `allowed` bytes are used; returns the bytes used. Pinned slices must fit `allowed`."""
     while used > allowed:
@@ -94,7 +94,7 @@ def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link,
     return used
 
 
-@njit(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32), cache=True, nogil=True)
+@kernel(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32))
 def drop(used, key, end, whole, msb_bytes, lsb_bytes, msb_in, lsb_in, msb_link, lsb_link):  # type: ignore[no-untyped-def]
     """Removes a resident expert's LSB slice if it has one, and with `whole` its MSB slice too; returns the bytes used."""
     if lsb_in[key]:

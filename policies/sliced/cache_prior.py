@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import int32, njit, uint64
 from numpy.typing import NDArray
 
+from policies.kernels import int32, kernel, uint64
 from policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, from_ordered, no_table, to_ordered, top_k
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _spread(values):  # type: ignore[no-untyped-def]
     """max - min over the experts that the family does not rule out."""
     high, low = int32(RULED_OUT), int32(INFINITE)
@@ -26,7 +26,7 @@ def _spread(values):  # type: ignore[no-untyped-def]
     return from_ordered(high) - from_ordered(low) if high >= low else np.float32(0.0)
 
 
-@njit(SELECT_SIGNATURE, cache=True, nogil=True)
+@kernel(SELECT_SIGNATURE)
 def _boosted(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
     k, protect = chosen.shape[0], int(params[0])
     n = uint64(values.shape[0])

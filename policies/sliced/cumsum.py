@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import njit, uint64
 from numpy.typing import NDArray
 
+from policies.kernels import kernel, uint64
 from policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def _prefix(values, gates, share, k, keys, order):  # type: ignore[no-untyped-def]
     """Length of the prefix, at least k; `order` holds the ranking up to there and somewhat beyond."""
     total = 0.0
@@ -36,7 +36,7 @@ def _prefix(values, gates, share, k, keys, order):  # type: ignore[no-untyped-de
         ranked = min(2 * ranked, n)
 
 
-@njit(SELECT_SIGNATURE, cache=True, nogil=True)
+@kernel(SELECT_SIGNATURE)
 def _resident_of_prefix(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
     k, protect = uint64(chosen.shape[0]), uint64(int(params[1]))
     length = uint64(_prefix(values, gates, params[0], chosen.shape[0], keys, order))

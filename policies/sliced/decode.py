@@ -6,18 +6,18 @@ The same compiled code runs a whole tape and, with one event per call, inside a 
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, njit, types, uint8, uint32, uint64, void
 
+from policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
 from policies.sliced import state
 from policies.sliced.cache import drop, make_room, push_back, refresh
 from policies.sliced.ranking import SELECT_SIGNATURE, by_gate, top_k
 
-_I32, _F32, _F64, _I64, _U8, _U32 = (types.Array(t, 1, "C") for t in (int32, float32, float64, int64, uint8, uint32))
-_I32_2D, _F32_2D, _F64_2D, _I64_2D = (types.Array(t, 2, "C") for t in (int32, float32, float64, int64))
-_F32_3D, _U8_3D = types.Array(float32, 3, "C"), types.Array(uint8, 3, "C")
+_I32, _F32, _F64, _I64, _U8, _U32 = (array(t, 1) for t in (int32, float32, float64, int64, uint8, uint32))
+_I32_2D, _F32_2D, _F64_2D, _I64_2D = (array(t, 2) for t in (int32, float32, float64, int64))
+_F32_3D, _U8_3D = array(float32, 3), array(uint8, 3)
 
 
-@njit(void(_I64, _I64, _U32, _U32, _U8, _U8, _I64), cache=True, nogil=True)
+@kernel(void(_I64, _I64, _U32, _U32, _U8, _U8, _I64))
 def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
     """Drops the LSB slices that the current token used: they stand at the end of their list."""
     end = uint64(lsb_in.shape[0])
@@ -30,7 +30,7 @@ def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token): 
         node = before
 
 
-@njit(void(_I64, _F64, _I64, _F64, float64), cache=True, nogil=True)
+@kernel(void(_I64, _F64, _I64, _F64, float64))
 def _settle_soft(sizes, limits, clock, pulls, token_bytes):  # type: ignore[no-untyped-def]
     """Moves the router's strength by the misses of the token that is done."""
     miss = clock[state.TOKEN_FLASH] / token_bytes
@@ -42,7 +42,7 @@ def _settle_soft(sizes, limits, clock, pulls, token_bytes):  # type: ignore[no-u
         pulls[state.STRENGTH] = min(max(moved, 0.0), 1.0)
 
 
-@njit(boolean(_F32, _U8, _F32, _I64, _I64, _I64), cache=True, nogil=True)
+@kernel(boolean(_F32, _U8, _F32, _I64, _I64, _I64))
 def _choose_resident(values, resident, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
     """The top k of the resident experts; False, and nothing chosen, where fewer than k are resident.
 
@@ -59,10 +59,8 @@ def _choose_resident(values, resident, scratch, keys, order, chosen):  # type: i
     return True
 
 
-@njit(
+@kernel(
     int64(uint64, uint64, float64, boolean, _F32, _I64, _F64, _I64, _I64, _U32, _U32, _U8, _U8, _I64, _I64, _I64, _U8_3D),
-    cache=True,
-    nogil=True,
 )
 def _access(  # type: ignore[no-untyped-def]
     i, first_key, total_gate, is_over, gates, sizes, limits, clock, chosen, msb_link, lsb_link, msb_in, lsb_in, pin, lsb_token,
@@ -114,13 +112,11 @@ def _access(  # type: ignore[no-untyped-def]
     return flash
 
 
-@njit(
+@kernel(
     int64(
-        types.FunctionType(SELECT_SIGNATURE), _F64, _F32_3D, _I32, _F32_2D, _F32_2D, _I64, _F64, _I64, _F64, _F64_2D, _U32, _U32,
+        function(SELECT_SIGNATURE), _F64, _F32_3D, _I32, _F32_2D, _F32_2D, _I64, _F64, _I64, _F64, _F64_2D, _U32, _U32,
         _U8, _U8, _I64, _I64, _I32_2D, _U8_3D, _I64_2D,
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def run_decode(  # type: ignore[no-untyped-def]
     select, params, table, layer, values, gates, sizes, limits, clock, pulls, memory, msb_link, lsb_link, msb_in, lsb_in, pin,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import njit, uint64
 from numpy.typing import NDArray
 
+from policies.kernels import kernel, uint64
 from policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
 
 
-@njit(SELECT_SIGNATURE, cache=True, nogil=True)
+@kernel(SELECT_SIGNATURE)
 def _resident_of_top(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
     k = uint64(chosen.shape[0])
     m = min(max(int(params[0]), chosen.shape[0]), values.shape[0])

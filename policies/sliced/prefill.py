@@ -7,18 +7,18 @@ while it is in flight; what does not fit beside them is streamed.
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, njit, types, uint8, uint32, uint64
 
+from policies.kernels import array, boolean, float32, float64, int32, int64, kernel, uint8, uint32, uint64, void
 from policies.sliced import state
 from policies.sliced.cache import drop, make_room, push_back, refresh
 from policies.sliced.ranking import by_gate, top_k
 
-_I32, _F32, _F64, _I64, _U8, _U32 = (types.Array(t, 1, "C") for t in (int32, float32, float64, int64, uint8, uint32))
-_I32_2D, _F32_2D, _F64_2D, _I64_2D = (types.Array(t, 2, "C") for t in (int32, float32, float64, int64))
-_U8_3D = types.Array(uint8, 3, "C")
+_I32, _F32, _F64, _I64, _U8, _U32 = (array(t, 1) for t in (int32, float32, float64, int64, uint8, uint32))
+_I32_2D, _F32_2D, _F64_2D, _I64_2D = (array(t, 2) for t in (int32, float32, float64, int64))
+_U8_3D = array(uint8, 3)
 
 
-@njit(int64(_I32, _F32_2D, _F32_2D, int64, _F64, _I32_2D, _F64_2D), cache=True, nogil=True)
+@kernel(int64(_I32, _F32_2D, _F32_2D, int64, _F64, _I32_2D, _F64_2D))
 def route_prompt(layer, values, gates, n_experts, limits, ids, counted):  # type: ignore[no-untyped-def]
     """Fills `ids` with the natural top k and adds the rows to `counted`; returns the first row with too few experts, else -1.
 
@@ -44,7 +44,7 @@ def route_prompt(layer, values, gates, n_experts, limits, ids, counted):  # type
     return int64(-1)
 
 
-@njit(int64(_U8, _F64, _I64, int64), cache=True, nogil=True)
+@kernel(int64(_U8, _F64, _I64, int64))
 def _lowest(is_in, rank, pin, now):  # type: ignore[no-untyped-def]
     """The resident, unpinned key of lowest rank, ties by lowest key; -1 if there is none."""
     found, lowest = int64(-1), np.inf
@@ -54,7 +54,7 @@ def _lowest(is_in, rank, pin, now):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(int64(int64, int64, int64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64), cache=True, nogil=True)
+@kernel(int64(int64, int64, int64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64))
 def _make_room_by_counts(used, allowed, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
     """As cache.make_room: LSB slices leave by rising gate mass, then MSB slices by rising count."""
     end = uint64(msb_in.shape[0])
@@ -67,10 +67,8 @@ def _make_room_by_counts(used, allowed, now, sizes, counted, msb_link, lsb_link,
     return used
 
 
-@njit(
+@kernel(
     int64(boolean, boolean, int64, int64, int64, uint64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64),
-    cache=True,
-    nogil=True,
 )
 def _load(  # type: ignore[no-untyped-def]
     is_lsb, by_counts, used, pinned, now, key, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin
@@ -93,7 +91,7 @@ def _load(  # type: ignore[no-untyped-def]
     return used + size
 
 
-@njit((_I32, int64, boolean, _I64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64, _I32_2D, _U8_3D, _I64_2D), cache=True, nogil=True)
+@kernel(void(_I32, int64, boolean, _I64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64, _I32_2D, _U8_3D, _I64_2D))
 def load_prompt(  # type: ignore[no-untyped-def]
     layer, n_experts, by_counts, sizes, clock, counted, msb_link, lsb_link, msb_in, lsb_in, pin, ids, flags, moved
 ):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numba import float32, float64, int32, int64, njit, types, uint8, uint64, void
 from numpy.typing import NDArray
 
-_F32, _F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float32, float64, int64, uint8))
-_F32_2D = types.Array(float32, 2, "C")
+from policies.kernels import array, dispatcher_of, float32, float64, int32, int64, kernel, uint8, uint64, void
+
+_F32, _F64, _I64, _U8 = (array(t, 1) for t in (float32, float64, int64, uint8))
+_F32_2D = array(float32, 2)
 INFINITE, RULED_OUT = 0x7F800000, -0x7F800001  # inf and -inf as whole numbers of the same order; NaNs lie outside
 LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
 
@@ -53,8 +54,9 @@ def compiled(select: Any) -> Any:
     event takes 50. Raises ValueError if it does not compile.
     """
     try:
-        kernel = select if hasattr(select, "signatures") else njit(SELECT_SIGNATURE, nogil=True)(select)
-        return types.CompileResultWAP(kernel.get_compile_result(SELECT_SIGNATURE))
+        from numba.core.types import CompileResultWAP
+
+        return CompileResultWAP(dispatcher_of(select, SELECT_SIGNATURE).get_compile_result(SELECT_SIGNATURE.of_numba))
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
 
@@ -64,7 +66,7 @@ def no_table() -> NDArray[np.float32]:
     return np.zeros((1, 1, 1), np.float32)
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def to_ordered(value):  # type: ignore[no-untyped-def]
     """A float32 as the int32 of the same order; -0 as 0. Maxima of whole numbers take several lanes at a time, of floats one."""
     pattern = np.float32(value).view(np.int32)
@@ -72,13 +74,13 @@ def to_ordered(value):  # type: ignore[no-untyped-def]
     return pattern ^ ((pattern >> int32(31)) & int32(2**31 - 1))
 
 
-@njit(inline="always")
+@kernel(inline="always")
 def from_ordered(number):  # type: ignore[no-untyped-def]
     """The float32 of an int32 made by `to_ordered`."""
     return np.int32(number ^ ((number >> int32(31)) & int32(2**31 - 1))).view(np.float32)
 
 
-@njit(void(_F32, int64, _I64, _I64), cache=True, nogil=True)
+@kernel(void(_F32, int64, _I64, _I64))
 def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
     """order[:k]: the experts of the k largest values, falling, ties by lowest index; -1 past the last above -inf, or on NaN.
 
@@ -99,7 +101,7 @@ def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
             order[j] = -1
 
 
-@njit(void(_F32, _F32, _I64), cache=True, nogil=True)
+@kernel(void(_F32, _F32, _I64))
 def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
     """Sorts `chosen` by falling gate, equal gates by falling value, then by rising index: the order of a tape's rows."""
     for i in range(uint64(1), uint64(chosen.shape[0])):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float64, int16, int32, int64, njit, types, uint8, void
 from numpy.typing import NDArray
 
+from policies.kernels import array, float64, function, int16, int32, int64, kernel, uint8, void
 from policies.placement import (
     MIGRATE_SIGNATURE,
     Capacity,
@@ -73,17 +73,15 @@ def hits_of(routing: NDPRouting, groups: NDArray[np.int64], placement: Placement
     return Hits(hits, selected, moved, steps)
 
 
-_F64, _I32 = types.Array(float64, 1, "C"), types.Array(int32, 1, "C")
-_I64_2D, _F64_3D, _U8_3D = types.Array(int64, 2, "C"), types.Array(float64, 3, "C"), types.Array(uint8, 3, "C")
-_I16_4D = types.Array(int16, 4, "C")
+_F64, _I32 = array(float64, 1), array(int32, 1)
+_I64_2D, _F64_3D, _U8_3D = array(int64, 2), array(float64, 3), array(uint8, 3)
+_I16_4D = array(int16, 4)
 
 
-@njit(
+@kernel(
     void(
-        types.FunctionType(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, int64, _F64_3D, _U8_3D, _I64_2D, _I64_2D,
+        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, int64, _F64_3D, _U8_3D, _I64_2D, _I64_2D,
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def _follow(migrate, params, ids, ends, groups, capacity, average, resident, hits, moved):  # type: ignore[no-untyped-def]
     counts = np.zeros(average.shape[2], np.int64)

@@ -6,24 +6,22 @@ Sequences of a batch decode in lockstep; one that has ended drops out.
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float64, int16, int32, int64, njit, types, uint8, void
 
+from policies.kernels import array, boolean, float64, function, int16, int32, int64, kernel, uint8, void
 from policies.placement import MIGRATE_SIGNATURE
 from replay.ndp.timing import UNIT, layer_step
 
-_F64, _I32 = types.Array(float64, 1, "C"), types.Array(int32, 1, "C")
-_F64_2D, _I64_2D = types.Array(float64, 2, "C"), types.Array(int64, 2, "C")
-_F64_3D, _U8_3D = types.Array(float64, 3, "C"), types.Array(uint8, 3, "C")
-_I16_4D = types.Array(int16, 4, "C")
+_F64, _I32 = array(float64, 1), array(int32, 1)
+_F64_2D, _I64_2D = array(float64, 2), array(int64, 2)
+_F64_3D, _U8_3D = array(float64, 3), array(uint8, 3)
+_I16_4D = array(int16, 4)
 
 
-@njit(
+@kernel(
     void(
-        types.FunctionType(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, _F64_3D, _U8_3D, _F64_3D, int64, boolean, boolean,
+        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, _F64_3D, _U8_3D, _F64_3D, int64, boolean, boolean,
         float64, UNIT, _F64_3D, _F64_2D,
     ),
-    cache=True,
-    nogil=True,
 )  # fmt: skip
 def decode(  # type: ignore[no-untyped-def]
     migrate, params, ids, n_decode, groups, average, resident, bits, capacity, fetches, overlaps, moved_bits, unit, of_step,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw.ndp_knobs import Knobs
-from policies.bits import BIT_RULES, assign
-from policies.placement import shares
+from policies.bits import BIT_RULES, BitRule, assign
+from policies.placement import FixedPlacement, hot_set, importance, shares
 from replay.ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
 from replay.ndp.routing import NDPRouting
 from replay.ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
@@ -33,6 +33,13 @@ class Setting:
     compute_scales: bool = True
     seed: int = 0
 
+    def refuse_what_is_not(self, n_experts: int) -> None:
+        """Raises ValueError for a placement, rule or alpha that there is not, and for more hot experts than a layer has."""
+        _placement(self)
+        _rule(self.rule or "uniform")
+        importance(np.ones(n_experts), np.ones(n_experts), self.alpha)
+        hot_set(np.ones(n_experts), self.hot_experts)
+
 
 def stand_in_losses(n_layers: int, n_experts: int, errors: Sequence[float], seed: int, spread: float = 0.2) -> Floats:
     """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, times a lognormal of an expert's own.
@@ -50,16 +57,24 @@ def widths(
 
     Raises ValueError for an unknown rule.
     """
-    if rule not in BIT_RULES:
-        raise ValueError(f"unknown bit rule {rule!r}; known: {', '.join(BIT_RULES)}")
     share = shares(routing.prefill_counts[placed.groups].sum(axis=1)) if weighted else None
-    return assign(BIT_RULES[rule], losses, placed.scores, placed.hot, mean_bits, share=share)
+    return assign(_rule(rule), losses, placed.scores, placed.hot, mean_bits, share=share)
+
+
+def _rule(name: str) -> BitRule:
+    if name not in BIT_RULES:
+        raise ValueError(f"unknown bit rule {name!r}; known: {', '.join(BIT_RULES)}")
+    return BIT_RULES[name]
 
 
 def placed_by(routing: NDPRouting, setting: Setting) -> Placed:
     """The setting's placement of every batch."""
-    chosen = None if setting.placement == "prefill_guided" else fixed(setting.placement, setting.seed)
-    return place(routing, setting.batch, setting.hot_experts, setting.alpha, chosen)
+    return place(routing, setting.batch, setting.hot_experts, setting.alpha, _placement(setting))
+
+
+def _placement(setting: Setting) -> FixedPlacement | None:
+    """None: guided by the prompts, with the setting's alpha."""
+    return None if setting.placement == "prefill_guided" else fixed(setting.placement, setting.seed)
 
 
 def run(

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import boolean, float64, int64, njit, types, uint8, void
 from numpy.typing import NDArray
 
 from hw.ndp_knobs import Knobs
+from policies.kernels import array, boolean, float64, int64, kernel, named_tuple, uint8, void
 from replay.ndp.system import FP16_BITS, Machine, Shape, System
 
 Floats = NDArray[np.float64]
@@ -45,8 +45,8 @@ class Unit(NamedTuple):
     sequence: float  # KV of one sequence in a layer
 
 
-UNIT = types.NamedUniTuple(float64, len(Unit._fields), Unit)  # type: ignore[no-untyped-call]
-_F64, _I64, _U8 = (types.Array(t, 1, "C") for t in (float64, int64, uint8))
+UNIT = named_tuple(float64, Unit)
+_F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
 
 
 def unit_of(shape: Shape, machine: Machine, knobs: Knobs, system: System) -> Unit:
@@ -69,7 +69,7 @@ def unit_of(shape: Shape, machine: Machine, knobs: Knobs, system: System) -> Uni
     )
 
 
-@njit(float64(int64, float64, UNIT), cache=True, nogil=True)
+@kernel(float64(int64, float64, UNIT))
 def ndp_s(n_tokens, bits, unit):  # type: ignore[no-untyped-def]
     """One expert of `bits` in the NDP."""
     if n_tokens == 0:
@@ -78,19 +78,19 @@ def ndp_s(n_tokens, bits, unit):  # type: ignore[no-untyped-def]
     return max(bits * unit.ndp_read, n_tokens * unit.ndp_token * width)
 
 
-@njit(float64(int64, UNIT), cache=True, nogil=True)
+@kernel(float64(int64, UNIT))
 def gpu_s(n_tokens, unit):  # type: ignore[no-untyped-def]
     """One FP16 expert on the GPU."""
     return max(unit.gpu_read, n_tokens * unit.gpu_token) if n_tokens > 0 else 0.0
 
 
-@njit(float64(int64, UNIT), cache=True, nogil=True)
+@kernel(float64(int64, UNIT))
 def other_s(batch, unit):  # type: ignore[no-untyped-def]
     """A layer without its experts: T_o."""
     return unit.fixed + batch * unit.sequence
 
 
-@njit(void(_I64, _U8, _F64, int64, int64, boolean, boolean, float64, UNIT, _F64), cache=True, nogil=True)
+@kernel(void(_I64, _U8, _F64, int64, int64, boolean, boolean, float64, UNIT, _F64))
 def layer_step(  # type: ignore[no-untyped-def]
     counts, resident, bits, batch, n_migrated, fetches, overlaps, moved_bits, unit, parts
 ):

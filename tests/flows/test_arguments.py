@@ -38,6 +38,112 @@ for arguments in {commands}:
         print(ended.code)
 """
 
+WRONG = """
+import bigmoe none.csv
+import vllm none.npz --config none.json
+import routing none.csv --experts 8
+import requests none.csv
+import acceptance none.json --like tinny
+synthesize --like mixtral --routing context
+ls --nope
+show tinny
+rm tinny
+check --nope
+kv tinny --policy full
+kv tiny-0001 --policy ful
+placement tinny
+placement tiny-0001 --placement orcle
+bits tinny
+timeline tinny --pass 0
+verify tinny --budget-mib 1
+simulate
+simulate --rate -1
+simulate --rate 1 --scheduler layred
+simulate --rate 1 --param nmax=3
+simulate --rate 1 --model qwen
+simulate --rate 1 --hardware h100x
+simulate --rate 1 --fit h100
+simulate --rate 1 --workload arxv
+simulate --rate 1 --workload none.csv
+simulate --rate 1 --arrival poison
+simulate --rate 1 --arrival gamma --cv 0
+simulate --rate 1 --coverage ful
+simulate --rate 1 --weights int5
+simulate --rate 1 --expert-times fit
+simulate --rate 1 --kv-blocks 0
+simulate --rate 1 --memory-frac 2
+simulate --rate 1 --slo-ttft 3
+simulate --rate 1 --acceptance 0.8
+simulate --rate 1 --acceptance 1.8 --verify-nodes 3
+simulate --rate 1 --acceptance tinny --verify-nodes 3
+capacity --scheduler layred
+capacity --scheduler disaggregated
+capacity --model qwen --slo-ttft 1 --slo-tbt 1
+capacity --hardware h100x
+capacity --workload arxv
+capacity --arrival at_once
+capacity --attained 2
+speculate --model qwen
+speculate --model olmoe-1b-7b
+speculate --model qwen3-30b-a3b --hardware elmoe
+speculate --model qwen3-30b-a3b --scheme Elastc --alpha 0.9
+speculate --model qwen3-30b-a3b --batch 1,x
+speculate --model qwen3-30b-a3b --alpha 2
+speculate --model qwen3-30b-a3b --accepted-form x
+speculate --model qwen3-30b-a3b --hit-model ch
+speculate --model qwen3-30b-a3b --expert-format int5
+speculate --model qwen3-30b-a3b --nodes 1
+speculate --model qwen3-30b-a3b --fit elmoe3d-l2
+ndp
+ndp --model mixtral
+ndp --model qwen3-8b
+ndp --tape tinny
+ndp --model mixtral-8x7b --system our
+ndp --model mixtral-8x7b --bits x
+ndp --model mixtral-8x7b --bits 9
+ndp --model mixtral-8x7b --hot 9
+ndp --model mixtral-8x7b --alpha 2
+ndp --model mixtral-8x7b --placement orcle
+ndp --model mixtral-8x7b --rule gredy
+ndp --model mixtral-8x7b --hardware h100-cxl
+ndp --model mixtral-8x7b --knobs none
+kv-step qwen
+models list --nope
+models show qwen
+hardware list --nope
+hardware show h10
+hardware diff h100 h10
+hardware new h10
+step qwen
+calibrate gpu none.csv
+calibrate router --like mixtral
+calibrate kelle --check none
+calibrate serving --check none
+calibrate elmoe3d --check none
+calibrate elmoe3d --level L9
+calibrate cxl-ndp --check none
+validate hardware --nope
+claims kele
+load --store nowhere
+sql select --database none.duckdb
+query best
+site --database none.duckdb
+acceptance tinny
+fidelity --nope
+quantise-report none
+demo --nope
+capture --model embedded --dataset mth
+evaluate --policy h2
+orderings --of x
+train-embedded --nope
+"""
+
+
+def command_names() -> list[str]:
+    """All commands, those of a group with its name before them."""
+    top: Any = typer.main.get_command(cli.app)
+    return [f"{name} {sub}" if sub else name for name, of in top.commands.items() for sub in getattr(of, "commands", [""])]
+
 
 def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
     """The last printed line of each command, its exit code, and all of stderr."""
@@ -185,10 +291,14 @@ def test_arguments_are_checked_before_kernels_are_imported(store: Store, tmp_pat
         ["replay", "tinny", *REPLAY[2:]],
         ["verify", "tiny", "--budget-mib", "inf"],
         ["serve", "--study", "kele"],
+        *(line.split() for line in WRONG.strip().splitlines()),
     ]
     codes, said = codes_without(("numba", "torch"), wrong, tmp_path)
     assert codes == ["2"] * len(wrong), said
     assert said.count("\n") == len(wrong)
+    called = {" ".join(command) for command in wrong}
+    missed = [name for name in command_names() if not any(line.startswith(name + " ") for line in called)]
+    assert missed == []
 
 
 def test_a_study_is_checked_by_name_and_by_what_it_takes() -> None:

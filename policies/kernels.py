@@ -1,0 +1,219 @@
+"""Kernels: functions that numba compiles at their first call and keeps on disk by all that they are made of.
+
+Naming a kernel or a signature imports nothing, so whatever is refused before it computes is refused without numba, which takes
+half a second to import. numba itself keeps machine code by the file that a function is written in, and goes on using it after a
+function or a constant that it takes from another file has changed. Here the name of a file of machine code is a digest of the
+kernel's code, of that of every kernel it calls, and of the constants that they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+KEPT = 2  # machine code of a kernel as it is and as it was before: two branches of a checkout
+SIGNATURE = "signature"
+
+
+class Type:
+    """A type of numba, or a signature, by its name and what it is made of: `int64`, `array(int64, 2)`, `void(int64, float64)`."""
+
+    def __init__(self, name: str, of: tuple[Any, ...] = ()) -> None:
+        self.name, self.of = name, of
+
+    def __call__(self, *of: Any) -> Any:
+        """The signature of a function of these types that returns this one; of a number, the number as this type."""
+        return Type(SIGNATURE, (self, *of)) if any(isinstance(part, Type) for part in of) else getattr(np, self.name)(*of)
+
+    def __repr__(self) -> str:
+        parts = (f"{part.__qualname__}{_fields(part)}" if isinstance(part, type) else repr(part) for part in self.of)
+        return f"{self.name}({', '.join(parts)})" if self.of else self.name
+
+    @property
+    def of_numba(self) -> Any:
+        """As numba has it."""
+        from numba import types
+
+        of = [part.of_numba if isinstance(part, Type) else part for part in self.of]
+        if self.name == SIGNATURE:
+            return of[0](*of[1:])
+        return getattr(types, self.name)(*of) if of else getattr(types, self.name)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba takes a conversion in a kernel for, such as `uint64(1)`."""
+        from numba import types
+
+        return types.NumberClass(self.of_numba)
+
+
+boolean, void = Type("boolean"), Type("void")
+int8, int16, int32, int64 = Type("int8"), Type("int16"), Type("int32"), Type("int64")
+uint8, uint16, uint32, uint64 = Type("uint8"), Type("uint16"), Type("uint32"), Type("uint64")
+float32, float64 = Type("float32"), Type("float64")
+
+
+def array(of: Type, n_dims: int, layout: str = "C", readonly: bool = False) -> Type:
+    """An array; layout "A": of any strides. readonly: also one that must not be written, as Arrow hands them over."""
+    return Type("Array", (of, n_dims, layout, readonly))
+
+
+def function(signature: Type) -> Type:
+    """A compiled function handed to a kernel: whoever hands it over decides which."""
+    return Type("FunctionType", (signature,))
+
+
+def named_tuple(of: Type, kind: Any) -> Type:
+    """A NamedTuple whose fields are all of one type."""
+    return Type("NamedUniTuple", (of, len(kind._fields), kind))
+
+
+class Kernel:
+    """A function that is compiled, or read from disk, when it is first called or a kernel that calls it is compiled.
+
+    Has all that numba's dispatcher has. Threads may share it. Raises RuntimeError at the first call where no folder for machine
+    code can be written.
+    """
+
+    def __init__(self, written: Callable[..., Any], signature: Type | str | None, options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, written)
+        self._written, self._signature, self._options = written, signature, options
+        self._compiled: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compiled(*(each.compiled if isinstance(each, Kernel) else each for each in arguments))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copying and pickling ask for
+            raise AttributeError(name)
+        return getattr(self.compiled, name)
+
+    def __reduce__(self) -> str:
+        return self._written.__qualname__
+
+    @property
+    def compiled(self) -> Any:
+        """numba's dispatcher; the function as it is written where NUMBA_DISABLE_JIT is set."""
+        return self._compile() if self._compiled is None else self._compiled
+
+    def _compile(self) -> Any:
+        from numba import njit
+        from numba.core.compiler_lock import global_compiler_lock
+
+        with global_compiler_lock:
+            if self._compiled is None:
+                made = njit(nogil=True, **self._options)(self._written)
+                if self._signature is not None and made is not self._written:
+                    made._cache, sweep = _cache(self._written, digest(self))
+                    made.compile(self._signature.of_numba if isinstance(self._signature, Type) else self._signature)
+                    made.disable_compile()
+                    if not made.stats.cache_hits:
+                        sweep()
+                self._compiled = made
+            return self._compiled
+
+
+def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Makes a function a kernel of one signature, without the interpreter's lock.
+
+    Without a signature, and with inline="always", it is one for other kernels. options: further ones of numba.njit.
+    """
+    return lambda written: Kernel(written, signature, options)
+
+
+def dispatcher_of(written: Any, signature: Type) -> Any:
+    """A function as compiled code; one of a person's own that is plain Python is compiled here. Raises what numba raises."""
+    from numba import njit
+
+    if isinstance(written, Kernel):
+        return written.compiled
+    return written if hasattr(written, "signatures") else njit(signature.of_numba, nogil=True)(written)
+
+
+def digest(kernel: Kernel) -> str:
+    """Of what the machine code of a kernel follows from, but for the versions of numba and Python and the processor."""
+    reached: dict[int, Kernel] = {}
+    parts = [part for each in _reached(kernel, reached) for part in _parts(each)]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _reached(kernel: Kernel, reached: dict[int, Kernel]) -> Iterator[Kernel]:
+    """The kernel and those that it calls, directly or not, each once."""
+    if id(kernel) not in reached:
+        reached[id(kernel)] = kernel
+        yield kernel
+        for value in _names(kernel).values():
+            if isinstance(value, Kernel):
+                yield from _reached(value, reached)
+
+
+def _parts(kernel: Kernel) -> Iterator[Any]:
+    yield kernel.__qualname__, kernel._signature, sorted(kernel._options.items())
+    for code in _codes(kernel._written.__code__):
+        yield code.co_code, code.co_varnames, code.co_names, [part for part in code.co_consts if not isinstance(part, CodeType)]
+    for name, value in _names(kernel).items():
+        yield name, _constant(value)
+
+
+def _constant(value: Any) -> Any:
+    """A value that numba compiles in; of what it knows itself, such as functions of numpy, the name."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, (bool, int, float, complex, str, bytes, tuple, np.generic, Type)) or value is None:
+        return value
+    if isinstance(value, type):
+        return value.__qualname__, _fields(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    """Of a NamedTuple, in the order in which a kernel finds them."""
+    return getattr(kind, "_fields", ())
+
+
+def _names(kernel: Kernel) -> dict[str, Any]:
+    """What a kernel reads of its module and, through their names, of our other modules."""
+    space = kernel._written.__globals__
+    asked = sorted(set(chain.from_iterable(code.co_names for code in _codes(kernel._written.__code__))))
+    found = {name: space[name] for name in asked if name in space}
+    for of, module in list(found.items()):
+        if isinstance(module, ModuleType) and module.__name__.partition(".")[0] not in ("numpy", "math"):
+            found |= {f"{of}.{name}": getattr(module, name) for name in asked if hasattr(module, name)}
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code and that of the functions inside it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
+
+
+def _cache(written: Callable[..., Any], digest: str) -> tuple[Any, Callable[[], None]]:
+    """numba's cache in numba's folder, in files of this digest, and what drops those of older digests."""
+    from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+    cache = FunctionCache(written)  # type: ignore[no-untyped-call]
+    name, _, rest = cache._impl.filename_base.rpartition("-")
+    version = rest.partition(".")[2]
+    cache._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
+        cache.cache_path, f"{name}-{digest}.{version}", digest
+    )
+
+    def sweep() -> None:
+        with contextlib.suppress(OSError):  # another process sweeps too
+            found = sorted(Path(cache.cache_path).glob(f"{name}-*.{version}.nbi"), key=lambda path: path.stat().st_mtime_ns)
+            for index in found[:-KEPT]:
+                for path in index.parent.glob(f"{index.stem}.*"):
+                    path.unlink()
+
+    return cache, sweep

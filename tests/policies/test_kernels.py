@@ -1,0 +1,154 @@
+"""Kernels: nothing is compiled before it is called, and no machine code is used that another source would not give."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numba import njit, types
+
+from policies import lfu
+from policies.kernels import KEPT, Kernel, array, digest, float64, function, int64, kernel, named_tuple, uint64, void
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLER = """
+import called
+from called import shifted
+from policies.kernels import int64, kernel
+
+@kernel(int64(int64))
+def run(value):
+    return shifted(value) * called.SCALE
+"""
+CALLED = """
+from policies.kernels import int64, kernel
+SCALE = {scale}
+
+@kernel({how})
+def shifted(value):
+    return value + {shift}
+"""
+# Prints the digest of every kernel, and whether numba was imported.
+DIGESTS = """
+import importlib, sys
+from policies.kernels import Kernel, digest
+for name in {names}:
+    module = importlib.import_module(name)
+    for kernel in [value for value in vars(module).values() if isinstance(value, Kernel)]:
+        print(kernel.__module__, kernel.__qualname__, digest(kernel))
+print("numba" in sys.modules)
+"""
+
+
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`sources(shift=1)` writes two files, a kernel in one and what it calls in the other, and loads the kernel."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files that change within a second
+    (tmp_path / "caller.py").write_text(CALLER)
+
+    def written(shift: int = 1, scale: int = 2, how: str = "int64(int64)") -> Kernel:
+        (tmp_path / "called.py").write_text(CALLED.format(shift=shift, scale=scale, how=how))
+        monkeypatch.setitem(sys.modules, "called", loaded(tmp_path / "called.py"))
+        run = loaded(tmp_path / "caller.py").run
+        assert isinstance(run, Kernel)
+        return run
+
+    return written
+
+
+@pytest.mark.parametrize("how", ["int64(int64)", 'inline="always"'])
+def test_a_change_in_another_file_is_noticed(sources: Any, tmp_path: Path, how: str) -> None:
+    assert sources(1, 2, how)(10) == 22
+    again = sources(1, 2, how)
+    assert again(10) == 22
+    assert again.stats.cache_hits  # read from disk, not compiled
+    assert sources(5, 2, how)(10) == 30
+    assert sources(5, 3, how)(10) == 45
+    assert sources(5, 3, 'int64(int64), error_model="numpy"')(10) == 45
+    assert len(list(tmp_path.rglob("caller.run-*.nbi"))) == len(list(tmp_path.rglob("caller.run-*.nbc"))) == KEPT
+
+
+def test_digests_are_the_same_in_every_process_and_need_no_numba() -> None:
+    names = [
+        module.name
+        for room in ("policies", "replay", "capture/synthetic")
+        for module in pkgutil.walk_packages([str(ROOT / room)], room.replace("/", ".") + ".")
+    ]
+    script = DIGESTS.format(names=names)
+    lines = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+        lines.append(done.stdout.splitlines())
+    assert lines[0] == lines[1]
+    assert lines[0].pop() == "False"
+    assert len({line.split()[-1] for line in lines[0]}) > 100
+
+
+def test_types_are_those_of_numba() -> None:
+    class Pair(NamedTuple):
+        first: float
+        second: float
+
+    made = void(function(int64(array(float64, 1))), array(int64, 2), array(int64, 3, readonly=True), named_tuple(float64, Pair))
+    assert made.of_numba == types.void(
+        types.FunctionType(types.int64(types.Array(types.float64, 1, "C"))),
+        types.Array(types.int64, 2, "C"),
+        types.Array(types.int64, 3, "C", readonly=True),
+        types.NamedUniTuple(types.float64, 2, Pair),
+    )
+    assert array(int64, 1)(array(int64, 1), int64).of_numba.return_type == types.Array(types.int64, 1, "C")
+    assert type(uint64(3)) is np.uint64
+
+
+def test_a_kernel_takes_kernels_and_functions_of_numba() -> None:
+    @kernel(int64(function(int64(int64)), int64))
+    def called(of, value):  # type: ignore[no-untyped-def]
+        return of(value) + int64(uint64(1))
+
+    @kernel(int64(int64))
+    def doubled(value):  # type: ignore[no-untyped-def]
+        return 2 * value
+
+    @njit(types.int64(types.int64))
+    def tripled(value):  # type: ignore[no-untyped-def]
+        return 3 * value
+
+    assert (called(doubled, 5), called(tripled, 5)) == (11, 16)
+    assert digest(called) != digest(doubled)
+
+
+def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
+    of_module = next(value for value in vars(lfu).values() if isinstance(value, Kernel))
+    assert pickle.loads(pickle.dumps(of_module)) is of_module
+
+
+def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
+    script = (
+        "from policies.kernels import *\n"
+        "@kernel(int64(int64))\n"
+        "def shifted(value): return uint64(value) + uint64(1)\n"
+        "print(type(shifted(2)).__name__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "uint64\n"
