@@ -56,6 +56,11 @@ def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
         line = raw.count(b"\n", 0, stray.start() + 1) + 1
         raise BadImport(f"{path}: line {line} has a quote inside a cell; double it, or write the file again")
     try:
+        raw.decode()  # Polars takes any bytes for a column's name
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise BadImport(f"{path}: line {line} is no text in UTF-8; write the file again as UTF-8") from None
+    try:
         frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadImport(f"{path}: cannot be read as CSV ({reason(error)}); download it again") from None

@@ -216,7 +216,8 @@ def rows_of_table(rows: list[dict[str, Any]]) -> Rows:
 
 
 def csv_table(raw: bytes) -> Rows:
-    return rows_of_table(list(csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))))
+    text = raw.decode("utf-8-sig").lstrip("\r\n")  # DictReader takes an empty line before the header for the header
+    return rows_of_table(list(csv.DictReader(io.StringIO(text, newline=""))))
 
 
 def jsonl_table(raw: bytes) -> Rows:
