@@ -30,7 +30,9 @@ def responses(raw: bytes, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _is_first_line_whole(content: str) -> bool:
     """Whether the first line is a value of its own: one object may be printed over many."""
     try:
-        json_value(next((line for line in content.split("\n") if line.strip()), ""), "")
+        start = len(content) - len(content.lstrip())
+        end = content.find("\n", start)
+        json_value(content[start : None if end < 0 else end], "")
     except BadImport:
         return False
     return True

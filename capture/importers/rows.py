@@ -116,7 +116,7 @@ class Source:
     origins: tuple[str, ...] = ()  # where each request stands, for error lines
     dataset: str = "unknown"
 
-    @property
+    @cached_property
     def trace_id(self) -> str:
         """Slug of the file's name and 8 hex digits of what it holds: the same file is the same tape."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.path.stem.lower()[:80]).strip("-") or "trace"

@@ -99,7 +99,7 @@ def import_vllm(
         flags=flags,
         origins=tuple(one.where for one in requests),
     )
-    return write_import(store, source, _routed(requests, np.array(geometry.moe_layers)))
+    return write_import(store, source, _routed(requests, np.array(geometry.moe_layers, np.int32)))
 
 
 def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[_Returned], int]:
@@ -238,16 +238,17 @@ def _routed(requests: list[_Request], moe_layers: np.ndarray) -> RoutedRows:
     """Per request its prefill as one layer-major pass, then one pass per generated token."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("request_id", "position", "layer", "pass_id", "is_decode", "ids")}
     n_layers, n_passes = len(moe_layers), 0
+    kind = np.int16 if all(np.can_cast(one.experts.dtype, np.int16) for one in requests) else np.int64  # memory is the time here
     for request, one in enumerate(requests):
         n_prompt, n_decode = one.n_prompt, len(one.experts) - one.n_prompt
-        step = np.repeat(np.arange(n_decode), n_layers)
+        step = np.repeat(np.arange(n_decode, dtype=np.int32), n_layers)
         parts["request_id"].append(np.full(len(one.experts) * n_layers, request))
-        parts["position"] += [np.tile(np.arange(n_prompt), n_layers), n_prompt + step]
+        parts["position"] += [np.tile(np.arange(n_prompt, dtype=np.int32), n_layers), n_prompt + step]
         parts["layer"] += [np.repeat(moe_layers, n_prompt), np.tile(moe_layers, n_decode)]
-        parts["pass_id"] += [np.full(n_prompt * n_layers, n_passes), n_passes + 1 + step]
+        parts["pass_id"] += [np.full(n_prompt * n_layers, n_passes, np.int32), n_passes + 1 + step]
         parts["is_decode"].append(np.repeat([False, True], (n_prompt * n_layers, n_decode * n_layers)))
         prompt, output = one.experts[:n_prompt], one.experts[n_prompt:]
-        parts["ids"] += [part.reshape(-1, part.shape[2]).astype(np.int64) for part in (prompt.transpose(1, 0, 2), output)]
+        parts["ids"] += [part.reshape(-1, part.shape[2]).astype(kind) for part in (prompt.transpose(1, 0, 2), output)]
         n_passes += 1 + n_decode
     request_id, position, layer, pass_id, is_decode, ids = (np.concatenate(values) for values in parts.values())
     return RoutedRows(request_id, position, layer, pass_id, is_decode, ids)
