@@ -9,7 +9,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow lint check bench mutate golden clean
+.PHONY: help demo test test-slow lint check bench mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench      speed, last line JSON"
 	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/cost.py policies/lru.py\" SITES=30"
 	@echo "make golden     print the golden counts of the tests, to paste"
+	@echo "make golden-all whether another revision makes the same numbers: BASE=main [NEW=...] [LIVE=1] [PARTS=demo,kelle]"
 	@echo "make clean      remove $(VENV) and caches; tapes and results stay"
 
 # One stamp per set of extras; a changed pyproject.toml installs again.
@@ -58,6 +59,15 @@ mutate: $(VENV)/installed-mutate
 
 golden: $(VENV)/installed-test
 	@cd tests/policies && ../../$(BIN)/python -c "import pprint, test_caches as t; pprint.pp(t.golden_counts())"
+
+# The working tree beside BASE, unless NEW names a revision. LIVE=1 measures inside the live model too, at the smallest size.
+BASE ?= HEAD
+NEW ?=
+LIVE ?=
+PARTS ?=
+
+golden-all: $(VENV)/installed-all
+	@$(BIN)/python -m bench.golden_all --base "$(BASE)" $(if $(NEW),--new "$(NEW)") $(if $(LIVE),--live) $(if $(PARTS),--parts $(PARTS)) --workers $(JOBS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -64,14 +64,14 @@ select * exclude (turn) from ranked qualify row_number() over (order by turn, ha
 # An operation of a step is summed over its layers on every resource; the slowest resource tells its time.
 _POINTS = """
 with summed as (
-    select step_id, operation, resource, sum(seconds) as seconds, sum(bytes) as bytes, sum(ops) as ops,
-        resource = fast_tier or sum(ops) > 0 as is_roof
+    select step_id, operation, resource, sum(seconds order by place) as seconds, sum(bytes order by place) as bytes,
+        sum(ops order by place) as ops, resource = fast_tier or sum(ops) > 0 as is_roof
     from operations join machines using (hardware)
     where list_contains($steps, step_id) group by step_id, operation, resource, fast_tier
 ),
 whole as (select step_id, max(start_s + seconds) as step_s from operations group by step_id)
-select step_id as step, operation, max(seconds) as seconds, sum(bytes) filter (is_roof) as bytes, sum(ops) as ops,
-    max(seconds) / any_value(step_s) as share
+select step_id as step, operation, max(seconds) as seconds, sum(bytes order by resource) filter (is_roof) as bytes,
+    sum(ops order by resource) as ops, max(seconds) / any_value(step_s) as share
 from summed join whole using (step_id) group by step_id, operation
 order by step, seconds desc, operation
 """

@@ -26,7 +26,7 @@ case when policy in ('aep', 'aerp') and parameters ->> '$.importance' = 'mean' t
 """
 _DIVERGENCE = f"""
 select model_id as model, dataset, policy, {_VARIANT.strip()}, (parameters ->> '$.budget')::bigint as budget,
-    layer, avg(same_frac) as same,
+    layer, avg(same_frac order by seed) as same,
     min(same_frac) as low, max(same_frac) as high, count(*) as seeds
 from kv_divergence group by all order by all
 """
@@ -44,7 +44,8 @@ from chosen order by all
 _TIMELINE = f"""{_TAPES}
 select c.trace_id as tape, c.policy, variant, budget_tokens as budget, c.is_bound,
     first_position + (bin_tokens - 1) / 2 as position,
-    sum(t.kept_mass_frac * t.n_steps) / sum(t.n_steps) as kept, sum(t.popular_frac * t.n_steps) / sum(t.n_steps) as popular
+    sum(t.kept_mass_frac * t.n_steps order by layer) / sum(t.n_steps) as kept,
+    sum(t.popular_frac * t.n_steps order by layer) / sum(t.n_steps) as popular
 from kv_timeline t join chosen c using (trace_id, policy, parameters, renorm)
 where t.n_steps > 0 group by all order by all
 """

@@ -47,7 +47,7 @@ from claims where paper = $paper and location similar to '8[.]1[.][23]' and sett
 group by all order by all
 """
 _CHIP = f"""{_PARTS}
-select reading, workload, part, avg(j / (energy_j - dram)) as share, count(*) as models
+select reading, workload, part, avg(j / (energy_j - dram) order by model) as share, count(*) as models
 from (select *, max(j) filter (part = 'DRAM') over (partition by reading, model, workload, system) as dram from split
     where series = 'headline' and system = 'Kelle+eDRAM')
 where part <> 'DRAM' group by all order by all
@@ -63,7 +63,7 @@ from points where series = 'sram size' and step_s is not null order by all
 """
 # Parts over the whole energy of the setting that a series starts from, at the same model and workload; means over models.
 _SETTINGS = f"""{_PARTS}
-select reading, series, setting, workload, part, avg(j / base) as part_frac, count(*) as models
+select reading, series, setting, workload, part, avg(j / base order by model) as part_frac, count(*) as models
 from (select *, max(energy_j) filter (setting in ('off', '45 us')) over (partition by reading, series, model, workload) as base
     from split where series in ('recompute', 'refresh policy') and system = 'Kelle+eDRAM')
 where base is not null group by all order by all
@@ -92,7 +92,8 @@ order by all
 """
 _SENSITIVITY = f"""{_POINTS},
 means as (
-    select reading, setting, avg(energy_gain) as energy, avg(speed_gain) as speed, count(energy_gain) as cells
+    select reading, setting, avg(energy_gain order by model, workload) as energy,
+        avg(speed_gain order by model, workload) as speed, count(energy_gain) as cells
     from points where series = 'sensitivity' and system = 'Kelle+eDRAM' and energy_gain is not null group by all
 )
 select m.*, c.value as error, energy / max(energy) filter (setting = 'as is') over (partition by reading) - 1 as change

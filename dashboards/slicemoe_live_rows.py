@@ -24,14 +24,16 @@ with told as (
     from quality where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
 )
 select model_id as model, dataset, rest, pair, cache, configuration, tau, budget, target, is_accuracy, count(*) as seeds,
-    avg(level) as value, min(level) as low, max(level) as high, avg(miss_frac) as miss, min(miss_frac) as miss_low,
-    max(miss_frac) as miss_high, avg(worse) as worse, min(worse) as worse_low, max(worse) as worse_high
+    avg(level order by seed) as value, min(level) as low, max(level) as high, avg(miss_frac order by seed) as miss,
+    min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
+    max(worse) as worse_high
 from told group by all order by all
 """
 
 _FIDELITY = """
-select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds, avg(open_loop) as opened,
-    avg(closed_loop) as closed, avg(open_loop / closed_loop - 1) as error, min(open_loop / closed_loop - 1) as low,
+select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds,
+    avg(open_loop order by seed) as opened, avg(closed_loop order by seed) as closed,
+    avg(open_loop / closed_loop - 1 order by seed) as error, min(open_loop / closed_loop - 1) as low,
     max(open_loop / closed_loop - 1) as high
 from fidelity where closed_loop <> 0 group by all order by all
 """
@@ -44,9 +46,9 @@ with told as (
         max(finite) filter (scheme = 'base_asym') over (partition by model_id, dataset, seed, pair) as base
     from quality where policy = 'precision' and perplexity is not null
 )
-select model_id as model, dataset, scheme, pair, count(*) as seeds, count(*) - count(finite) as diverged, avg(finite) as value,
-    min(finite) as low, max(finite) as high, avg(finite / base) as over_base, min(finite / base) as over_base_low,
-    max(finite / base) as over_base_high
+select model_id as model, dataset, scheme, pair, count(*) as seeds, count(*) - count(finite) as diverged,
+    avg(finite order by seed) as value, min(finite) as low, max(finite) as high,
+    avg(finite / base order by seed) as over_base, min(finite / base) as over_base_low, max(finite / base) as over_base_high
 from told group by all order by all
 """
 

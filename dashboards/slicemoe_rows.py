@@ -54,8 +54,9 @@ compared as (
     where b.series = 'high-bit' and o.series <> 'high-bit'
 )
 select model, gb, cache, is_captured, pair, tau, series, metric, bool_and(matched) as matched,
-    bool_and(matched_high_bit) as matched_high_bit, count(*) as seeds, avg(gain) as gain, min(gain) as low, max(gain) as high,
-    avg(miss) as miss, avg(miss_high_bit) as miss_high_bit, avg(energy) as energy, avg(energy_high_bit) as energy_high_bit
+    bool_and(matched_high_bit) as matched_high_bit, count(*) as seeds, avg(gain order by seed) as gain, min(gain) as low,
+    max(gain) as high, avg(miss order by seed) as miss, avg(miss_high_bit order by seed) as miss_high_bit,
+    avg(energy order by seed) as energy, avg(energy_high_bit order by seed) as energy_high_bit
 from (unpivot compared on energy_gain, speedup into name metric value gain)
 group by all order by all
 """
@@ -69,9 +70,10 @@ group by all order by all
 _SWEEPS = f"""
 with {_SWEPT}
 select model_id as model, gb, cache, is_captured, pair, tau, configuration, strength, count(*) as seeds,
-    avg(quality_frac) as kept, min(quality_frac) as kept_low, max(quality_frac) as kept_high, avg(high_bit_miss_frac) as miss,
-    min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high, avg(decode_energy_j_per_token) as energy,
-    min(decode_energy_j_per_token) as energy_low, max(decode_energy_j_per_token) as energy_high
+    avg(quality_frac order by seed) as kept, min(quality_frac) as kept_low, max(quality_frac) as kept_high,
+    avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high,
+    avg(decode_energy_j_per_token order by seed) as energy, min(decode_energy_j_per_token) as energy_low,
+    max(decode_energy_j_per_token) as energy_high
 from swept where warmup = 'last_layer' group by all order by all
 """
 
@@ -79,27 +81,27 @@ from swept where warmup = 'last_layer' group by all order by all
 _BUDGETS = """
 select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
         configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
-    max(strength) over (partition by model_id) as strength, flash_energy_frac, high_bit_miss_frac
+    max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
 from sliced_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
 """
 
 _FLASH = f"""
-select * exclude (flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac) as flash,
-    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac) as miss,
+select * exclude (seed, flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac order by seed) as flash,
+    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac order by seed) as miss,
     min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high
 from ({_BUDGETS}) group by all order by all
 """
 
 _WARMUPS = """
 with relative as (
-    select o.model_id as model, o.warmup, o.budget, o.capacity_bytes / 1e9 as gb, o.strength, o.window_steps as steps,
+    select o.model_id as model, o.warmup, o.budget, o.capacity_bytes / 1e9 as gb, o.strength, o.window_steps as steps, o.seed,
         o.decode_energy_j_per_token / e.decode_energy_j_per_token as energy, o.decode_step_s / e.decode_step_s as latency
     from warmup_points o
     join warmup_points e using (study, trace_id, hardware, capacity_bytes, budget, strength, window_steps)
     where study = 'slicemoe' and e.warmup = 'empty'
 )
-select model, warmup, budget, gb, strength, steps, metric, avg(ratio) as ratio, min(ratio) as low, max(ratio) as high,
-    count(*) as seeds
+select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by seed) as ratio, min(ratio) as low,
+    max(ratio) as high, count(*) as seeds
 from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
 """
 

@@ -32,7 +32,7 @@ SUMMARY = """
 select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
     printf('%.1f %%', 100 * any_value(lru_hit_frac)) as "LRU hits",
     printf('%.1f %%', 100 * max(hit_frac) filter (not is_bound)) as "best hits",
-    max_by(policy, hit_frac) filter (not is_bound) as "best policy",
+    first(policy order by hit_frac desc, policy) filter (not is_bound) as "best policy",
     printf('%.1f %%', 100 * max(hit_frac) filter (is_bound)) as "bound",
     printf('%.3f', 1e3 * min(decode_step_s) filter (policy = 'lru')) as "LRU ms/token",
     printf('%.3f', 1e3 * min(decode_energy_j_per_token) filter (policy = 'lru')) as "LRU mJ/token"

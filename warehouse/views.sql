@@ -23,8 +23,8 @@ select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
 -- A method: a policy with its parameters in a scope, under the same replay rules, machine and capacity. Its numbers are means
--- over its seeds, so that none wins by a lucky draw; a replay that ran in several studies counts once. The replay of all LRU
--- capacities in one pass has no capacity of its own and is left out.
+-- over its seeds, so that none wins by a lucky draw, added up in the seeds' order, which the last digit depends on; a replay that
+-- ran in several studies counts once. The replay of all LRU capacities in one pass has no capacity of its own and is left out.
 create view methods as
 with draws as (
     select * from policy_summary
@@ -38,11 +38,14 @@ with draws as (
 select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching,
     expert_format, capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound,
     count(*) as n_seeds,
-    avg(hit_frac) as hit_frac, avg(hit_frac_prefill) as hit_frac_prefill, avg(hit_frac_decode) as hit_frac_decode,
+    avg(hit_frac order by seed) as hit_frac, avg(hit_frac_prefill order by seed) as hit_frac_prefill,
+    avg(hit_frac_decode order by seed) as hit_frac_decode,
     avg(n_lookups) as n_lookups, avg(n_hits) as n_hits, avg(backing_bytes) as backing_bytes,
-    avg(decode_step_s) as decode_step_s, avg(decode_step_p99_s) as decode_step_p99_s,
-    avg(decode_tokens_per_s) as decode_tokens_per_s, avg(decode_energy_j_per_token) as decode_energy_j_per_token,
-    avg(prefill_s) as prefill_s, avg(total_s) as total_s, avg(total_energy_j) as total_energy_j
+    avg(decode_step_s order by seed) as decode_step_s, avg(decode_step_p99_s order by seed) as decode_step_p99_s,
+    avg(decode_tokens_per_s order by seed) as decode_tokens_per_s,
+    avg(decode_energy_j_per_token order by seed) as decode_energy_j_per_token,
+    avg(prefill_s order by seed) as prefill_s, avg(total_s order by seed) as total_s,
+    avg(total_energy_j order by seed) as total_energy_j
 from draws group by all;
 
 -- Policies side by side: every replay next to the LRU and Belady that ran under the same conditions at the same bytes of cache,

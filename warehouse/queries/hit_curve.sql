@@ -2,7 +2,8 @@
 -- Hits are the same on every machine; the mean over machines shows each once.
 select trace_id, scope, lookup, recency, prefill, start, overflow, fetching, expert_format, policy, policy_params, is_bound,
     capacity_experts, round(capacity_frac, 4) as capacity_frac, capacity_experts < cycle_experts as is_below_cycle, cycle_experts,
-    avg(hit_frac) as hit_frac, avg(hit_frac_prefill) as hit_frac_prefill, avg(hit_frac_decode) as hit_frac_decode
+    avg(hit_frac order by hardware) as hit_frac, avg(hit_frac_prefill order by hardware) as hit_frac_prefill,
+    avg(hit_frac_decode order by hardware) as hit_frac_decode
 from methods
 group by all
 order by trace_id, scope, lookup, recency, prefill, start, overflow, fetching, expert_format, policy, policy_params,
