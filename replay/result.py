@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warehouse.tables import RESULT_TABLES, conform, schema
+from warehouse.tables import RESULT_TABLES, conform
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ class ReplayResult:
         for name in ("timeline", "request_metrics", "curves"):
             series: dict[str, NDArray[Any]] = getattr(self, name)
             if series:
-                columns = pl.DataFrame(series).with_columns(pl.selectors.float().fill_nan(None))
-                frames[name] = columns.insert_column(0, pl.lit(replay_id).alias("replay_id"))
-        rows = {name: frame.select(schema(name).names).to_arrow() for name, frame in frames.items()}
-        return {name: conform(name, rows[name]) for name in RESULT_TABLES if name in rows}
+                n_rows = len(next(iter(series.values())))
+                frames[name] = pl.DataFrame({"replay_id": [replay_id] * n_rows, **series}, nan_to_null=True)
+        return {name: conform(name, frames[name].to_arrow()) for name in RESULT_TABLES if name in frames}

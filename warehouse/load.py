@@ -142,8 +142,10 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     for name in RESULT_TABLES:
         connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
     for name in SIDE_TABLES:
-        _insert(connection, name, pa.Table.from_pylist([dict(row) for row in shipped.get(name, ())], schema=schema(name)))
-        paths = side_paths(store, name)
+        own, paths = shipped.get(name, ()), side_paths(store, name)
+        if not own and not paths:  # of most of them a store holds nothing
+            continue
+        _insert(connection, name, pa.Table.from_pylist([dict(row) for row in own], schema=schema(name)))
         lost |= _lost(store, paths)
         older |= _read_files(connection, store, name, [path for path in paths if path not in lost])
         _keep_one_per_key(connection, name)

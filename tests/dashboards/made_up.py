@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import duckdb
 import pyarrow as pa
@@ -52,12 +54,29 @@ TAPES = (
 )
 
 
+@cache
+def empty_database() -> bytes:
+    """The file of a database with every declared table, none of which has a row."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "empty.duckdb")
+        with duckdb.connect(str(path)) as connection:
+            connection.begin()
+            for name in WAREHOUSE_TABLES:
+                connection.register("declared", schema(name).empty_table())
+                connection.execute(f"create table {name} as from declared")
+            connection.commit()
+        return path.read_bytes()
+
+
 def write(path: Path, rows: dict[str, list[dict]]) -> Path:
     """A database with every declared table, holding `rows`."""
+    path.write_bytes(empty_database())
     with duckdb.connect(str(path)) as connection:
-        for name in WAREHOUSE_TABLES:
-            connection.register("made_up", pa.Table.from_pylist(rows.get(name, []), schema=schema(name)))
-            connection.execute(f"create table {name} as select * from made_up")
+        connection.begin()
+        for name in filter(rows.get, WAREHOUSE_TABLES):
+            connection.register("made_up", pa.Table.from_pylist(rows[name], schema=schema(name)))
+            connection.execute(f"insert into {name} from made_up")
+        connection.commit()
     return path
 
 

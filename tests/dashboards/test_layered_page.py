@@ -34,6 +34,7 @@ from test_browser import with_script
 
 from dashboards import layered, layered_explorer, layered_rows, layered_words, shell
 from dashboards.layered_words import Capacity, capacity
+from dashboards.shell import Page
 from flows.systems.layered_prefill.settings import settings
 
 N_FIGURES = 16
@@ -47,8 +48,13 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.Duck
 
 
 @pytest.fixture(scope="module")
-def said(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    return {figure.name: dict(figure.answers) for figure in layered.page(connection, 16).figures}
+def page(connection: duckdb.DuckDBPyConnection) -> Page:
+    return layered.page(connection, 16)
+
+
+@pytest.fixture(scope="module")
+def said(page: Page) -> dict[str, dict[str, str]]:
+    return {figure.name: dict(figure.answers) for figure in page.figures}
 
 
 def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
@@ -65,14 +71,13 @@ def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> N
     }
 
 
-def test_what_a_band_is_stands_above_its_column(connection: duckdb.DuckDBPyConnection) -> None:
-    chart = layered.page(connection, 16).figures[0].chart
+def test_what_a_band_is_stands_above_its_column(page: Page) -> None:
+    chart = page.figures[0].chart
     assert chart is not None
     assert "replay (5 to 95 % of seeds)" in chart.to_json(ensure_ascii=False)
 
 
-def test_the_page_opens_with_the_table_of_most_predictions(connection: duckdb.DuckDBPyConnection) -> None:
-    page = layered.page(connection, 16)
+def test_the_page_opens_with_the_table_of_most_predictions(page: Page) -> None:
     assert page.opening["table"] == "Table 6"
     rows = page.data["claims"].sort("claim_id")
     assert rows["ratio"].to_list() == pytest.approx([1.0, 0.8, 1.05, None])
@@ -105,8 +110,8 @@ def test_coverage_says_the_error_of_each_form(said: dict[str, dict[str, str]]) -
     }
 
 
-def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(connection: duckdb.DuckDBPyConnection) -> None:
-    rows = layered.page(connection, 16).data["coverage"].filter(pl.col("routed") == "embedded-code-0a1b2c3d")
+def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(page: Page) -> None:
+    rows = page.data["coverage"].filter(pl.col("routed") == "embedded-code-0a1b2c3d")
     assert set(rows["line"]) == {
         "recorded", "recorded, first third", "recorded, last third", "the paper's Table 1", "independent",
     }  # fmt: skip
@@ -177,8 +182,7 @@ def test_the_explorer_says_the_capacity_at_every_pair_of_limits(said: dict[str, 
     )
 
 
-def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(connection: duckdb.DuckDBPyConnection) -> None:
-    page = layered.page(connection, 16)
+def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: Page) -> None:
     opens = page.opening
     assert (opens["served"], opens["ttft"], opens["tbt"]) == (FIRST, "10", "0.125")
     figure = next(figure for figure in page.figures if figure.name == "explorer")
@@ -203,16 +207,14 @@ def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
     assert [name for name in asked if not any(series.startswith(name) for series in there)] == []
 
 
-def test_the_schedule_is_told_of_the_stretch_that_both_have(
-    said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection
-) -> None:
+def test_the_schedule_is_told_of_the_stretch_that_both_have(said: dict[str, dict[str, str]], page: Page) -> None:
     """Chunked is recorded for .4 s, layered for .2 s."""
     assert said["schedule"][""] == (
         "In the same 200 ms, chunked 512: 5 of 5 iterations carry prefill, 500 tokens on average through all layers; the longest "
         "iteration takes 40 ms; layered: 8 of 10 iterations carry prefill, 4,000 tokens on average through one of up to 4 "
         "groups; the longest iteration takes 20 ms."
     )
-    drawn = layered.page(connection, 16).data["schedule"].filter(pl.col("system") == "chunked 512")
+    drawn = page.data["schedule"].filter(pl.col("system") == "chunked 512")
     assert (drawn["start_s"].min(), drawn.height) == (0.0, 5)
 
 
@@ -241,12 +243,12 @@ def test_groups_trade_gaps_for_waits(said: dict[str, dict[str, str]]) -> None:
     )
 
 
-def test_energy_by_both_meanings_of_per_token(said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection) -> None:
+def test_energy_by_both_meanings_of_per_token(said: dict[str, dict[str, str]], page: Page) -> None:
     assert said["energy"][""] == (
         f"{QWEN}, arxiv at 1.3/s takes 60 mJ (chunked 512; 2.4 J per output token; bytes 50 %) and 54 mJ (layered; 2.16 J per "
         "output token; bytes 50 %) per prompt and output token (layered -10.0 %)."
     )
-    parts = layered.page(connection, 16).data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
+    parts = page.data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
     assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
 
 
@@ -342,8 +344,8 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
 
 
 @needs_browser
-def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    assert_draws_in_silence(layered.page(connection, 16), tmp_path, N_FIGURES)
+def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
+    assert_draws_in_silence(page, tmp_path, N_FIGURES)
 
 
 # Drags the sliders to their ends and back by one, and notes where a chart's line then starts.
@@ -359,23 +361,23 @@ SLIDERS = after_drags(
 
 
 @needs_browser
-def test_sliders_move_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    page = open_page(with_script(page_file(layered.page(connection, 16), tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
-    assert page.console == []
-    assert 'data-opened="1"' in page.dom  # 10 s lies between 1 s and 40 s, though it opens the page
-    assert 'data-said="1 s"' in page.dom
-    assert "ttft=1&amp;tbt=0.5" in page.dom
-    assert page.text_of("explorer-answer").startswith("With the first token within 1 s and no gap above 500 ms")
-    marks = page.dom.split('data-marks="', 1)[1].split('"', 1)[0]
+def test_sliders_move_the_limits(page: Page, tmp_path: Path) -> None:
+    shown = open_page(with_script(page_file(page, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
+    assert shown.console == []
+    assert 'data-opened="1"' in shown.dom  # 10 s lies between 1 s and 40 s, though it opens the page
+    assert 'data-said="1 s"' in shown.dom
+    assert "ttft=1&amp;tbt=0.5" in shown.dom
+    assert shown.text_of("explorer-answer").startswith("With the first token within 1 s and no gap above 500 ms")
+    marks = shown.dom.split('data-marks="', 1)[1].split('"', 1)[0]
     assert "requests in time (%): 0.0%" in marks or "in time: 0.0%" in marks
     assert "in time: 100.0%" not in marks
 
 
 @needs_browser
-def test_a_link_sets_the_limits(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    file = page_file(layered.page(connection, 16), tmp_path)
+def test_a_link_sets_the_limits(page: Page, tmp_path: Path) -> None:
+    file = page_file(page, tmp_path)
     url = f"{file.as_uri()}#served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
-    page = open_page(url, tmp_path)
-    assert page.console == []
-    assert page.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")
-    assert "Table 2: Within 10 %" in page.text_of("claims-answer")
+    shown = open_page(url, tmp_path)
+    assert shown.console == []
+    assert shown.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")
+    assert "Table 2: Within 10 %" in shown.text_of("claims-answer")

@@ -31,6 +31,7 @@ from made_up_slicemoe import (
 )
 
 from dashboards import shell, slicemoe, slicemoe_rows, slicemoe_tape
+from dashboards.shell import Page
 from dashboards.site import PAGE_BYTES
 from flows.systems.slicemoe.settings import settings
 from replay.matched import METRICS, Point, at_quality, gains
@@ -45,8 +46,13 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.Duck
 
 
 @pytest.fixture(scope="module")
-def said(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    return {figure.name: dict(figure.answers) for figure in slicemoe.page(connection, 16).figures}
+def page(connection: duckdb.DuckDBPyConnection) -> Page:
+    return slicemoe.page(connection, 16)
+
+
+@pytest.fixture(scope="module")
+def said(page: Page) -> dict[str, dict[str, str]]:
+    return {figure.name: dict(figure.answers) for figure in page.figures}
 
 
 def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
@@ -57,8 +63,7 @@ def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
     )
 
 
-def test_a_bound_has_words_and_no_mark(connection: duckdb.DuckDBPyConnection) -> None:
-    page = slicemoe.page(connection, 16)
+def test_a_bound_has_words_and_no_mark(page: Page) -> None:
     assert "replay (least to most of seeds)" in page.figures[0].chart.to_json()  # type: ignore[union-attr]
     rows = page.data["claims"].filter(pl.col("bound") != "").sort("claim_id")
     assert rows["ratio"].to_list() == [None, None]
@@ -83,8 +88,7 @@ def test_gains_are_read_at_equal_kept_gate_mass_and_pair(said: dict[str, dict[st
     )
 
 
-def test_what_moves_the_same_bytes_is_one_line_and_says_so(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    page = slicemoe.page(connection, 16)
+def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page, tmp_path: Path) -> None:
     assert set(page.data["gains"]["series"]) == {"Cumsum", "low-bit and AMAT", "DBSC", "DBSC + PCW"}
     assert "they share a line" in next(f.reading for f in page.figures if f.name == "gains")
 
@@ -99,8 +103,7 @@ def test_what_moves_the_same_bytes_is_one_line_and_says_so(connection: duckdb.Du
     assert "they share a line" not in next(f.reading for f in page.figures if f.name == "gains")
 
 
-def test_a_captured_model_has_its_own_caches_and_no_published_gains(connection: duckdb.DuckDBPyConnection) -> None:
-    page = slicemoe.page(connection, 16)
+def test_a_captured_model_has_its_own_caches_and_no_published_gains(page: Page) -> None:
     assert CAPTURED not in page.data["gains"]["model"].to_list()
     assert {row["cache"] for row in page.choices if row.get("model") == CAPTURED} == {"3.2 MB"}
     assert page.opening["model"] != CAPTURED
@@ -195,12 +198,12 @@ def test_schemes_beside_the_papers_ratio(said: dict[str, dict[str, str]]) -> Non
     )
 
 
-def test_missed_orderings_come_first(connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]) -> None:
+def test_missed_orderings_come_first(page: Page, said: dict[str, dict[str, str]]) -> None:
     assert said["orderings"][""] == (
         "Missed on some seed: perplexity five / six is 2.50 (1.50 to 3.50), at least 2 is wanted. The other 2 of 3 keep their "
         "margin on every seed."
     )
-    rows = slicemoe.page(connection, 16).data["orderings"]
+    rows = page.data["orderings"]
     assert rows.select("assertion", "said_holds").row(0) == ("perplexity five / six", "missed")
     assert dict(rows.select("assertion", "room").iter_rows()) == pytest.approx(
         {"perplexity five / six": 1.25, "misses three / four": 1.5, "perplexity one / two": 1.2}
@@ -238,8 +241,8 @@ def test_the_prompt_is_said_to_tell_where_it_does(said: dict[str, dict[str, str]
         assert sentence == f"{begins} prefill and the first ten decode steps use the experts alike to {ends}"
 
 
-def test_all_layers_are_averaged_by_rank(connection: duckdb.DuckDBPyConnection) -> None:
-    row = slicemoe.page(connection, 16).data["early"].filter((pl.col("layer") == "all") & (pl.col("trace") == "gated"))
+def test_all_layers_are_averaged_by_rank(page: Page) -> None:
+    row = page.data["early"].filter((pl.col("layer") == "all") & (pl.col("trace") == "gated"))
     assert row["prefill"].item().to_list() == [35.0, 28.33, 21.67, 15.0]  # 40, 40 and 25 %; ...
     assert row["early"].item().to_list() == [33.33, 16.67, 16.67, 33.33]  # 40, 10 and 50 %; ...
 
@@ -256,13 +259,13 @@ def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]
     }
 
 
-def test_positions_without_tokens_are_left_open(connection: duckdb.DuckDBPyConnection) -> None:
-    rows = slicemoe.page(connection, 16).data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
+def test_positions_without_tokens_are_left_open(page: Page) -> None:
+    rows = page.data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
     assert rows["critical"].item().to_list() == [1.0, 1.5, None, 0.5]
 
 
-def test_tapes_do_not_multiply_the_other_menus(connection: duckdb.DuckDBPyConnection) -> None:
-    choices = slicemoe.page(connection, 16).choices
+def test_tapes_do_not_multiply_the_other_menus(page: Page) -> None:
+    choices = page.choices
     of_tapes = [choice for choice in choices if "trace" in choice]
     assert [choice["layer"] for choice in of_tapes] == ["0", "1", "2", "all"] * 2
     assert all(choice.keys() == {"trace", "layer"} for choice in of_tapes)
@@ -283,8 +286,8 @@ def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page(tmp_path: Path) -> No
     assert len(html.encode()) < PAGE_BYTES
 
 
-def test_the_menu_starts_with_the_tau_that_the_study_chose(connection: duckdb.DuckDBPyConnection) -> None:
-    assert slicemoe.page(connection, 16).choices[0]["tau"] == "0.5"
+def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
+    assert page.choices[0]["tau"] == "0.5"
 
 
 def test_the_matched_level_is_the_studys() -> None:
@@ -360,16 +363,16 @@ def test_each_part_stands_alone(tmp_path: Path, adders: tuple, drawn: list[str],
     assert html.count('class="missing"') == N_FIGURES - len(drawn)
 
 
-def test_the_proxy_is_never_called_accuracy(connection: duckdb.DuckDBPyConnection) -> None:
-    figures = {figure.name: figure for figure in slicemoe.page(connection, 16).figures}
+def test_the_proxy_is_never_called_accuracy(page: Page) -> None:
+    figures = {figure.name: figure for figure in page.figures}
     for name in ("flash", "gains", "sweeps", "warmups"):
         texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), figures[name].chart.to_json()]
         assert not any("accura" in text.lower() for text in texts)
 
 
 @needs_browser
-def test_the_page_draws_in_silence(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    assert_draws_in_silence(slicemoe.page(connection, 16), tmp_path, N_FIGURES)
+def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
+    assert_draws_in_silence(page, tmp_path, N_FIGURES)
 
 
 @needs_browser
@@ -387,10 +390,10 @@ def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    (tmp_path / slicemoe.FILE).write_text(shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)]), "utf-8")
-    page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
-    assert page.console == []
-    assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
-    assert page.text_of("critical-answer") == slicemoe_tape.NO_GATES
-    assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
+def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(page: Page, tmp_path: Path) -> None:
+    (tmp_path / slicemoe.FILE).write_text(shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)]), "utf-8")
+    shown = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
+    assert shown.console == []
+    assert shown.text_of("early-answer").startswith("Hardly: in layer 1,")
+    assert shown.text_of("critical-answer") == slicemoe_tape.NO_GATES
+    assert shown.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")

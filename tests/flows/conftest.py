@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import small_kelle
 from command import Cli, Done
 from tiny_tape import write_tiny
 
@@ -19,13 +18,6 @@ def store(tmp_path: Path) -> Store:
     place = Store(str(tmp_path / "tape"))
     write_tiny(place)
     return place
-
-
-@pytest.fixture(scope="session")
-def kelle_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[str]]:
-    """A store with the Kelle study on hardly any text, and what it said."""
-    place = Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
-    return place, small_kelle.run(place)
 
 
 @pytest.fixture

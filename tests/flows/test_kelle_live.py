@@ -21,12 +21,21 @@ from replay.kelle.step import decode_step
 from replay.kelle.systems import BASELINE
 from replay.kelle.work import PHYSICAL, Work
 from warehouse.geometry import from_config
+from warehouse.load import database_path, load
 from warehouse.results import read_rows
+from warehouse.tape import Store
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
 )
 PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
+
+
+@pytest.fixture(scope="module")
+def kelle_run(tmp_path_factory):
+    """A store with the study on hardly any text, and what it said."""
+    place = Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
+    return place, run(place)
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +177,12 @@ def test_popularity_answers_its_claim(place):
     assert 0 < row["value"] <= 100
     assert row["mode"] == FITTED
     assert row["how"].startswith("embedded on code")
+
+
+def test_what_is_measured_loads(place, quality, pareto):
+    rows = load(place, database_path(place)).rows
+    assert (rows["kelle_quality"], rows["kelle_pareto"]) == (quality.height, pareto.height)
+    assert all(rows[name] for name in ("orderings", "kv_divergence", "kv_replays", "kv_timeline"))
 
 
 def test_a_second_run_measures_nothing(kelle_run, quality, monkeypatch):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import small_kelle
 from command import Cli
 from readme_errors import AGAIN, stands
 
@@ -19,19 +18,27 @@ from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from warehouse.load import claims, database_path, load
 from warehouse.results import read_rows
 from warehouse.sql import query
+from warehouse.tape import Store
 
 PARTS = ["dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j"]
 WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
 
 
-@pytest.fixture(scope="module")
-def told(kelle_run):
-    return kelle_run[1]
+def run(place: Store) -> list[str]:
+    """The closed forms of the study; what they said."""
+    told: list[str] = []
+    kelle.run(place, lambda *now: None, say=told.append, in_model=False)
+    return told
 
 
 @pytest.fixture(scope="module")
-def place(kelle_run):
-    return kelle_run[0]
+def place(tmp_path_factory):
+    return Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def told(place):
+    return run(place)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +207,7 @@ def test_other_tables_have_what_their_charts_need(place):
 def test_the_study_tells_how_recomputation_checks_out_and_can_run_again(place, told, answers):
     assert len(told) == 3
     assert "16.4 us here, 3.2 us as published" in told[1]
-    assert small_kelle.run(place) == told
+    assert run(place) == told
     assert {(row["claim_id"], row["mode"]): row for row in read_rows(place, "answers")} == answers
 
 

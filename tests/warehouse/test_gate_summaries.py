@@ -82,8 +82,9 @@ def stored(store: Store, rows: list[dict]) -> Store:
     return store
 
 
-def summary(store: Store, table: str) -> pl.DataFrame:
-    return query(load(store, database_path(store)).database, f"from {table}").drop("trace_id")
+def summaries(store: Store, *tables: str) -> list[pl.DataFrame]:
+    database = load(store, database_path(store)).database
+    return [query(database, f"from {table}").drop("trace_id") for table in tables]
 
 
 def test_early_selections_are_those_of_the_first_ten_decode_positions(store: Store) -> None:
@@ -93,7 +94,7 @@ def test_early_selections_are_those_of_the_first_ten_decode_positions(store: Sto
         if 0 <= row["position"] - PROMPTS[row["request_id"]] < 10
         for expert in row["expert_ids"]
     )
-    found = summary(stored(store, routed()), "early_popularity")
+    (found,) = summaries(stored(store, routed()), "early_popularity")
     assert found.rows() == [(*key, n) for key, n in sorted(counts.items())]
     assert found["n_selected"].sum() == (2 * len(LAYERS) * 10 - 1) * TOP_K  # the lost row is not made up for by an eleventh step
 
@@ -107,7 +108,7 @@ def test_critical_experts_are_counted_by_layer_tau_and_bin(store: Store) -> None
             for tau in TAUS:
                 n_routed[row["layer"], tau, first] += 1
                 n_critical[row["layer"], tau, first] += int((weights / weights.sum() > tau).sum())
-    found = summary(stored(store, routed()), "critical_experts")
+    (found,) = summaries(stored(store, routed()), "critical_experts")
     assert found.rows() == [(*key, 4, n, n_critical[key]) for key, n in sorted(n_routed.items())]
     assert found["first_position"].n_unique() <= 32
 
@@ -119,7 +120,7 @@ def test_gate_curves_are_means_by_rank(store: Store) -> None:
             for rank, weight in enumerate(sorted(row["gate_weights"], reverse=True), 1):
                 phase = "prefill" if row["pass_id"] < 2 else "decode"
                 shares[row["layer"], phase, rank].append(weight / sum(row["gate_weights"]))
-    found = summary(stored(store, routed()), "gate_curve")
+    (found,) = summaries(stored(store, routed()), "gate_curve")
     assert [row[:3] for row in found.rows()] == sorted(shares)
     assert found["gate_frac"].to_list() == pytest.approx([np.mean(shares[key]) for key in sorted(shares)], abs=1e-7)
     assert found["n_routed"].to_list() == [len(shares[key]) for key in sorted(shares)]
@@ -127,7 +128,7 @@ def test_gate_curves_are_means_by_rank(store: Store) -> None:
 
 def test_a_tape_without_gate_weights_has_selections_only(store: Store) -> None:
     stored(store, routed(with_gates=False))
-    assert [summary(store, name).is_empty() for name in TABLES] == [False, True, True]
+    assert [found.is_empty() for found in summaries(store, *TABLES)] == [False, True, True]
 
 
 def test_threads_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +136,5 @@ def test_threads_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -
     found = []
     for threads in (1, 4):
         monkeypatch.setattr(loader, "NO_EXTENSIONS", {**loader.NO_EXTENSIONS, "threads": threads})
-        found.append([summary(store, name) for name in TABLES])
+        found.append(summaries(store, *TABLES))
     assert all(one.equals(four) for one, four in zip(*found, strict=True))
