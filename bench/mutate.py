@@ -109,7 +109,13 @@ def _operators() -> dict[str, Any]:
             return ()
 
     kinds = {name.rpartition("/")[2]: plugins.get_operator(name) for name in plugins.operator_names()}
-    return {name: kind() for name, kind in kinds.items() if not kind.arguments()} | {"SwapName": SwapName()}
+    chosen = {name: kind() for name, kind in kinds.items() if not kind.arguments() and not _is_identity(name)}
+    return chosen | {"SwapName": SwapName()}
+
+
+def _is_identity(name: str) -> bool:
+    """`==` to `is` and back: of the interned texts and small numbers that are compared, the same."""
+    return name.startswith("ReplaceComparisonOperator") and bool({"Is", "IsNot"} & set(name.split("_")))
 
 
 def _never_run(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:

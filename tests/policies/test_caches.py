@@ -240,6 +240,8 @@ def test_bad_input_is_named():
         run(Incomplete(), [[0]], [1], 1)
     with pytest.raises(ValueError, match="seed -1"):
         run("random", [[0]], [1], 1, seed=-1)
+    with pytest.raises(ValueError, match="2\\^64 - 1"):
+        run("random", [[0]], [1], 1, seed=2**64)
     with pytest.raises(ValueError, match="does not compile"):
         run(BadRank(), [[0]], [1], 1)
     cache = ExpertCache(CACHES["belady"](), np.ones(2, np.int64), np.zeros(2, np.int32), np.array([1], np.int64))
@@ -264,3 +266,11 @@ def test_policies_hold_no_instances_and_bounds_say_so():
     assert [name for name, kind in CACHES.items() if kind().is_bound] == BOUNDS
     assert Static(profile_frac=1.0).is_bound
     assert not LRU().is_bound
+
+
+def test_the_clock_counts_events_whether_one_call_or_many():
+    cache = ExpertCache(CACHES["lru"](), np.ones(4, np.int64), np.zeros(4, np.int32), np.array([2], np.int64))
+    cache.advance(np.array([0, 1, 2], np.int32), np.array([0, 2, 3], np.int64))
+    assert (cache.n_events, cache.n_lookups) == (2, 3)
+    cache.advance(np.array([3], np.int32))
+    assert (cache.n_events, cache.n_lookups) == (3, 4)

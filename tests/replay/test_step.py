@@ -9,7 +9,7 @@ from tapes import GEOMETRY, make_trace
 from hw.spec import load
 from hw.timeline import Operation, busy_s, conflicts, place
 from policies import CACHES
-from replay.experts import replay
+from replay.experts import pass_ops, replay
 from replay.semantics import Semantics
 from replay.step import replay_step
 from warehouse.geometry import Geometry
@@ -101,3 +101,18 @@ def test_steps_are_deterministic():
     made = [replay_step(trace, CACHES["random"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 3, 7) for _ in range(2)]
     assert made[0] == made[1]
     assert np.isfinite(place(made[0])[1])
+
+
+def test_a_multiply_add_is_two_operations():
+    trace, pass_id = make_trace(), 3
+    tokens, chosen = trace.pass_tokens[pass_id], np.diff(trace.offsets)[trace.row_pass == pass_id].sum()
+    weights = tokens * (GEOMETRY.non_expert_params - GEOMETRY.vocab * GEOMETRY.hidden) + chosen * GEOMETRY.expert_params
+    logits = np.diff(trace.member_offsets)[pass_id] * GEOMETRY.vocab * GEOMETRY.hidden
+    assert pass_ops(trace)[pass_id] == 2 * (weights + logits)
+
+
+def test_what_does_not_fit_is_told_with_its_sizes():
+    large = GEOMETRY.model_copy(update={"vocab": 10**9})
+    said = replay(make_trace(geometry=large), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32").settings
+    needed = (CAPACITY + large.non_expert_bytes("int8-g32")) / 1e9
+    assert f"cache and other weights ({needed:.3g} GB) do not fit dram" in said["outside_envelope"]
