@@ -61,7 +61,7 @@ def model_config(recipe: Recipe) -> Qwen3MoeConfig:
         tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=0,
-        pad_token_id=0,
+        pad_token_id=None,  # one would hold its embedding at zero, and it is the first token of every text
     )
 
 

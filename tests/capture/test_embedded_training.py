@@ -139,3 +139,14 @@ def test_the_shipped_folder_is_what_its_manifest_says():
     assert [getattr(model.config, k) for k in shape] == [getattr(model_config(Recipe()), k) for k in shape]
     again = AutoModelForCausalLM.from_pretrained(SHIPPED).state_dict()
     assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
+def test_the_first_token_of_a_text_is_routed_by_scores_and_not_by_ties():
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(SHIPPED), AutoTokenizer.from_pretrained(SHIPPED)
+    first_token = torch.tensor([tokenizer("def f(x):")["input_ids"][:1]])
+    with torch.no_grad():
+        logits = model(first_token, output_router_logits=True).router_logits
+    assert len(logits) == model.config.num_hidden_layers
+    for of_layer in logits:
+        assert of_layer.unique().numel() == model.config.num_experts
+        assert of_layer.std() > 0.1
