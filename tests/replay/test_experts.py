@@ -33,6 +33,12 @@ EVERY_SEMANTICS = [
     if words["lookup"] == "atomic" or words["recency"] == "list-order"
 ]
 
+KINDS = {"": ("prefill", "decode"), "_prefill": ("prefill",), "_decode": ("decode",)}
+
+
+def total(passes, name):
+    return sum(float(p[name]) for p in passes)
+
 
 @pytest.mark.parametrize("name", list(CACHES))
 def test_conservation_and_determinism(name):
@@ -57,6 +63,34 @@ def test_conservation_and_determinism(name):
         again = replay(same, CACHES[name](), PHONE, semantics, capacity)
         for table, rows in result.tables("id", "test").items():
             assert rows.equals(again.tables("id", "test")[table]), table
+
+
+def test_metrics_and_requests_are_what_the_passes_add_up_to():
+    trace = make_trace(seed=3)
+    result = replay(trace, CACHES["lru"](), PHONE, Semantics("global"), parse_capacity("60%", trace.geometry, "int8-g32"))
+    passes = [{name: values[i] for name, values in result.timeline.items()} for i in range(trace.pass_ids.size)]
+    by_kind = {kind: [p for p in passes if p["kind"] in kinds] for kind, kinds in KINDS.items()}
+    expected = {
+        **{f"hit_frac{kind}": total(of, "n_hits") / total(of, "n_lookups") for kind, of in by_kind.items()},
+        "decode_step_s": total(by_kind["_decode"], "step_s") / len(by_kind["_decode"]),
+        "decode_step_p99_s": np.quantile([p["step_s"] for p in by_kind["_decode"]], 0.99),
+        "decode_energy_j_per_token": total(by_kind["_decode"], "energy_j") / total(by_kind["_decode"], "n_tokens"),
+        "decode_tokens_per_s": total(by_kind["_decode"], "n_tokens") / total(by_kind["_decode"], "step_s"),
+        "prefill_s": total(by_kind["_prefill"], "step_s"),
+    }
+    assert {name: result.metrics[name].value for name in expected} == pytest.approx(expected, rel=1e-12)
+    rate = result.metrics["decode_tokens_per_s"]
+    assert rate.low < rate.value < rate.high
+
+    bounds = trace.member_offsets
+    members = [trace.members[bounds[i] : bounds[i + 1]] for i in range(len(passes))]
+    for i, request in enumerate(result.request_metrics["request_id"]):
+        mine = [(p, len(of)) for p, of in zip(passes, members, strict=True) if request in of]
+        decoded = [p["step_s"] for p, _ in mine if p["kind"] == "decode"]
+        found = {name: values[i] for name, values in result.request_metrics.items()}
+        assert found["ttft_s"] == pytest.approx(sum(p["step_s"] for p, _ in mine if p["kind"] == "prefill"))
+        assert found["tbt_mean_s"] == pytest.approx(np.mean(decoded))
+        assert found["request_energy_j"] == pytest.approx(sum(p["energy_j"] / batch for p, batch in mine))
 
 
 def test_a_cache_of_everything_misses_only_once():

@@ -104,11 +104,12 @@ def test_steps_are_deterministic():
 
 
 def test_a_multiply_add_is_two_operations():
-    trace, pass_id = make_trace(), 3
-    tokens, chosen = trace.pass_tokens[pass_id], np.diff(trace.offsets)[trace.row_pass == pass_id].sum()
-    weights = tokens * (GEOMETRY.non_expert_params - GEOMETRY.vocab * GEOMETRY.hidden) + chosen * GEOMETRY.expert_params
-    logits = np.diff(trace.member_offsets)[pass_id] * GEOMETRY.vocab * GEOMETRY.hidden
-    assert pass_ops(trace)[pass_id] == 2 * (weights + logits)
+    trace, head = make_trace(), GEOMETRY.vocab * GEOMETRY.hidden
+    chosen = [np.diff(trace.offsets)[trace.row_pass == p].sum() for p in range(trace.pass_ids.size)]
+    logits = np.diff(trace.member_offsets)
+    assert (trace.pass_tokens > logits).any()  # a prompt: the vocabulary's projection once, the other weights per token
+    weights = trace.pass_tokens * (GEOMETRY.non_expert_params - head) + logits * head + np.array(chosen) * GEOMETRY.expert_params
+    assert pass_ops(trace).tolist() == (2 * weights).tolist()
 
 
 def test_what_does_not_fit_is_told_with_its_sizes():
