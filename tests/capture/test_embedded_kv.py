@@ -111,7 +111,6 @@ MISSED = {
     "perplexity int16 losses 1e-3 / none",
     "perplexity int16 losses 2e-3 / none",
     "perplexity 2DRP / uniform, 540 us, int16",
-    "perplexity mean score / StreamingLLM, long range, 32",
 }
 
 
