@@ -155,7 +155,7 @@ SAMPLED = [
 
 @pytest.mark.parametrize("settings", SAMPLED[:2], ids=["chain", "tree"])
 def test_sampled_output_passes_a_chi_square_test(embedded, settings):
-    assert sampled_p_value(embedded, settings, 200) > 0.01
+    assert sampled_p_value(embedded, settings, 400) > 0.01
 
 
 @pytest.mark.slow
