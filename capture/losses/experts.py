@@ -63,8 +63,8 @@ def replicas(expert: Expert, x: torch.Tensor | None, method: str, group: int = G
     """(bits, the expert from replicas of that width) for 1 to 4 bits. x (n, H) f32: calibration inputs, which rtn does without.
 
     gptq's down matrix sees what the rounded up matrix yields, and is refitted to the expert's own output before it is rounded.
-    With activations at full precision, as in section 4.4 of CXL-NDP's specification, gptq at 1 bit loses more than rtn in a third
-    of the embedded model's experts: the rounded up matrix feeds down something else.
+    With activations at full precision, as in section 4.4 of CXL-NDP's specification, gptq at 1 bit loses more than rtn in a
+    quarter of the embedded model's experts: the rounded up matrix feeds down something else.
     """
     if method not in METHODS:
         raise ValueError(f"unknown quantiser {method!r}; known: {', '.join(METHODS)}")
