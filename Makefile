@@ -41,7 +41,14 @@ test: $(VENV)/installed-test
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD) -m ""
 
-lint: $(VENV)/installed-test
+# mypy finds packages by folders, not by setup.py: .links/tokentape has the rooms where they are installed.
+ROOMS = capture dashboards flows hw policies replay warehouse
+
+.links:
+	mkdir -p .links/tokentape
+	ln -sfn $(foreach room,$(ROOMS),../../$(room)) ../../tokentape/__init__.py .links/tokentape
+
+lint: $(VENV)/installed-test .links
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
@@ -70,4 +77,4 @@ golden-all: $(VENV)/installed-all
 	@$(BIN)/python -m bench.golden_all --base "$(BASE)" $(if $(NEW),--new "$(NEW)") $(if $(LIVE),--live) $(if $(PARTS),--parts $(PARTS)) --workers $(JOBS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .links .ruff_cache .hypothesis

@@ -22,11 +22,11 @@ from bench import ndp as bench_ndp
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
-from capture.run import CaptureSettings, capture
-from replay.semantics import Semantics
-from replay.stream import stream
-from replay.trace import trace_from_tables
-from warehouse.tape import Store, Tape
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.tape import Store, Tape
 
 
 def captured_lookups(tape: Tape) -> tuple[NDArray[np.int32], int]:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 import torch
 
-from capture import models
-from capture.attention import AttentionCapture
-from capture.decode import Request, Sampling, decode
-from capture.embedded.texts import SHIPPED
-from capture.routing import RoutingCapture
-from capture.shard import AttentionKeep, ShardRecorder
+from tokentape.capture import models
+from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.embedded.texts import SHIPPED
+from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.shard import AttentionKeep, ShardRecorder
 
 PROMPT_TOKENS, NEW_TOKENS, N_PROMPTS = 256, 128, 1
 GREEDY = Sampling()

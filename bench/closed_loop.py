@@ -12,14 +12,14 @@ import time
 
 import torch
 
-from capture import models
-from capture.closed_loop import ClosedLoop, capacity_of
-from capture.decode import Request, Sampling, decode
-from capture.embedded.texts import SHIPPED
-from capture.evaluate_policy import in_loop
-from capture.kv_loop import KVLoop
-from policies.kv.importance import AERP
-from policies.sliced import BUDGETS, ROUTERS, SlicedCache, SliceMoE
+from tokentape.capture import models
+from tokentape.capture.closed_loop import ClosedLoop, capacity_of
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.embedded.texts import SHIPPED
+from tokentape.capture.evaluate_policy import in_loop
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.policies.kv.importance import AERP
+from tokentape.policies.sliced import BUDGETS, ROUTERS, SlicedCache, SliceMoE
 
 PROMPT_TOKENS, NEW_TOKENS, BATCHES = 64, 192, (1, 8)
 CACHE_FRAC = 0.375

@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 
-from flows.systems.elmoe3d.settings import settings, setup_of
-from flows.systems.elmoe3d.study import closed_forms
-from replay.elastic.cells import cells
-from replay.elastic.points import EAGLE, ELASTIC, QUANT, SLM, Point, as_points
-from replay.elastic.timing import evaluate
-from warehouse.load import claims
+from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
+from tokentape.flows.systems.elmoe3d.study import closed_forms
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Point, as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.warehouse.load import claims
 
 N_POINTS, N_ALONE = 10_000, 400
 Q8, Q4 = 1.0625, 0.5625  # bytes per weight

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from flows.commands_hardware import tables_folder
-from hw import calibrate, measured
-from hw.cost import rates, step_cost
-from hw.operators import OPERATORS
-from hw.spec import HardwareSpec, load
+from tokentape.flows.commands.hardware import tables_folder
+from tokentape.hw import calibrate, measured
+from tokentape.hw.cost import rates, step_cost
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.spec import HardwareSpec, load
 
 N_STEPS, N_ALONE = 1_000_000, 20_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from capture.importers.rows import RoutedRows, Source, write_import
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from tokentape.capture.importers.rows import RoutedRows, Source, write_import
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Store
 
 N_REQUESTS, N_PROMPT, N_DECODED, N_LAYERS, TOP_K, N_EXPERTS = 2000, 14, 6, 25, 8, 128
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from flows.systems.kelle.settings import settings
-from flows.systems.kelle.setup import setup
-from replay.kelle.work import MODES
+from tokentape.flows.systems.kelle.settings import settings
+from tokentape.flows.systems.kelle.setup import setup
+from tokentape.replay.kelle.work import MODES
 
 
 def bench() -> dict[str, float]:

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from policies.kv.importance import AERP
-from replay.kv_replay import replay_kv
-from replay.kv_tape import AttentionTape
-from warehouse.models import load
+from tokentape.policies.kv.importance import AERP
+from tokentape.replay.kv.replay import replay_kv
+from tokentape.replay.kv.tape import AttentionTape
+from tokentape.warehouse.models import load
 
 N_LAYERS, N_HEADS, N_PROMPT, N_STEPS, N_STEPS_PEER = 4, 8, 512, 512, 64
 POLICY = AERP(256)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("policies", "hw", "replay", "warehouse", "capture", "dashboards", "flows", "tests", "pyproject.toml")
+ROOMS = ("policies", "hw", "replay", "warehouse", "capture", "dashboards", "flows")
 CORE = ("hw", "policies", "replay", "warehouse")
 # The tests that are about a file, fast without a compiler: pytest's arguments. The longest start of a path that fits counts.
 TESTS: dict[str, tuple[str, ...]] = json.loads((Path(__file__).parent / "mutate.json").read_text(encoding="utf-8"))
@@ -144,15 +144,17 @@ def _makes_type(node: ast.AST) -> bool:
 
 @contextmanager
 def _copy() -> Iterator[Path]:
-    """A copy of the checkout to break, so that the checkout itself stays whole whatever happens."""
+    """A copy of the checkout to break, so that the checkout itself stays whole; its rooms are importable from where it lies."""
     with tempfile.TemporaryDirectory(prefix="tokentape-mutate-") as folder:
         place = Path(folder) / "checkout"
-        for name in ROOMS:
+        for name in (*ROOMS, "tokentape", "tests", "pyproject.toml"):
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__", "model"))
             else:
                 shutil.copy(source, place / name)
+        for name in ROOMS:
+            (place / "tokentape" / name).symlink_to(place / name)
         yield place
 
 

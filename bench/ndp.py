@@ -9,14 +9,14 @@ import time
 
 import numpy as np
 
-from flows import ndp_routing
-from flows.systems.cxl_ndp.points import losses_of
-from flows.systems.cxl_ndp.settings import settings, setup
-from replay.ndp.decode import replay
-from replay.ndp.prefill import request
-from replay.ndp.routing import NDPRouting
-from replay.ndp.setting import Setting, placed_by, run, widths
-from replay.ndp.system import ours
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.systems.cxl_ndp.points import losses_of
+from tokentape.flows.systems.cxl_ndp.settings import settings, setup
+from tokentape.replay.cxl_ndp.decode import replay
+from tokentape.replay.cxl_ndp.prefill import request
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, placed_by, run, widths
+from tokentape.replay.cxl_ndp.system import ours
 
 N_SEQUENCES, N_STEPS, N_ALONE = 1008, 128, 32
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.peer import peer_run, write_trace
-from policies import CACHES
-from policies.cache import EACH, ExpertCache
-from replay.curve import stack_distances
-from replay.trace import DECODE, Trace
-from warehouse.geometry import Geometry
+from tokentape.policies import CACHES
+from tokentape.policies.cache import EACH, ExpertCache
+from tokentape.replay.curve import stack_distances
+from tokentape.replay.trace import DECODE, Trace
+from tokentape.warehouse.geometry import Geometry
 
 N_LAYERS, N_EXPERTS, TOP_K = 48, 128, 8
 
@@ -81,10 +81,10 @@ _HUNDRED_MILLION = """
 import numpy as np
 from bench.memory import peak_bytes
 from bench.replay import N_LAYERS, decode_trace
-from hw.spec import load
-from policies import LRU
-from replay.experts import replay
-from replay.semantics import Semantics
+from tokentape.hw.spec import load
+from tokentape.policies import LRU
+from tokentape.replay.experts import replay
+from tokentape.replay.semantics import Semantics
 trace = decode_trace(100_000_000)
 capacity = trace.geometry.n_experts * N_LAYERS // 4 * trace.geometry.expert_bytes("int4")[0]
 replay(trace, LRU(), load("phone-lpddr5x-ufs4"), Semantics("global"), capacity, "int4")
@@ -129,7 +129,7 @@ def bench(keys: NDArray[np.int32], n_keys: int, store: str, trace_id: str) -> di
     report["peak_rss_bytes_100m_lookups"] = int(peak)
     replay = (
         "-m",
-        "flows.cli",
+        "tokentape.flows.cli",
         "replay",
         trace_id,
         "--policy",
@@ -143,7 +143,7 @@ def bench(keys: NDArray[np.int32], n_keys: int, store: str, trace_id: str) -> di
     )
     in_new_process(*replay)
     report["first_replay_s"] = round(min(in_new_process(*replay)[1] for _ in range(3)), 3)
-    report["cli_help_s"] = round(in_new_process("-m", "flows.cli", "--help")[1], 3)
+    report["cli_help_s"] = round(in_new_process("-m", "tokentape.flows.cli", "--help")[1], 3)
     print(
         f"100 M lookups replayed and costed in {int(peak) / 2**30:.2f} GiB; `tokentape replay` in a new process "
         f"{report['first_replay_s']} s, `tokentape --help` {report['cli_help_s']} s"

@@ -19,17 +19,17 @@ import numpy as np
 from bench import vidur_peer
 from bench.hardware import seconds_of
 from bench.memory import peak_bytes
-from flows.systems.layered_prefill import study as layered_prefill
-from hw import serving_constants
-from hw.spec import load
-from policies.serving import Chunked, Layered, Scheduler
-from replay.serving import serve
-from replay.serving_cost import CostTables, cost_tables
-from replay.serving_coverage import published_coverage
-from replay.workload import Requests, synthetic
-from warehouse import models
-from warehouse.load import claims
-from warehouse.tape import Store
+from tokentape.flows.systems.layered_prefill import study as layered_prefill
+from tokentape.hw import serving_constants
+from tokentape.hw.spec import load
+from tokentape.policies.serving import Chunked, Layered, Scheduler
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.run import serve
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import Store
 
 MACHINE, MODEL, RATE_PER_S, CHUNK = "h100x2", "qwen3-30b-a3b", 1.3, 512
 N_SEEDS, N_REPEATS, N_MANY = 40, 3, 1_000_000

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.sliced import Controller, SliceMoE
-from policies.sliced.cache_prior import CachePrior
-from policies.sliced.lru import Stock
-from policies.sliced.precision import Critical, HighBit
-from replay.sliced import slices_of
-from warehouse.models import load
+from tokentape.policies.sliced import Controller, SliceMoE
+from tokentape.policies.sliced.cache_prior import CachePrior
+from tokentape.policies.sliced.lru import Stock
+from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.replay.slicemoe.replay import slices_of
+from tokentape.warehouse.models import load
 
 N_TOKENS, N_TOKENS_PEER, CAPACITY_BYTES = 4000, 100, 2_400_000_000
 SYSTEMS = {

@@ -1,5 +1,8 @@
 """Real models and foreign traces become tapes here; torch, transformers and datasets live in this room only."""
 
+if not __name__.startswith("tokentape."):
+    raise ImportError(f"{__name__}/ is a folder of tokentape's checkout; write: import tokentape.{__name__}")
+
 import os
 
 # Read by huggingface_hub and transformers when they are imported, so it has to stand before any of our modules imports them.

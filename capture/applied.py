@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from capture import families, measure, models
-from capture.closed_loop import ClosedLoop
-from capture.decode import Outcome, Pass, Request, decode
-from capture.plan import DEFAULT_TABLES, slug, versions
-from capture.routing import RoutingCapture
-from capture.run import PACKAGES
-from capture.shard import AttentionKeep, ShardRecorder
-from warehouse.tape import Manifest, Store
+from tokentape.capture import families, measure, models
+from tokentape.capture.closed_loop import ClosedLoop
+from tokentape.capture.decode import Outcome, Pass, Request, decode
+from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
+from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.run import PACKAGES
+from tokentape.capture.shard import AttentionKeep, ShardRecorder
+from tokentape.warehouse.tape import Manifest, Store
 
 if TYPE_CHECKING:
-    from capture.evaluate_policy import PolicyRun
+    from tokentape.capture.evaluate_policy import PolicyRun
 
 
 class AppliedTape:

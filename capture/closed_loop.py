@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from capture.blocks import find_routers
-from capture.decode import Pass
-from capture.families import refuse_rerouting, score_rule
-from capture.sliced_experts import SlicedExperts
-from capture.stacked_experts import experts_of
-from policies.matryoshka import MAT
-from policies.scoring import UNKNOWN, gates, ranking, weights_of
-from policies.sliced import Controller, Events, SlicedCache, SliceMoE
-from warehouse.formats import slice_bytes
+from tokentape.capture.blocks import find_routers
+from tokentape.capture.decode import Pass
+from tokentape.capture.families import refuse_rerouting, score_rule
+from tokentape.capture.sliced_experts import SlicedExperts
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.scoring import UNKNOWN, gates, ranking, weights_of
+from tokentape.policies.sliced import Controller, Events, SlicedCache, SliceMoE
+from tokentape.warehouse.formats import slice_bytes
 
 # Counted over decoded tokens after the free steps.
 FIELDS = ("tokens", "flash_bytes", "dram_bytes", "accesses", "misses", "degraded", "high", "rerouted")

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.embedded.texts import SHIPPED, Item
+from tokentape.capture.embedded.texts import SHIPPED, Item
 
 PROMPT_FIELDS = ("prompt", "text", "question")
 CONTINUATION_FIELDS = ("solution", "continuation", "completion", "response", "answer")

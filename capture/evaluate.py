@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from capture import models
-from capture.datasets import ANSWER_MARK, items
-from capture.decode import Outcome, Request, Sampling, decode
-from capture.embedded.texts import Item
-from warehouse.tables import TABLES
+from tokentape.capture import models
+from tokentape.capture.datasets import ANSWER_MARK, items
+from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.embedded.texts import Item
+from tokentape.warehouse.tables import TABLES
 
 MAX_WINDOW = 2048
 MAX_NEW_TOKENS, SHORT_ANSWER_TOKENS = 96, 8

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from capture import models
-from capture.applied import AppliedTape
-from capture.closed_loop import ClosedLoop, capacity_of
-from capture.datasets import items
-from capture.decode import Outcome, Request, Sampling, decode
-from capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
-from policies.sliced import SliceMoE
+from tokentape.capture import models
+from tokentape.capture.applied import AppliedTape
+from tokentape.capture.closed_loop import ClosedLoop, capacity_of
+from tokentape.capture.datasets import items
+from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
+from tokentape.policies.sliced import SliceMoE
 
 DEFAULT_WINDOWS = 16
 ALL_DOCUMENTS = 1 << 16

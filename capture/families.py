@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from capture.blocks import MoeBlock, find_blocks
-from policies.scoring import UNKNOWN
+from tokentape.capture.blocks import MoeBlock, find_blocks
+from tokentape.policies.scoring import UNKNOWN
 
 # A router's class less the family's name: Qwen3MoeTopKRouter, DeepseekV4HashRouter, HunYuanMoEV1Gate.
 _SUFFIX = re.compile(r"((Top[kK]|Hash|TokenChoice)?Router|Gate)$")

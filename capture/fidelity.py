@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from capture import models
-from capture.closed_loop import FIELDS, ClosedLoop, capacity_of, counted
-from capture.decode import Sampling
-from capture.evaluate import Report
-from capture.evaluate_policy import PolicyRun, in_loop, requests_of, windows
-from capture.routing import RoutingCapture
-from policies.scoring import gates, ranking
-from policies.sliced import Controller
+from tokentape.capture import models
+from tokentape.capture.closed_loop import FIELDS, ClosedLoop, capacity_of, counted
+from tokentape.capture.decode import Sampling
+from tokentape.capture.evaluate import Report
+from tokentape.capture.evaluate_policy import PolicyRun, in_loop, requests_of, windows
+from tokentape.capture.routing import RoutingCapture
+from tokentape.policies.scoring import gates, ranking
+from tokentape.policies.sliced import Controller
 
 Totals = dict[str, int]
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from capture.blocks import MoeBlock, find_blocks
-from capture.families import outer_scale
-from capture.routing import RoutingCapture
-from warehouse.geometry import Geometry, from_config
+from tokentape.capture.blocks import MoeBlock, find_blocks
+from tokentape.capture.families import outer_scale
+from tokentape.capture.routing import RoutingCapture
+from tokentape.warehouse.geometry import Geometry, from_config
 
 _PROBE_TOKENS = 16
 

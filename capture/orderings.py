@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from capture import models
-from capture.blocks import find_blocks
-from capture.closed_loop import ClosedLoop, capacity_of
-from capture.evaluate_policy import PolicyRun, on_text, windows
-from capture.sliced_experts import SlicedExperts
-from policies.matryoshka import MAT
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from tokentape.capture import models
+from tokentape.capture.blocks import find_blocks
+from tokentape.capture.closed_loop import ClosedLoop, capacity_of
+from tokentape.capture.evaluate_policy import PolicyRun, on_text, windows
+from tokentape.capture.sliced_experts import SlicedExperts
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 
 DATASET = "code"
 EARLY_STEPS = 10

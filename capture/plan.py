@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from capture import datasets, models
-from capture.decode import Request, Sampling
-from capture.embedded.texts import Item
-from capture.losses.experts import METHODS
-from capture.shard import AttentionKeep
-from capture.speculation.settings import DraftSettings
-from policies.replicas import WIDTHS
-from policies.speculation.tree import Shape
-from warehouse.geometry import Geometry, from_config
-from warehouse.tape import Store
+from tokentape.capture import datasets, models
+from tokentape.capture.decode import Request, Sampling
+from tokentape.capture.embedded.texts import Item
+from tokentape.capture.losses.experts import METHODS
+from tokentape.capture.shard import AttentionKeep
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies.replicas import WIDTHS
+from tokentape.policies.speculation.tree import Shape
+from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention")
 SPECULATIVE = ("acceptance", "rounds")  # with a drafter, always; and for `routing` and `scores` the same of all nodes

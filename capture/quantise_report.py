@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capture.checkpoint import StoredTensor, pieces, stored_tensors
-from policies.matryoshka import MAT, SCHEMES, Scheme, named
-from policies.quantise import GROUP, Array, Quantised, namespace, quantise
-from warehouse.formats import SCALE_BYTES
+from tokentape.capture.checkpoint import StoredTensor, pieces, stored_tensors
+from tokentape.policies.matryoshka import MAT, SCHEMES, Scheme, named
+from tokentape.policies.quantise import GROUP, Array, Quantised, namespace, quantise
+from tokentape.warehouse.formats import SCALE_BYTES
 
 # Routed experts: single matrices (Mixtral, Qwen, DeepSeek, OLMoE, Phi), stacks of them, or Granite's; not the shared experts that
 # every token reads, not biases, not the scales of checkpoints that are quantised already.
@@ -206,7 +206,7 @@ def _mover(device: str | None) -> tuple[Callable[[np.ndarray], Array], int]:
         return (lambda piece: piece), PIECE_VALUES
     import torch
 
-    from capture.models import resolve_device
+    from tokentape.capture.models import resolve_device
 
     place = resolve_device(device)
     return (lambda piece: torch.from_numpy(piece).to(place)), DEVICE_PIECE_VALUES

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from capture.blocks import MoeBlock, find_blocks
-from capture.families import read_choice
+from tokentape.capture.blocks import MoeBlock, find_blocks
+from tokentape.capture.families import read_choice
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture import families, measure, models
-from capture.attention import AttentionCapture
-from capture.decode import Pass, Request, decode
-from capture.losses.run import record_losses
-from capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
-from capture.routing import RoutingCapture
-from capture.shard import ShardRecorder
-from capture.speculation.drafters import Drafter, drafter_of
-from capture.speculation.loop import NodePass, Round, speculate
-from capture.speculation.tape import RoundRecorder
-from warehouse.geometry import Geometry
-from warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
+from tokentape.capture import families, measure, models
+from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.decode import Pass, Request, decode
+from tokentape.capture.losses.run import record_losses
+from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
+from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.shard import ShardRecorder
+from tokentape.capture.speculation.drafters import Drafter, drafter_of
+from tokentape.capture.speculation.loop import NodePass, Round, speculate
+from tokentape.capture.speculation.tape import RoundRecorder
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
 

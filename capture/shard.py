@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from capture.attention import AttentionCapture
-from capture.decode import Outcome, Pass, Request
-from capture.routing import RoutingCapture, RoutingStep
-from capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
-from policies.scoring import by_weight
+from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.decode import Outcome, Pass, Request
+from tokentape.capture.routing import RoutingCapture, RoutingStep
+from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
+from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
 

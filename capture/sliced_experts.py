@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from capture.stacked_experts import StackedExperts, inputs_last, is_inputs_first
-from policies.matryoshka import MAT, approximate
-from policies.quantise import GROUP, dequantise, quantise
+from tokentape.capture.stacked_experts import StackedExperts, inputs_last, is_inputs_first
+from tokentape.policies.matryoshka import MAT, approximate
+from tokentape.policies.quantise import GROUP, dequantise, quantise
 
 
 def on_inputs(experts: nn.Module, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

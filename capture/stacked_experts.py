@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from capture.blocks import find_blocks
+from tokentape.capture.blocks import find_blocks
 
 
 def experts_of(model: nn.Module) -> dict[int, nn.Module]:

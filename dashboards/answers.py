@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from dashboards import theme
+from tokentape.dashboards import theme
 
 EXTRAPOLATED = "Extrapolated: these times and energies lie outside what the hardware's costs were measured on."
 REFERENCE_CAPACITY = 0.5  # sentences quote the replayed capacity nearest to half of the experts

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from dashboards.answers import percent, significant
-from dashboards.claims_chart import ROLES
-from dashboards.units import joined
-from warehouse.claim_errors import COMPARED, POINTS, signed
+from tokentape.dashboards.answers import percent, significant
+from tokentape.dashboards.claims_chart import ROLES
+from tokentape.dashboards.units import joined
+from tokentape.warehouse.claim_errors import COMPARED, POINTS, signed
 
 NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
 RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number

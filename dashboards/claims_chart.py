@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dashboards import theme
+from tokentape.dashboards import theme
 
 ROLES = {
     "calibrate": ("calibrated: fitted to this number", theme.ORANGE, "diamond"),

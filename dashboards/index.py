@@ -9,9 +9,10 @@ import altair as alt
 import duckdb
 import polars as pl
 
-from dashboards import answers, experts, rows, theme
-from dashboards.expert_charts import cost_panel
-from dashboards.shell import Figure, Page
+from tokentape.dashboards import answers, rows, theme
+from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.experts.charts import cost_panel
+from tokentape.dashboards.shell import Figure, Page
 
 FILE, TITLE = "index.html", "What is in the store"
 MAX_COLUMNS = 4  # panels beside each other

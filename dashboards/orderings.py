@@ -6,11 +6,11 @@ import altair as alt
 import duckdb
 import polars as pl
 
-from dashboards import theme
-from dashboards.answers import significant
-from dashboards.panels import columns
-from dashboards.shell import Figure
-from dashboards.units import joined
+from tokentape.dashboards import theme
+from tokentape.dashboards.answers import significant
+from tokentape.dashboards.panels import columns
+from tokentape.dashboards.shell import Figure
+from tokentape.dashboards.units import joined
 
 ROOM = (0.5, 4.0)  # ends of the axis; what lies beyond is drawn at its end
 HELD = {"holds": (theme.BLUE, "circle"), "missed": (theme.VERMILLION, "diamond")}

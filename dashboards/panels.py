@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import altair as alt
 
-from dashboards import theme
+from tokentape.dashboards import theme
 
 
 def known(table: Mapping[str, object], names: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import duckdb
 import polars as pl
 
-from dashboards import theme
+from tokentape.dashboards import theme
 
 _RULES = "concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format)"
 

@@ -17,7 +17,7 @@ import jinja2
 import polars as pl
 import vl_convert
 
-from dashboards import theme
+from tokentape.dashboards import theme
 
 HERE = Path(__file__).parent
 

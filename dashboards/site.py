@@ -9,10 +9,18 @@ from pathlib import Path
 
 import duckdb
 
-from dashboards import cxl_ndp, elmoe3d, experts, hardware, index, kelle, layered, shell, slicemoe, validation
-from dashboards.shell import Page
-from warehouse.asides import aside_of, make_folder, put_back, settle_folder
-from warehouse.sql import BadWarehouse, connect, one_line
+from tokentape.dashboards import index, shell
+from tokentape.dashboards.cxl_ndp import page as cxl_ndp
+from tokentape.dashboards.elmoe3d import page as elmoe3d
+from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.hardware import page as hardware
+from tokentape.dashboards.kelle import page as kelle
+from tokentape.dashboards.layered_prefill import page as layered
+from tokentape.dashboards.shell import Page
+from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.validation import page as validation
+from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
+from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
 PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
 MAX_TRACES = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dashboards import answers
+from tokentape.dashboards import answers
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _SCALED = ("B", "B/s", "bit/s", "op/s", "Hz", "J", "W", "s")  # units that take a prefix; pJ/bit and mm2 already have one

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from capture.run import CaptureSettings, capture
-from flows.console import capture_bar
-from warehouse.tape import Store
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.flows.console import capture_bar
+from tokentape.warehouse.tape import Store
 
 
 @flow(name="capture")

@@ -1,4 +1,4 @@
-"""The command `tokentape`: wiring and error handling. The commands are in commands_*.py and import what they need when they run.
+"""The command `tokentape`: wiring and error handling. The commands are in commands/ and import what they need when they run.
 
 Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit code 130; TOKENTAPE_DEBUG=1 shows the traceback.
 """
@@ -15,29 +15,27 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from flows import (
-    commands_capture,
-    commands_claims,
-    commands_elastic,
-    commands_flows,
-    commands_hardware,
-    commands_import,
-    commands_kelle,
-    commands_kv,
-    commands_live,
-    commands_models,
-    commands_ndp,
-    commands_placement,
-    commands_quantise,
-    commands_replay,
-    commands_serving,
-    commands_serving_fit,
-    commands_speculation,
-    commands_store,
-    commands_synthesize,
-    commands_warehouse,
-)
-from flows.effects import without_effect
+from tokentape.flows.commands import capture as commands_capture
+from tokentape.flows.commands import claims as commands_claims
+from tokentape.flows.commands import elastic as commands_elastic
+from tokentape.flows.commands import flows as commands_flows
+from tokentape.flows.commands import hardware as commands_hardware
+from tokentape.flows.commands import imports as commands_import
+from tokentape.flows.commands import kelle as commands_kelle
+from tokentape.flows.commands import kv as commands_kv
+from tokentape.flows.commands import live as commands_live
+from tokentape.flows.commands import models as commands_models
+from tokentape.flows.commands import ndp as commands_ndp
+from tokentape.flows.commands import placement as commands_placement
+from tokentape.flows.commands import quantise as commands_quantise
+from tokentape.flows.commands import replay as commands_replay
+from tokentape.flows.commands import serving as commands_serving
+from tokentape.flows.commands import serving_fit as commands_serving_fit
+from tokentape.flows.commands import speculation as commands_speculation
+from tokentape.flows.commands import store as commands_store
+from tokentape.flows.commands import synthesize as commands_synthesize
+from tokentape.flows.commands import warehouse as commands_warehouse
+from tokentape.flows.effects import without_effect
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "datasets", "safetensors", "tokenizers"), "capture"),

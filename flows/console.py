@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capture.run import Progress
+    from tokentape.capture.run import Progress
 
 SHORT = 36  # characters of a first column or a number that is never folded
 FOLDED = 12  # of a word in a text that may be folded

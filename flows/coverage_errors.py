@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hw.coverage import errors
-from replay import coverage as tapes
-from replay.serving_coverage import PublishedCoverage
-from replay.trace import Trace
+from tokentape.hw.coverage import errors
+from tokentape.replay import coverage as tapes
+from tokentape.replay.serving.coverage import PublishedCoverage
+from tokentape.replay.trace import Trace
 
 
 def sentences(trace: Trace, published: PublishedCoverage) -> list[str]:

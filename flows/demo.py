@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from flows import steps, study
-from flows.capture import capture_flow
-from flows.console import note, print_table
-from flows.estimates import estimated
-from flows.grid import Cell, replay_key
-from flows.publish import publish
-from flows.replay import replay_grid
-from hw.validate import as_dicts, dram_points, dram_rows
-from replay.estimate import Load
-from replay.semantics import Semantics
-from warehouse.load import database_path
-from warehouse.results import write_rows
-from warehouse.sql import query
-from warehouse.tape import Store
+from tokentape.flows import steps, study
+from tokentape.flows.capture import capture_flow
+from tokentape.flows.console import note, print_table
+from tokentape.flows.estimates import estimated
+from tokentape.flows.grid import Cell, replay_key
+from tokentape.flows.publish import publish
+from tokentape.flows.replay import replay_grid
+from tokentape.hw.validate import as_dicts, dram_points, dram_rows
+from tokentape.replay.estimate import Load
+from tokentape.replay.semantics import Semantics
+from tokentape.warehouse.load import database_path
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.sql import query
+from tokentape.warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"

@@ -1,6 +1,6 @@
 """The README's table of errors: what the shipped studies answer, computed anew, beside the papers' numbers.
 
-python -m flows.error_table README.md [SYSTEM ...]     rewrites what stands between `<!-- errors -->` and `<!-- end -->`
+python -m tokentape.flows.error_table README.md [SYSTEM ...]     rewrites what stands between `<!-- errors -->` and `<!-- end -->`
 
 Seconds of CPU for elmoe3d and kelle, half a minute for cxl_ndp, minutes for layered_prefill and slicemoe; all, unless some
 are named. Only what needs no live model is computed: rows that are fitted or predicted need none. `tokentape claims` prints the
@@ -19,23 +19,23 @@ from typing import Any
 
 import polars as pl
 
-from flows.grid import load_hardware
-from flows.systems.cxl_ndp import answers as cxl_ndp_answers
-from flows.systems.cxl_ndp import study as cxl_ndp
-from flows.systems.elmoe3d import study as elmoe3d
-from flows.systems.elmoe3d.settings import setup_of
-from flows.systems.kelle import answers as kelle_answers
-from flows.systems.kelle import settings as kelle
-from flows.systems.kelle import setup, sweeps
-from flows.systems.layered_prefill import study as layered_prefill
-from flows.systems.slicemoe import answers as slicemoe_answers
-from flows.systems.slicemoe import study as slicemoe
-from flows.systems.slicemoe import sweeps as slicemoe_sweeps
-from hw.files import write_text
-from replay.elastic.cells import cells
-from warehouse.claim_errors import by_system, compared, signed
-from warehouse.load import claims
-from warehouse.tape import Store
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.cxl_ndp import answers as cxl_ndp_answers
+from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
+from tokentape.flows.systems.elmoe3d import study as elmoe3d
+from tokentape.flows.systems.elmoe3d.settings import setup_of
+from tokentape.flows.systems.kelle import answers as kelle_answers
+from tokentape.flows.systems.kelle import settings as kelle
+from tokentape.flows.systems.kelle import setup, sweeps
+from tokentape.flows.systems.layered_prefill import study as layered_prefill
+from tokentape.flows.systems.slicemoe import answers as slicemoe_answers
+from tokentape.flows.systems.slicemoe import study as slicemoe
+from tokentape.flows.systems.slicemoe import sweeps as slicemoe_sweeps
+from tokentape.hw.files import write_text
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.warehouse.claim_errors import by_system, compared, signed
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
 HEAD = (
@@ -128,7 +128,7 @@ def _system(line: str) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(SYSTEMS):
-        sys.exit(f"usage: python -m flows.error_table README.md [SYSTEM ...]; systems: {', '.join(SYSTEMS)}")
+        sys.exit(f"usage: python -m tokentape.flows.error_table README.md [SYSTEM ...]; systems: {', '.join(SYSTEMS)}")
     page = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         made = [row for system in sys.argv[2:] or SYSTEMS for row in SYSTEMS[system](Store(folder))]

@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows import machines, steps
-from flows.grid import load_hardware, load_trace
-from flows.names import unknown
-from hw import calibrate
-from hw.cost import power_findings
-from hw.coverage import FORMS, Form, errors
-from hw.spec import HardwareSpec
-from hw.timeline import Operation
-from replay import coverage as tapes
-from replay.estimate import Load, estimate, joules
-from warehouse.geometry import Geometry
-from warehouse.models import load as load_model
-from warehouse.tape import Store
+from tokentape.flows import machines, steps
+from tokentape.flows.grid import load_hardware, load_trace
+from tokentape.flows.names import unknown
+from tokentape.hw import calibrate
+from tokentape.hw.cost import power_findings
+from tokentape.hw.coverage import FORMS, Form, errors
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.timeline import Operation
+from tokentape.replay import coverage as tapes
+from tokentape.replay.estimate import Load, estimate, joules
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.models import load as load_model
+from tokentape.warehouse.tape import Store
 
 RECORDED = "recorded"
 WITHOUT_TAPE = "uniform"

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from capture import measure, models
-from capture.evaluate_policy import PolicyRun
-from capture.fidelity import Totals, both_loops
-from hw.cost import step_cost
-from hw.spec import HardwareSpec
-from warehouse.geometry import Geometry
+from tokentape.capture import measure, models
+from tokentape.capture.evaluate_policy import PolicyRun
+from tokentape.capture.fidelity import Totals, both_loops
+from tokentape.hw.cost import step_cost
+from tokentape.hw.spec import HardwareSpec
+from tokentape.warehouse.geometry import Geometry
 
 UNITS = {"miss_frac": "1", "flash_bytes_per_token": "B", "dram_bytes_per_token": "B", "step_s": "s", "step_j": "J"}
 

@@ -16,20 +16,18 @@ from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
-import hw
-import policies
-import replay
-from flows import machines, own_policy
-from flows.study import Study, matching
-from flows.workers import as_finished, ending, pool_of
-from hw import spec
-from replay import capacity as capacities
-from replay import experts
-from replay.result import ReplayResult
-from replay.semantics import Semantics
-from replay.trace import Trace, trace_from_tables
-from warehouse import counts, formats, geometry, results
-from warehouse.tape import Manifest, Store
+from tokentape import hw, policies, replay
+from tokentape.flows import machines, own_policy
+from tokentape.flows.study import Study, matching
+from tokentape.flows.workers import as_finished, ending, pool_of
+from tokentape.hw import spec
+from tokentape.replay import capacity as capacities
+from tokentape.replay import experts
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import Trace, trace_from_tables
+from tokentape.warehouse import formats, geometry, model_sizes, results
+from tokentape.warehouse.tape import Manifest, Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +254,7 @@ def format_of(store: Store, cell: Cell) -> str:
 def source_sha256(*more: ModuleType) -> str:
     """Hash of the sources of policies/, hw/, replay/, `more` rooms and the geometry: a result is of the code that made it."""
     digest = hashlib.sha256()
-    for module in (geometry, formats, counts):
+    for module in (geometry, formats, model_sizes):
         digest.update(Path(str(module.__file__)).read_bytes())
     for room in (policies, hw, replay, *more):
         folder = Path(room.__path__[0])

@@ -11,13 +11,13 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from flows.names import unknown
-from flows.own_policy import Value, convert, is_path, policy_class
-from policies.kv import KV_POLICIES, KVPolicy
-from policies.kv.refresh import BitRates, Intervals
+from tokentape.flows.names import unknown
+from tokentape.flows.own_policy import Value, convert, is_path, policy_class
+from tokentape.policies.kv import KV_POLICIES, KVPolicy
+from tokentape.policies.kv.refresh import BitRates, Intervals
 
 if TYPE_CHECKING:
-    from capture.kv_evaluate import KVRun
+    from tokentape.capture.kv.evaluate import KVRun
 
 KELLE = "kelle"
 NAMES = (KELLE, *KV_POLICIES)
@@ -64,8 +64,8 @@ def _typed(where: str, value: Value, wanted: Any) -> Any:
 
 
 def inside_model(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
-    """How the policy is tried in a live model (capture/kv_evaluate.py), with all that decides it as table `quality` tells it."""
-    from capture.kv_evaluate import KVRun  # needs torch
+    """How the policy is tried in a live model (capture/kv/evaluate.py), with all that decides it as table `quality` tells it."""
+    from tokentape.capture.kv.evaluate import KVRun  # needs torch
 
     of_policy = {k: v for k, v in params.items() if k not in (*OF_STORAGE, *OF_WINDOWS)}
     given = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}

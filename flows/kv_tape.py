@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from policies.kv import KVPolicy
-from replay.kv_replay import KVReplay, replay_kv
-from replay.kv_tape import PIECE_BYTES, AttentionTape
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.policies.kv import KVPolicy
+from tokentape.replay.kv.replay import KVReplay, replay_kv
+from tokentape.replay.kv.tape import PIECE_BYTES, AttentionTape
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 
 def attention_tape(store: Store, trace: str) -> AttentionTape:

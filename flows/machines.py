@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from hw import catalogue, spec
-from hw.spec import HardwareSpec
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.hw import catalogue, spec
+from tokentape.hw.spec import HardwareSpec
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 
 def rows(machine: HardwareSpec) -> dict[str, list[dict[str, Any]]]:

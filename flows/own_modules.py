@@ -20,8 +20,6 @@ from threading import RLock
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
-_ROOT = Path(__file__).resolve().parents[1]
-_OURS = ("policies", "hw", "replay", "warehouse", "capture", "dashboards", "flows")
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages are called so wherever Python lies
 _LOCK = RLock()  # threads of one study ask for the same file
 
@@ -135,15 +133,14 @@ def _loaded(name: str) -> Own | None:
 def _own(name: str, found: dict[str, Own], beside: str) -> Own | None:
     """Where a module lies if it is the user's own, by the rules of Python's own search, the folder of the file last."""
     package, _, last = name.rpartition(".")
-    if (package and package not in found) or name in sys.stdlib_module_names:
+    if (package and package not in found) or name in sys.stdlib_module_names or name == "tokentape":
         return None
     spec = PathFinder.find_spec(last, list(found[package].folders or ()) if package else [*sys.path, beside])
     if spec is None:
         return None
     own = Own(spec.origin, None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations))
     lies = Path(own.file or own.folders[0]).resolve()  # type: ignore[index]  # one of the two is there
-    ours = lies.is_relative_to(_ROOT) and lies.relative_to(_ROOT).parts[0] in _OURS
-    return None if ours or _INSTALLED & set(lies.parts) else own
+    return None if _INSTALLED & set(lies.parts) else own
 
 
 def _sha256(path: Path, mine: dict[str, Own]) -> str:

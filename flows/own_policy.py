@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import policies
-from flows import own_modules
-from flows.names import unknown
-from policies.protocol import CachePolicy
+from tokentape import policies
+from tokentape.flows import own_modules
+from tokentape.flows.names import unknown
+from tokentape.policies.protocol import CachePolicy
 
 Value = str | int | float | bool
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from flows import ndp_routing
-from flows.names import unknown
-from policies.placement import PLACEMENTS, Capacity, importance, shares
-from policies.placement.fixed import ShuffledPrompts
-from replay.capacity import bytes_of
-from replay.ndp.bit_losses import bit_loss_rows, by_loss
-from replay.ndp.hits import Hits, Placement, hits_of
-from replay.ndp.routing import NDPRouting, in_batches, joined
-from replay.ndp.rows import hit_rows, similarity_rows, use_rows
-from replay.ndp.similarity import similarity
-from replay.ndp.tapes import Reading
-from warehouse.geometry import Geometry
-from warehouse.losses import loss_table
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.names import unknown
+from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
+from tokentape.policies.placement.fixed import ShuffledPrompts
+from tokentape.replay.capacity import bytes_of
+from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
+from tokentape.replay.cxl_ndp.hits import Hits, Placement, hits_of
+from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches, joined
+from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
+from tokentape.replay.cxl_ndp.similarity import similarity
+from tokentape.replay.cxl_ndp.tapes import Reading
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
 SCOPES = ("per-layer", "global")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from dashboards.site import build
-from flows import machines
-from flows.console import note
-from warehouse.load import database_path, load
-from warehouse.tape import Store
+from tokentape.dashboards.site import build
+from tokentape.flows import machines
+from tokentape.flows.console import note
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.tape import Store
 
 
 @flow(name="publish", retries=1, retry_delay_seconds=10)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from flows.study_run import run_study
-from warehouse.tape import Store
+from tokentape.flows.study_run import run_study
+from tokentape.warehouse.tape import Store
 
 
 @flow(name="replay-grid", retries=1, retry_delay_seconds=10)

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from policies.sliced.buddy import gate_similarity
-from replay.scores import Scores, scores_from_choices, scores_from_table
-from replay.trace import Trace, trace_from_tables
-from warehouse.tape import Store
+from tokentape.policies.sliced.buddy import gate_similarity
+from tokentape.replay.scores import Scores, scores_from_choices, scores_from_table
+from tokentape.replay.trace import Trace, trace_from_tables
+from tokentape.warehouse.tape import Store
 
 
 def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows import prefect_settings, tethered
-from flows.console import note
-from flows.names import unknown
-from flows.study_run import check
-from flows.systems import SYSTEMS, grids
-from warehouse.tape import default_store
+from tokentape.flows import prefect_settings, tethered
+from tokentape.flows.console import note
+from tokentape.flows.names import unknown
+from tokentape.flows.study_run import check
+from tokentape.flows.systems import SYSTEMS, grids
+from tokentape.warehouse.tape import default_store
 
 CRONS = {"capture": "0 2 * * *", "replay-grid": "0 3 * * *", "publish": "0 4 * * *"}
 START_TIMEOUT_S = 120.0
@@ -69,9 +69,9 @@ def deployments(store: str | None, site: str, study: str, crons: dict[str, str])
     """
     from prefect.flows import EntrypointType
 
-    from flows.capture import capture_flow
-    from flows.publish import publish
-    from flows.replay import replay_grid
+    from tokentape.flows.capture import capture_flow
+    from tokentape.flows.publish import publish
+    from tokentape.flows.replay import replay_grid
 
     place = absolute(store or default_store())  # runs start in a process of their own
     chosen = absolute(study) if study.endswith(".toml") else study

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.names import unknown
-from flows.own_policy import Value, convert
-from flows.scored import similarity
-from policies.matryoshka import MAT
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
-from warehouse.tape import Store
+from tokentape.flows.names import unknown
+from tokentape.flows.own_policy import Value, convert
+from tokentape.flows.scored import similarity
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from tokentape.warehouse.tape import Store
 
 if TYPE_CHECKING:
-    from capture.evaluate_policy import PolicyRun
+    from tokentape.capture.evaluate_policy import PolicyRun
 
 NAME = "slicemoe"
 PARTS: dict[str, dict[str, type]] = {"router": ROUTERS, "precision": PRECISIONS, "budget": BUDGETS, "warmup": WARMUPS}
@@ -63,7 +63,7 @@ def inside_model(
 
     scheme: of the low-bit weights, `none` for weights as loaded. windows: fields of PolicyRun.
     """
-    from capture.evaluate_policy import PolicyRun  # needs torch, which `compose` does not
+    from tokentape.capture.evaluate_policy import PolicyRun  # needs torch, which `compose` does not
 
     tried = {**params, "cache_frac": cache_frac, "scheme": scheme}
     return PolicyRun(compose(params, store), NAME, tried, cache_frac, None if scheme == "none" else scheme, **windows)

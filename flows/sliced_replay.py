@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flows import machines
-from flows.grid import load_hardware, source_sha256
-from flows.own_policy import Value
-from flows.scored import scored_trace
-from flows.sliced_policy import compose
-from replay.capacity import bytes_of
-from replay.result import ReplayResult
-from replay.sliced import describe, replay_sliced, slices_of
-from replay.trace import Trace
-from warehouse import results
-from warehouse.tape import Store
+from tokentape.flows import machines
+from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows.own_policy import Value
+from tokentape.flows.scored import scored_trace
+from tokentape.flows.sliced_policy import compose
+from tokentape.replay.capacity import bytes_of
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
+from tokentape.replay.trace import Trace
+from tokentape.warehouse import results
+from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from policies.speculation.metrics import acceptance_metrics
-from policies.speculation.pool import pool_size
-from replay.rounds import NEEDED, PoolRounds, RoundTape, accepted_lengths
-from warehouse.tape import BadTape, Tape
+from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.pool import pool_size
+from tokentape.replay.rounds import NEEDED, PoolRounds, RoundTape, accepted_lengths
+from tokentape.warehouse.tape import BadTape, Tape
 
 
 def metrics_of(tape: Tape) -> dict[str, float]:

@@ -8,16 +8,16 @@ from typing import Any
 
 import polars as pl
 
-from flows import own_policy
-from flows.grid import Cell, load_hardware, load_trace, replay_key
-from flows.names import unknown
-from hw import spec
-from hw.spec import HardwareSpec
-from hw.timeline import Placed, Step, place
-from replay.semantics import Semantics
-from replay.step import replay_step
-from warehouse.results import result_ids, result_path, write_rows
-from warehouse.tape import Store
+from tokentape.flows import own_policy
+from tokentape.flows.grid import Cell, load_hardware, load_trace, replay_key
+from tokentape.flows.names import unknown
+from tokentape.hw import spec
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.timeline import Placed, Step, place
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.step import replay_step
+from tokentape.warehouse.results import result_ids, result_path, write_rows
+from tokentape.warehouse.tape import Store
 
 WHICH = ("slowest", "median")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flows import own_policy
-from flows.names import unknown
-from flows.systems import GRIDS, SYSTEMS, grids
+from tokentape.flows import own_policy
+from tokentape.flows.names import unknown
+from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 
 
 class PolicyEntry(BaseModel):

@@ -6,12 +6,12 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.console import note, progress_bar
-from flows.names import unknown
-from flows.systems import IN_MODEL, SYSTEMS, grids
+from tokentape.flows.console import note, progress_bar
+from tokentape.flows.names import unknown
+from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids
 
 if TYPE_CHECKING:
-    from warehouse.tape import Store
+    from tokentape.warehouse.tape import Store
 
 RUNNERS = ("processes", "threads")
 SHOWN = 3  # reasons why replays of a grid are not possible
@@ -53,8 +53,8 @@ def run_study(
             answers = module.run(store, show, runner=runner or "processes", workers=workers, in_model=in_model)
         note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
         return {"answers": len(answers)}
-    from flows import grid
-    from flows import study as studies
+    from tokentape.flows import grid
+    from tokentape.flows import study as studies
 
     chosen = studies.load(name)
     if traces:

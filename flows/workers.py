@@ -16,7 +16,7 @@ from multiprocessing.connection import wait as wait_for
 from threading import Event, Thread
 from typing import TypeVar
 
-from flows.names import unknown
+from tokentape.flows.names import unknown
 
 Job, Result = TypeVar("Job"), TypeVar("Result")
 # A wait without end would not see Ctrl-C: polars has the system resume it (SA_RESTART).

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hw import reachable, spec
-from hw.files import write_text
-from hw.measured import Measurements, Setup
-from hw.operators import OPERATORS
-from hw.operators import fit as fitter
-from hw.operators.gpu import Gpu
-from hw.sourced import BadSpec
-from hw.spec import HardwareSpec
+from tokentape.hw import reachable, spec
+from tokentape.hw.files import write_text
+from tokentape.hw.measured import Measurements, Setup
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import fit as fitter
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing

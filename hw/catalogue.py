@@ -1,6 +1,6 @@
 """Machines as people read them: rows for the terminal, and docs/machines.md, written from the TOML files.
 
-python -m hw.catalogue docs/machines.md
+python -m tokentape.hw.catalogue docs/machines.md
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hw.files import write_text
-from hw.sourced import Sourced, leaves
-from hw.spec import HardwareSpec, find, load, shipped
+from tokentape.hw.files import write_text
+from tokentape.hw.sourced import Sourced, leaves
+from tokentape.hw.spec import HardwareSpec, find, load, shipped
 
 # What the end of a key says about its unit, longest first; the flag: whether the unit takes an SI prefix.
 _UNITS = (
@@ -36,9 +36,9 @@ _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 _HEAD = """# Machines: every number with its band and its source
 
-Written from hw/specs/*.toml by `python -m hw.catalogue docs/machines.md`; change the files, not this page. Numbers are those of
-one device; power and area are the whole machine's. Peak: of the engine that experts run on, a multiply-add counted as two
-operations. Assumed: numbers of which the value or an end of the band rests on no source.
+Written from hw/specs/*.toml by `python -m tokentape.hw.catalogue docs/machines.md`; change the files, not this page. Numbers are
+those of one device; power and area are the whole machine's. Peak: of the engine that experts run on, a multiply-add counted as
+two operations. Assumed: numbers of which the value or an end of the band rests on no source.
 """
 
 
@@ -193,5 +193,5 @@ def write(path: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m hw.catalogue docs/machines.md")
+        sys.exit("usage: python -m tokentape.hw.catalogue docs/machines.md")
     write(Path(sys.argv[1]))

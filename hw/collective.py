@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.sourced import BadSpec
-from hw.spec import HardwareSpec
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import HardwareSpec
 
 Floats = NDArray[np.float64]
 

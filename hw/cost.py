@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.spec import Engine, HardwareSpec, MemTier
+from tokentape.hw.spec import Engine, HardwareSpec, MemTier
 
 Floats = NDArray[np.float64]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hw.sourced import BadSpec, Sourced, build
+from tokentape.hw.sourced import BadSpec, Sourced, build
 
 Floats = NDArray[np.float64]
 

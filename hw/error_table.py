@@ -1,6 +1,6 @@
 """The table of errors in docs/calibration.md, written from the measured tables and the shipped constants.
 
-python -m hw.error_table docs/calibration.md FOLDERS      rewrites what stands between `<!-- errors -->` and `<!-- end -->`
+python -m tokentape.hw.error_table docs/calibration.md FOLDERS   rewrites what stands between `<!-- errors -->` and `<!-- end -->`
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from hw import calibrate, measured
-from hw.files import write_text
-from hw.operators import OPERATORS
-from hw.validate import Row, compare
+from tokentape.hw import calibrate, measured
+from tokentape.hw.files import write_text
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.validate import Row, compare
 
 SPLITS = ("fitted", "held_out", "other_device")
 HEAD = (
@@ -48,6 +48,6 @@ def refreshed(text: str, *folders: Path) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
-        sys.exit("usage: python -m hw.error_table docs/calibration.md FOLDERS")
+        sys.exit("usage: python -m tokentape.hw.error_table docs/calibration.md FOLDERS")
     page = Path(sys.argv[1])
     write_text(page, refreshed(page.read_text(encoding="utf-8"), *map(Path, sys.argv[2:])))

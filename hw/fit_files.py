@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hw.files import write_text
-from hw.sourced import BadSpec
+from tokentape.hw.files import write_text
+from tokentape.hw.sourced import BadSpec
 
 FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hw.fit_files import read_fit, write_fit
+from tokentape.hw.fit_files import read_fit, write_fit
 
 COMMAND = "tokentape calibrate kelle"
 # Lowest and highest value that a fit may take.

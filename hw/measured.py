@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS
 
 OPERATOR_OF = {"gemm": "gemm", "moe": "moe", "context_attention": "prefill_attention", "generation_attention": "decode_attention"}
 COMMON = ("framework", "version", "device", "op_name", "latency")

@@ -1,6 +1,6 @@
 """Constants of the serving engine's cost model: efficiencies and overheads of one engine on one machine, with the energy's.
 
-They are fitted to published runs (replay/serving_fit.py) or assumed, and kept in hw/fits/serving-*.toml with what they were
+They are fitted to published runs (replay/serving/fit.py) or assumed, and kept in hw/fits/serving-*.toml with what they were
 fitted on. Constants are correlated: 10 % more or less between two fits is normal.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hw.fit_files import read_fit, write_fit
+from tokentape.hw.fit_files import read_fit, write_fit
 
 COMMAND = "tokentape calibrate serving"
 

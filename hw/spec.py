@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hw import dram
-from hw.sourced import BadSpec, Sourced, build, numbers
+from tokentape.hw import dram
+from tokentape.hw.sourced import BadSpec, Sourced, build, numbers
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hw import dram, reachable
-from hw.calibrate import Fit, gpu_of, held_out, machine_of
-from hw.measured import Measurements
-from hw.operators.gpu import Gpu
-from hw.spec import HardwareSpec
+from tokentape.hw import dram, reachable
+from tokentape.hw.calibrate import Fit, gpu_of, held_out, machine_of
+from tokentape.hw.measured import Measurements
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.spec import HardwareSpec
 
 MAX_POINTS = 400  # of a scatter, per operator and split
 SIMULATOR = ("Ramulator", "2.1")  # what the DRAM anchors were measured in

@@ -1,10 +1,13 @@
 """Decisions, one per file. CACHES maps the name a person types to the class; add a policy with one file and one line."""
 
-from policies.belady import Belady, BypassBelady
-from policies.lfu import LFU, LifetimeLFU
-from policies.lru import FIFO, LRU
-from policies.random_victim import RandomVictim
-from policies.static import Static
+if not __name__.startswith("tokentape."):
+    raise ImportError(f"{__name__}/ is a folder of tokentape's checkout; write: import tokentape.{__name__}")
+
+from tokentape.policies.belady import Belady, BypassBelady
+from tokentape.policies.lfu import LFU, LifetimeLFU
+from tokentape.policies.lru import FIFO, LRU
+from tokentape.policies.random_victim import RandomVictim
+from tokentape.policies.static import Static
 
 CACHES: dict[str, type] = {
     "lru": LRU,

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.future import next_lookups, run_future
-from policies.kernels import dispatcher_of
-from policies.protocol import RANK_SIGNATURE
-from policies.queue import run_queue_events, run_queue_serial
-from policies.ranked import ABSENT, run_ranked
-from policies.uniform import run_uniform
+from tokentape.policies.future import next_lookups, run_future
+from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.protocol import RANK_SIGNATURE
+from tokentape.policies.queue import run_queue_events, run_queue_serial
+from tokentape.policies.ranked import ABSENT, run_ranked
+from tokentape.policies.uniform import run_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
 # What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.

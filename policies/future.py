@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void
+from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void
 
 _I32, _I64, _U8, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint64))
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.kernels import kernel
-from policies.protocol import RANK_SIGNATURE
+from tokentape.policies.kernels import kernel
+from tokentape.policies.protocol import RANK_SIGNATURE
 
 
 @kernel(RANK_SIGNATURE)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.quantise import GROUP, MAX_BITS, Array, Quantised, Symmetry, cast, dequantise, namespace, quantise, scaled
+from tokentape.policies.quantise import GROUP, MAX_BITS, Array, Quantised, Symmetry, cast, dequantise, namespace, quantise, scaled
 
 
 @dataclass(frozen=True)

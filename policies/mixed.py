@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.bits import BIT_RULES, assign, budget_bits
-from policies.placement import PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
+from tokentape.policies.bits import BIT_RULES, assign, budget_bits
+from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
 
 FULL = "full"
 RULES = (FULL, *BIT_RULES)

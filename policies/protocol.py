@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from policies.kernels import array, float64, int64
+from tokentape.policies.kernels import array, float64, int64
 
 # rank(now, n_cached, n_total, profile, params) -> float64, evaluated at every lookup of an expert
 #   now      event index (serial lookup: lookup index), int64      n_cached  lookups since it entered, this one included, int64

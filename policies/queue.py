@@ -7,7 +7,7 @@ unsigned: numba then leaves out the test for negative ones, which more than doub
 
 from __future__ import annotations
 
-from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 

@@ -6,8 +6,8 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 
 from __future__ import annotations
 
-from policies.kernels import array, boolean, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
-from policies.protocol import RANK_SIGNATURE
+from tokentape.policies.kernels import array, boolean, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.protocol import RANK_SIGNATURE
 
 _I32, _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, float64))
 ABSENT = 0xFFFFFFFF

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.quantise import Array, cast, namespace
+from tokentape.policies.quantise import Array, cast, namespace
 
 WIDTHS = (1, 2, 3, 4)
 GROUP = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
 _I32, _I64, _U8, _U32, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64))
 ABSENT = 0xFFFFFFFF

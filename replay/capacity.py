@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from warehouse.geometry import Geometry
+from tokentape.warehouse.geometry import Geometry
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 

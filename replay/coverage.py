@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
-from replay.trace import DECODE, PREFILL, Trace
+from tokentape.hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
+from tokentape.replay.trace import DECODE, PREFILL, Trace
 
 N_DRAWS = 200  # batches drawn per number of tokens
 PHASES = {"decode": DECODE, "prefill": PREFILL}

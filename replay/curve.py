@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache import EACH, split_by_cache
-from policies.kernels import array, int32, int64, kernel, uint16, uint64, void
-from replay.semantics import Semantics
-from replay.stream import Stream
+from tokentape.policies.cache import EACH, split_by_cache
+from tokentape.policies.kernels import array, int32, int64, kernel, uint16, uint64, void
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.stream import Stream
 
 _I32, _I64, _U16, _U64 = (array(t, 1) for t in (int32, int64, uint16, uint64))
 _WORD, _BLOCK = 64, 1024  # marks per word (one bit each) and per block (16 words); both keep a count

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.calibrate import Fit, gpu_of
-from hw.collective import all_reduce_s
-from hw.cost import rates
-from hw.spec import HardwareSpec
-from hw.timeline import Operation, Serial
-from warehouse.counts import kv_bytes, weight_bytes
-from warehouse.formats import value_bytes
-from warehouse.geometry import Geometry
+from tokentape.hw.calibrate import Fit, gpu_of
+from tokentape.hw.collective import all_reduce_s
+from tokentape.hw.cost import rates
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.timeline import Operation, Serial
+from tokentape.warehouse.formats import value_bytes
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
 
 ACTIVATION = "bf16"
 ATTENTION, ALL_REDUCE = ("decode attention", "prefill attention"), "all-reduce"  # names of operations

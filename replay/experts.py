@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.cost import Band, StepCost, power_findings, step_cost
-from hw.spec import HardwareSpec
-from policies import CACHES
-from policies.cache import ExpertCache
-from policies.kernels import kernel
-from replay import uncounted
-from replay.capacity import total_expert_bytes
-from replay.curve import lru_curve
-from replay.result import Metric, ReplayResult
-from replay.semantics import Semantics
-from replay.stream import Stream, stream
-from replay.trace import DECODE, PREFILL, Trace
-from warehouse.geometry import FLOAT_FORMATS
+from tokentape.hw.cost import Band, StepCost, power_findings, step_cost
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies import CACHES
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.kernels import kernel
+from tokentape.replay import uncounted
+from tokentape.replay.capacity import total_expert_bytes
+from tokentape.replay.curve import lru_curve
+from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.stream import Stream, stream
+from tokentape.replay.trace import DECODE, PREFILL, Trace
+from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
 ALL_CAPACITIES = "lru-all-capacities"

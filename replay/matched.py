@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from hw.spec import HardwareSpec
-from policies.sliced import ROUTERS, SliceMoE
-from replay.scores import Scores
-from replay.sliced import replay_sliced
-from replay.trace import Trace
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.sliced import ROUTERS, SliceMoE
+from tokentape.replay.scores import Scores
+from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.replay.trace import Trace
 
 
 @dataclass(frozen=True)

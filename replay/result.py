@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warehouse.tables import RESULT_TABLES, conform
+from tokentape.warehouse.tables import RESULT_TABLES, conform
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from policies.scoring import gates, ranking
-from policies.speculation import POOLS
-from policies.speculation.pool import pool_size, restricted_topk, selections
-from policies.speculation.pools import Pools
-from warehouse.geometry import Geometry
+from tokentape.policies.scoring import gates, ranking
+from tokentape.policies.speculation import POOLS
+from tokentape.policies.speculation.pool import pool_size, restricted_topk, selections
+from tokentape.policies.speculation.pools import Pools
+from tokentape.warehouse.geometry import Geometry
 
 NEEDED = ("requests", "tokens", "passes", "routing", "acceptance", "rounds", "node_routing", "node_scores")
 Key = tuple[int, int, int]  # group, round, layer

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from policies.scoring import gates, ranking
-from replay.trace import Trace
+from tokentape.policies.scoring import gates, ranking
+from tokentape.replay.trace import Trace
 
 Floats = NDArray[np.float32]
 RULES = ("softmax", "softmax_topk", "sigmoid_bias_groups", "sqrtsoftplus_bias_groups")

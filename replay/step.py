@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.cost import Rates, rates
-from hw.spec import HardwareSpec
-from hw.timeline import Operation, Parallel, Serial, Step
-from replay.experts import look_up, make_cache, passes_over_weights
-from replay.semantics import Semantics
-from replay.stream import stream
-from replay.trace import Trace
+from tokentape.hw.cost import Rates, rates
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.timeline import Operation, Parallel, Serial, Step
+from tokentape.replay.experts import look_up, make_cache, passes_over_weights
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import Trace
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import kernel
-from replay.semantics import Semantics
-from replay.trace import PREFILL, Trace
+from tokentape.policies.kernels import kernel
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import PREFILL, Trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from policies.kernels import kernel
-from warehouse.geometry import Geometry
+from tokentape.policies.kernels import kernel
+from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
 

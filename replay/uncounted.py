@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hw.calibrate import fits_of, shipped
-from hw.cost import Floats
-from hw.spec import HardwareSpec
-from replay.estimate import Load, beside_weights, estimate
-from replay.trace import DECODE, Trace
+from tokentape.hw.calibrate import fits_of, shipped
+from tokentape.hw.cost import Floats
+from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.estimate import Load, beside_weights, estimate
+from tokentape.replay.trace import DECODE, Trace
 
 MOST = 0.05  # of a step, that may be left out in silence
 

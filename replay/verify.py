@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import CACHES
-from replay.experts import look_up, make_cache
-from replay.semantics import ENGINE_BIGMOE, Semantics
-from replay.stream import stream
-from replay.trace import DECODE, Trace
+from tokentape.policies import CACHES
+from tokentape.replay.experts import look_up, make_cache
+from tokentape.replay.semantics import ENGINE_BIGMOE, Semantics
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import DECODE, Trace
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.result import ReplayResult
-from replay.trace import DECODE, Trace
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.trace import DECODE, Trace
 
 
 def window_costs(trace: Trace, result: ReplayResult, windows: Sequence[int]) -> list[dict[str, float]]:

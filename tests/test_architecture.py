@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -16,9 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("capture", "dashboards", "flows", "hw", "policies", "replay", "warehouse")
 # Modules of other rooms that a room may use; a room's own modules and warehouse.tables' neighbours are spelled out.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "tokentape": ROOMS,
     "flows": ROOMS,
     "dashboards": ("warehouse",),
-    "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry", "warehouse.counts", "warehouse.formats"),
+    "replay": ("policies", "hw", "warehouse.tables", "warehouse.geometry", "warehouse.model_sizes", "warehouse.formats"),
     "capture": ("policies", "warehouse.tables", "warehouse.tape", "warehouse.geometry", "warehouse.formats", "warehouse.losses"),
     "policies": (),
     "hw": (),
@@ -37,23 +37,31 @@ def sources(room: str) -> Iterator[Path]:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import, function bodies included; `from a import b` is a.b where that is a module."""
+    """(line, dotted module) of every import, function bodies included; `from a import b` is a.b where that is a module.
+
+    Modules of ours are named from their room on. Raises AssertionError for one that is not imported from tokentape: a checkout's
+    folders can be found by their own names too, and would be a second copy.
+    """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules = []
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
-            module = node.module or ""
             for alias in node.names:
-                deeper = ROOT.joinpath(*module.split("."), alias.name)
-                yield node.lineno, f"{module}.{alias.name}" if deeper.is_dir() or deeper.with_suffix(".py").is_file() else module
+                deeper = ROOT.joinpath(*(node.module or "").removeprefix("tokentape").strip(".").split("."), alias.name)
+                is_module = deeper.is_dir() or deeper.with_suffix(".py").is_file()
+                modules.append(f"{node.module}.{alias.name}" if is_module else node.module or "")
+        for module in modules:
+            assert module.partition(".")[0] not in ROOMS, f"{path}:{node.lineno}: write tokentape.{module}"
+            yield node.lineno, module.removeprefix("tokentape.")
 
 
 def is_inside(module: str, allowed: str) -> bool:
     return module == allowed or module.startswith(allowed + ".")
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", MAY_IMPORT)
 def test_rooms_import_only_what_the_design_allows(room: str) -> None:
     wrong = []
     for path in sources(room):
@@ -69,9 +77,24 @@ def test_rooms_import_only_what_the_design_allows(room: str) -> None:
 
 def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    path.write_text("def f():\n    from warehouse import tape\n    import torch.nn\n")
-    assert [module for _, module in imported(path)] == ["warehouse.tape", "torch.nn"]
+    path.write_text("def f():\n    from tokentape.warehouse import tape\n    import torch.nn\nfrom tokentape import flows\n")
+    assert sorted(module for _, module in imported(path)) == ["flows", "torch.nn", "warehouse.tape"]
     assert not any(is_inside("warehouse.tape", allowed) for allowed in MAY_IMPORT["replay"])
+    path.write_text("import warehouse.tape\n")
+    with pytest.raises(AssertionError, match=r"write tokentape\.warehouse\.tape"):
+        list(imported(path))
+
+
+def test_the_check_sees_the_imports_that_there_are() -> None:
+    seen = {module.partition(".")[0] for path in sources("flows") for _, module in imported(path)}
+    assert set(ROOMS) <= seen
+
+
+def test_a_folder_of_the_checkout_is_not_imported_by_its_own_name() -> None:
+    for room in ROOMS:
+        command = [sys.executable, "-c", f"import {room}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stderr.splitlines()[-1].endswith(f"write: import tokentape.{room}"), done.stderr
 
 
 def test_the_table_of_the_development_page_is_what_is_enforced() -> None:
@@ -111,30 +134,28 @@ sys.meta_path.insert(0, Absent())
 
 def without_extras(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Runs `code` where no extra is installed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", BLOCK + code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-c", BLOCK + code]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
     "modules",
     [
-        "replay.experts, replay.curve, replay.verify",
-        "policies, hw.spec",
-        "warehouse.load, warehouse.sql",
-        "flows.cli, flows.grid",
+        ("replay.experts", "replay.curve", "replay.verify"),
+        ("policies", "hw.spec"),
+        ("warehouse.load", "warehouse.sql"),
+        ("flows.cli", "flows.grid"),
     ],
 )
-def test_the_core_imports_without_extras(modules: str) -> None:
-    done = without_extras(f"import {modules}")
+def test_the_core_imports_without_extras(modules: tuple[str, ...]) -> None:
+    done = without_extras("".join(f"import tokentape.{module}\n" for module in modules))
     assert done.returncode == 0, done.stderr
 
 
 def test_importers_and_data_sets_import_without_extras() -> None:
-    names = [f"capture.importers.{p.stem}" for p in sources("capture/importers") if p.stem != "__init__"]
+    names = [f"tokentape.capture.importers.{p.stem}" for p in sources("capture/importers") if p.stem != "__init__"]
     assert names
-    done = without_extras(f"import {', '.join(names)}, capture.embedded.texts")
+    done = without_extras(f"import {', '.join(names)}, tokentape.capture.embedded.texts")
     assert done.returncode == 0, done.stderr
 
 
@@ -148,7 +169,7 @@ def test_importers_and_data_sets_import_without_extras() -> None:
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(tmp_path: Path, command: str, extra: str) -> None:
-    done = without_extras(f"from flows.cli import main\nmain({command})", tmp_path)
+    done = without_extras(f"from tokentape.flows.cli import main\nmain({command})", tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().endswith(f"pip install 'tokentape[{extra}]'")
     assert len(done.stderr.splitlines()) == 1

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 import typer.main
 
-from flows.cli import app, main
-from flows.systems import SYSTEMS
-from warehouse.claim_errors import compared
-from warehouse.load import claims
+from tokentape.flows.cli import app, main
+from tokentape.flows.systems import SYSTEMS
+from tokentape.warehouse.claim_errors import compared
+from tokentape.warehouse.load import claims
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

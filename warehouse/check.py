@@ -14,11 +14,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from warehouse.asides import is_stale
-from warehouse.results import lost_files, result_ids, result_path, side_paths, table_ids
-from warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
-from warehouse.tables import RESULT_TABLES, SIDE_TABLES
-from warehouse.tape import Store, Tape
+from tokentape.warehouse.atomic_files import is_stale
+from tokentape.warehouse.results import lost_files, result_ids, result_path, side_paths, table_ids
+from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
+from tokentape.warehouse.tables import RESULT_TABLES, SIDE_TABLES
+from tokentape.warehouse.tape import Store, Tape
 
 # What a finding can be. The last three are no damage: a capture may go on, a tape come back, an older one stay as it is.
 WRONG = ("damaged", "missing", "incomplete", "unknown", "litter")

@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from warehouse.sql import NO_EXTENSIONS, named
-from warehouse.tables import conform, schema
+from tokentape.warehouse.sql import NO_EXTENSIONS, named
+from tokentape.warehouse.tables import conform, schema
 
 COMPARED = (Path(__file__).parent / "claim_answers.sql").read_text(encoding="utf-8")
 POINTS = "percent"  # the unit whose errors are in points

@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from warehouse.geometry import Geometry
-from warehouse.tables import TABLES
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tables import TABLES
 
 KINDS = ("prefill", "decode", "draft", "verify")
 _CHOSEN = ("expert_ids", "natural_ids")

@@ -1,7 +1,7 @@
 """Model geometry: what a tape's manifest says about the model, read from a Hugging Face config.json.
 
 One place for layers, experts, heads, widths and every detail that changes a count. Parameters, bytes and operations that follow
-are in warehouse.counts, the models that ship in warehouse.models. Knows nothing of weights.
+are in warehouse.model_sizes, the models that ship in warehouse.models. Knows nothing of weights.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from warehouse.config_fields import canonical, moe_layers, text_config
-from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
+from tokentape.warehouse.config_fields import canonical, moe_layers, text_config
+from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
 
 MOST_WIDE = 2**24  # of any width
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits

@@ -20,12 +20,12 @@ import duckdb
 import pyarrow as pa
 from pyarrow import csv
 
-from warehouse.asides import aside_of, make_folder, remove_stale, settle
-from warehouse.claim_errors import create_view
-from warehouse.columns import COLUMNS
-from warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
-from warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
-from warehouse.tables import (
+from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
+from tokentape.warehouse.claim_errors import create_view
+from tokentape.warehouse.columns import COLUMNS
+from tokentape.warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
+from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
+from tokentape.warehouse.tables import (
     RESULT_TABLES,
     SIDE_TABLES,
     TABLES,
@@ -35,7 +35,7 @@ from warehouse.tables import (
     conform,
     schema,
 )
-from warehouse.tape import BadTape, Store, Tape
+from tokentape.warehouse.tape import BadTape, Store, Tape
 
 _HERE = Path(__file__).parent
 CLAIMS = _HERE / "claims" / "claims.csv"

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from warehouse.tape import BadTape, Tape
+from tokentape.warehouse.tape import BadTape, Tape
 
 WIDTHS = (1, 2, 3, 4)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from warehouse.geometry import Geometry
-from warehouse.tables import SCHEMA_VERSION
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tables import SCHEMA_VERSION
 
 
 class BadTape(ValueError):

@@ -1,6 +1,6 @@
 """Models as people read them: rows and lines for the terminal, and the tables of docs/models.md.
 
-python -m warehouse.model_tables docs/models.md      rewrites what stands between `<!-- models NAME -->` and `<!-- end -->`
+python -m tokentape.warehouse.model_tables docs/models.md   rewrites what stands between `<!-- models NAME -->` and `<!-- end -->`
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from warehouse import counts
-from warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS, value_bytes
-from warehouse.geometry import Geometry
-from warehouse.models import Model, shipped
+from tokentape.warehouse import model_sizes
+from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS, value_bytes
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.models import Model, shipped
 
 HEADINGS = (
     "model", "layers", "MoE layers", "experts", "top-k", "total, B", "published, B", "deviation", "active, B", "of it read, B",
@@ -30,20 +30,20 @@ def rows(models: Iterable[Model]) -> list[tuple[str, ...]]:
 def _row(model: Model) -> tuple[str, ...]:
     g, published = model.geometry, model.published
     deviation = model.deviation_frac
-    active = [_billions(n) for n in (counts.active_params(g, True), counts.decode_params(g), counts.active_params(g, False))]
+    active = (model_sizes.active_params(g, True), model_sizes.decode_params(g), model_sizes.active_params(g, False))
     return (
         model.name,
         str(g.n_layers),
         str(len(g.moe_layers)),
         str(g.n_experts) if g.n_experts else "",
         str(g.top_k) if g.n_experts else "",
-        _billions(counts.total_params(g)),
+        _billions(model_sizes.total_params(g)),
         _billions(published.total_params) if published else "",
         f"{100 * deviation:+.2f} %" if deviation is not None else "",
-        *active,
+        *map(_billions, active),
         _billions(published.active_params) if published and published.active_params else "",
         f"{value_bytes(g.expert_params, 'bf16') / 1e6:,.2f}" if g.n_experts else "",
-        f"{counts.kv_bytes_per_token(g, 'bf16') / 1e3:,.2f}",
+        f"{model_sizes.kv_bytes_per_token(g, 'bf16') / 1e3:,.2f}",
     )
 
 
@@ -53,7 +53,7 @@ def _billions(n: int) -> str:
 
 def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     """(label, value) lines about one model: its shape, parameters by part, bytes by format, cache and operations."""
-    g, p, published = model.geometry, counts.parameters(model.geometry), model.published
+    g, p, published = model.geometry, model_sizes.parameters(model.geometry), model.published
     windows = sorted(set(g.sliding_windows) - {0})
     lines = [
         ("architecture", g.architecture),
@@ -76,14 +76,14 @@ def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     lines += [(f"one expert, {name}", f"{g.expert_bytes(name)[0]:,} B") for name in EXPERT_FORMATS if g.n_experts]
     for name in EXPERT_FORMATS:
         unquantised = name if name in FLOAT_FORMATS else "fp16"
-        lines += [(f"all weights, {name}", f"{counts.weight_bytes(g, name, name, unquantised):,} B")]
-    lines += [(f"read by every token, {name}", f"{counts.static_bytes(g, name):,} B") for name in ("int8-g32", "bf16")]
-    lines += [(f"KV per token, {name}", f"{counts.kv_bytes_per_token(g, name):,} B") for name in ("int8", *FLOAT_FORMATS)]
+        lines += [(f"all weights, {name}", f"{model_sizes.weight_bytes(g, name, name, unquantised):,} B")]
+    lines += [(f"read by every token, {name}", f"{model_sizes.static_bytes(g, name):,} B") for name in ("int8-g32", "bf16")]
+    lines += [(f"KV per token, {name}", f"{model_sizes.kv_bytes_per_token(g, name):,} B") for name in ("int8", *FLOAT_FORMATS)]
     return [
         *lines,
-        (f"KV of {context_tokens:,} tokens, bf16", f"{counts.kv_bytes(g, context_tokens, 'bf16'):,} B"),
-        (f"operations of a decode token at {context_tokens:,}", f"{counts.ops_per_token(g, context_tokens):,}"),
-        (f"operations of a prefill of {context_tokens:,}", f"{counts.prefill_ops(g, context_tokens):,}"),
+        (f"KV of {context_tokens:,} tokens, bf16", f"{model_sizes.kv_bytes(g, context_tokens, 'bf16'):,} B"),
+        (f"operations of a decode token at {context_tokens:,}", f"{model_sizes.ops_per_token(g, context_tokens):,}"),
+        (f"operations of a prefill of {context_tokens:,}", f"{model_sizes.prefill_ops(g, context_tokens):,}"),
     ]
 
 
@@ -96,9 +96,9 @@ def _attention(g: Geometry) -> str:
 
 
 ACTIVE: dict[str, Callable[[Geometry], int]] = {
-    "with input table and output head": lambda g: counts.active_params(g, with_embeddings=True),
-    "as a decode token reads (head, no input table)": counts.decode_params,
-    "without input table and output head": lambda g: counts.active_params(g, with_embeddings=False),
+    "with input table and output head": lambda g: model_sizes.active_params(g, with_embeddings=True),
+    "as a decode token reads (head, no input table)": model_sizes.decode_params,
+    "without input table and output head": lambda g: model_sizes.active_params(g, with_embeddings=False),
 }
 
 # ------------------------------------------------------------------------------------------------------ docs/models.md

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from warehouse.counts import total_params
-from warehouse.geometry import FAMILIES, Geometry, from_config, text_config
+from tokentape.warehouse.geometry import FAMILIES, Geometry, from_config, text_config
+from tokentape.warehouse.model_sizes import total_params
 
 FOLDER = Path(__file__).parent / "models"
 

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from warehouse import seals
-from warehouse.contradictions import Contradiction, Rows
-from warehouse.geometry import Geometry
-from warehouse.manifest import BadTape, Manifest
-from warehouse.sums import Sums, footer_sha256, sums_of
-from warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema
+from tokentape.warehouse import seals
+from tokentape.warehouse.contradictions import Contradiction, Rows
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.manifest import BadTape, Manifest
+from tokentape.warehouse.sums import Sums, footer_sha256, sums_of
+from tokentape.warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema
 
 if TYPE_CHECKING:
-    from warehouse.tape import Store
+    from tokentape.warehouse.tape import Store
 
 
 class Tape:

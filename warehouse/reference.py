@@ -1,6 +1,6 @@
 """The schema as Markdown: the column tables of docs/tape.md and docs/warehouse.md are written from columns.py and tables.py.
 
-python -m warehouse.reference docs/*.md      rewrites what stands between `<!-- table NAME -->` and `<!-- end -->`
+python -m tokentape.warehouse.reference docs/*.md      rewrites what stands between `<!-- table NAME -->` and `<!-- end -->`
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-from warehouse.columns import COLUMNS
-from warehouse.tables import TABLES
+from tokentape.warehouse.columns import COLUMNS
+from tokentape.warehouse.tables import TABLES
 
 _PLAIN = {"item: ": "", "halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names for types
 _BLOCK = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from warehouse.tables import RESULT_TABLES, TABLES, BadTable, conform, schema
-from warehouse.tape import Store
+from tokentape.warehouse.tables import RESULT_TABLES, TABLES, BadTable, conform, schema
+from tokentape.warehouse.tape import Store
 
 ID_DIGITS = 20  # of the hash: 80 bits
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warehouse.asides import replace
+from tokentape.warehouse.atomic_files import replace
 
 QUERIES = Path(__file__).parent / "queries"
 FORMATS = ("table", "csv", "json", "parquet")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from warehouse.columns import COLUMNS
-from warehouse.declared import (
+from tokentape.warehouse.columns import COLUMNS
+from tokentape.warehouse.schema import (
     claims,
     cxl_ndp,
     elmoe3d,
@@ -23,7 +23,7 @@ from warehouse.declared import (
     summaries,
     tape,
 )
-from warehouse.declared.table import Table
+from tokentape.warehouse.schema.table import Table
 
 SCHEMA_VERSION = 1
 

@@ -5,7 +5,7 @@
 A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
 without a manifest is an unfinished capture: readers refuse it by name. The manifest carries the SHA-256 of every shard and of
 itself: a tape that has changed since is refused, and one whose rows contradict each other too (contradictions.py). The store is
-any fsspec URI. Files are written aside and renamed (asides.py). Needs nothing of the warehouse that replays or queries.
+any fsspec URI. Files are written aside and renamed (atomic_files.py). Needs nothing of the warehouse that replays or queries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from warehouse import seals
-from warehouse.asides import aside_of, make_folder, remove_stale, settle
-from warehouse.manifest import BadTape, Manifest
-from warehouse.recorded import Tape
-from warehouse.sums import sums_of
-from warehouse.tables import BadTable, conform
+from tokentape.warehouse import seals
+from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
+from tokentape.warehouse.manifest import BadTape, Manifest
+from tokentape.warehouse.recorded import Tape
+from tokentape.warehouse.sums import sums_of
+from tokentape.warehouse.tables import BadTable, conform
 
 __all__ = ["BadTape", "Manifest", "Store", "Tape", "TapeWriter", "default_store", "is_disk_full"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from capture.embedded import texts
-from capture.embedded.recipe import Recipe
+from tokentape.capture.embedded import texts
+from tokentape.capture.embedded.recipe import Recipe
 
 # (keys, filler lines) of a recall passage, easiest first. The level rises when most answers at it come out right.
 RECALL_LEVELS = ((2, 0), (4, 0), (8, 0), (12, 0), (12, 8), (12, 16), (12, 24), (12, 33))

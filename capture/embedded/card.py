@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from capture.embedded import texts
-from capture.embedded.recipe import Recipe
-from capture.evaluate import evaluate
+from tokentape.capture.embedded import texts
+from tokentape.capture.embedded.recipe import Recipe
+from tokentape.capture.evaluate import evaluate
 
 CARD, LOG, MANIFEST = "README.md", "training_log.csv", "manifest.json"
 

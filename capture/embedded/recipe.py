@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig
 
-from capture.embedded import texts
+from tokentape.capture.embedded import texts
 
 END_OF_TEXT = "<|endoftext|>"
 

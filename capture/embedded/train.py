@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import Qwen3MoeForCausalLM
 
-from capture.embedded.batches import RECALL_LEVELS, Batches
-from capture.embedded.recipe import Recipe, model_config, train_tokenizer
+from tokentape.capture.embedded.batches import RECALL_LEVELS, Batches
+from tokentape.capture.embedded.recipe import Recipe, model_config, train_tokenizer
 
 LEVEL_UP_ACCURACY = 0.8
 LOG_EVERY_STEPS = 100

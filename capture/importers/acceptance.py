@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
-from capture.importers.responses import REMEDY, responses
-from capture.importers.rows import NO_MODEL, Source, write_tape
-from warehouse.tape import Store
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
+from tokentape.capture.importers.responses import REMEDY, responses
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.warehouse.tape import Store
 
 COUNTS = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens")
 _MOST_DRAFTED = 65_535  # tokens in a round

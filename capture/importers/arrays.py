@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from capture.importers.limits import BadImport, reason, shown, within
+from tokentape.capture.importers.limits import BadImport, reason, shown, within
 
 MAGIC = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

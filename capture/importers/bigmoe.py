@@ -21,11 +21,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from capture.importers.checks import known_top_k
-from capture.importers.limits import DEFAULT_MAX_BYTES, MAX_EXPERTS, MAX_LAYER_BYTES, MAX_LAYERS, BadImport, read, shown, words
-from capture.importers.rows import RoutedRows, Source, as_executed, write_import
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from tokentape.capture.importers.checks import known_top_k
+from tokentape.capture.importers.limits import (
+    DEFAULT_MAX_BYTES,
+    MAX_EXPERTS,
+    MAX_LAYER_BYTES,
+    MAX_LAYERS,
+    BadImport,
+    read,
+    shown,
+    words,
+)
+from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, write_import
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Store
 
 FORMAT = "# route_trace v1"
 COLUMNS = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capture.importers.limits import MAX_EXPERTS, MAX_GATE_WEIGHT, MAX_LAYERS, MAX_TOKENS, U32, BadImport
+from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_GATE_WEIGHT, MAX_LAYERS, MAX_TOKENS, U32, BadImport
 
 if TYPE_CHECKING:
-    from capture.importers.rows import RoutedRows, Source
+    from tokentape.capture.importers.rows import RoutedRows, Source
 
 REPEATED_TOKENS_FRAC = 0.05  # above it, consecutive identical tokens are reported
 

@@ -6,8 +6,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-from capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_value, read, reason, shown, text, words
-from warehouse.geometry import Geometry, from_config, text_config
+from tokentape.capture.importers.limits import (
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    U32,
+    BadImport,
+    json_value,
+    read,
+    reason,
+    shown,
+    text,
+    words,
+)
+from tokentape.warehouse.geometry import Geometry, from_config, text_config
 
 _WANTED = "give the model's Hugging Face config.json"
 _MAX_BYTES = 1 << 24

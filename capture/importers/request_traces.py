@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from capture.importers.limits import (
+from tokentape.capture.importers.limits import (
     DEFAULT_MAX_BYTES,
     BadImport,
     Row,
@@ -32,9 +32,9 @@ from capture.importers.limits import (
     whole,
     whole_column,
 )
-from capture.importers.rows import NO_MODEL, Source, write_tape
-from capture.importers.table_files import csv_text, need
-from warehouse.tape import Store
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.importers.table_files import csv_text, need
+from tokentape.warehouse.tape import Store
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")

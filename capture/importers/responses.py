@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from capture.importers.limits import BadImport, json_lines, json_value, text
+from tokentape.capture.importers.limits import BadImport, json_lines, json_value, text
 
 REMEDY = "give the server's responses as they came"
 

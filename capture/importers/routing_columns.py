@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from capture.importers.limits import (
+from tokentape.capture.importers.limits import (
     MAX_EXPERTS,
     MAX_LAYERS,
     MAX_TOKENS,
@@ -20,8 +20,8 @@ from capture.importers.limits import (
     refuse,
     whole_column,
 )
-from capture.importers.table_files import FORMS, need
-from warehouse.geometry import Geometry
+from tokentape.capture.importers.table_files import FORMS, need
+from tokentape.warehouse.geometry import Geometry
 
 FILES = ("parts", "requests", "layers")
 ORDERS = ("requests", "executed")

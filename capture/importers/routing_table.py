@@ -22,20 +22,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capture.importers.checks import known_top_k
-from capture.importers.limits import (
+from tokentape.capture.importers.checks import known_top_k
+from tokentape.capture.importers.limits import (
     DEFAULT_MAX_BYTES,
     MAX_EXPERTS,
     MAX_LAYER_BYTES,
     BadImport,
     read,
 )
-from capture.importers.model_config import moe_config
-from capture.importers.routing_columns import Layout, Place, part_of
-from capture.importers.rows import RoutedRows, Source, as_executed, write_import
-from capture.importers.table_files import form_of, table
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from tokentape.capture.importers.model_config import moe_config
+from tokentape.capture.importers.routing_columns import Layout, Place, part_of
+from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, write_import
+from tokentape.capture.importers.table_files import form_of, table
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Store
 
 
 def import_routing(

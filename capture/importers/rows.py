@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from capture.importers import checks
-from capture.importers.limits import BadImport
-from warehouse.geometry import Geometry
-from warehouse.tape import Manifest, Store
+from tokentape.capture.importers import checks
+from tokentape.capture.importers.limits import BadImport
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Manifest, Store
 
 # A trace without routing says nothing of the model.
 NO_MODEL = Geometry(architecture="unknown", n_layers=0, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0)

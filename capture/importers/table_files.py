@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.importers.limits import BadImport, json_lines, reason, shown, within
+from tokentape.capture.importers.limits import BadImport, json_lines, reason, shown, within
 
 FORMS = ("csv", "jsonl", "parquet")
 _STRAY_QUOTE = re.compile(rb'[^",\r\n]"[^",\r\n]')

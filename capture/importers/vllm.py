@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from capture.importers.arrays import MAGIC, base64_npy, int_lists, npz
-from capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, read, whole, within
-from capture.importers.model_config import moe_config
-from capture.importers.responses import REMEDY, responses
-from capture.importers.rows import RoutedRows, Source, write_import
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from tokentape.capture.importers.arrays import MAGIC, base64_npy, int_lists, npz
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, read, whole, within
+from tokentape.capture.importers.model_config import moe_config
+from tokentape.capture.importers.responses import REMEDY, responses
+from tokentape.capture.importers.rows import RoutedRows, Source, write_import
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Store
 
 PROMPT, OUTPUT = "prompt_routed_experts", "routed_experts"
 ORDER = "requests one after another, each prefill one pass, layer by layer, then one pass per token"

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from capture.losses.gptq import Gptq
-from capture.stacked_experts import inputs_last
-from policies.replicas import GROUP, WIDTHS, levels
+from tokentape.capture.losses.gptq import Gptq
+from tokentape.capture.stacked_experts import inputs_last
+from tokentape.policies.replicas import GROUP, WIDTHS, levels
 
 METHODS = ("gptq", "rtn")
 

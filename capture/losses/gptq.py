@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from policies.replicas import Levels
+from tokentape.policies.replicas import Levels
 
 DAMPING = 0.01
 BLOCK = 128  # columns whose errors reach the rest of the matrix in one product

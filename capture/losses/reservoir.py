@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from capture.stacked_experts import experts_of
+from tokentape.capture.stacked_experts import experts_of
 
 ROWS, LEAST = 4096, 64
 HELD_OUT_FRAC = 0.2

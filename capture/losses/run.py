@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from capture.decode import Outcome, Request, Sampling, decode
-from capture.losses.experts import METHODS, Expert, expert_of, replicas
-from capture.losses.reservoir import ROWS, Reservoirs, Rows
-from capture.models import Loaded
-from capture.plan import CaptureSettings
-from capture.rows import request_rows
-from capture.stacked_experts import experts_of
-from policies.replicas import GROUP
-from warehouse.tables import schema
-from warehouse.tape import TapeWriter
+from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.losses.experts import METHODS, Expert, expert_of, replicas
+from tokentape.capture.losses.reservoir import ROWS, Reservoirs, Rows
+from tokentape.capture.models import Loaded
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.rows import request_rows
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.replicas import GROUP
+from tokentape.warehouse.tables import schema
+from tokentape.warehouse.tape import TapeWriter
 
 RESERVOIR_BYTES = 1 << 30
 Report = Callable[[int, int, str], None]  # done, in all, of what

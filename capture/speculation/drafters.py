@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from capture.decode import Sampling
-from capture.models import Loaded
-from capture.speculation.settings import DraftSettings
-from capture.speculation.text import Text, distribution, refuse_unless_croppable
-from capture.speculation.throttle import Throttle
-from capture.speculation.weights import LowWeights
-from policies.speculation import POOLS
-from policies.speculation.ngram import lookup
-from policies.speculation.pool import pool_size
-from policies.speculation.pools import Pools
-from policies.speculation.tree import Draft, ancestors
+from tokentape.capture.decode import Sampling
+from tokentape.capture.models import Loaded
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.capture.speculation.text import Text, distribution, refuse_unless_croppable
+from tokentape.capture.speculation.throttle import Throttle
+from tokentape.capture.speculation.weights import LowWeights
+from tokentape.policies.speculation import POOLS
+from tokentape.policies.speculation.ngram import lookup
+from tokentape.policies.speculation.pool import pool_size
+from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.tree import Draft, ancestors
 
 OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inputs, and all its tokens
 

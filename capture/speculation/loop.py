@@ -15,11 +15,11 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from capture.decode import Outcome, Request, Sampling, prompt_nll
-from capture.speculation.drafters import Drafter, OnPass, SelfDrafter
-from capture.speculation.text import Text, distribution
-from policies.speculation.accept import accept_greedy, accept_sampled
-from policies.speculation.tree import Draft, Probabilities, Shape, ancestors
+from tokentape.capture.decode import Outcome, Request, Sampling, prompt_nll
+from tokentape.capture.speculation.drafters import Drafter, OnPass, SelfDrafter
+from tokentape.capture.speculation.text import Text, distribution
+from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
+from tokentape.policies.speculation.tree import Draft, Probabilities, Shape, ancestors
 
 
 @dataclass(frozen=True)

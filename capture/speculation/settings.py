@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capture.models import closest
-from policies.matryoshka import MAT, named
-from policies.speculation import POOLS
-from policies.speculation.pool import pool_size
-from policies.speculation.tree import Shape
+from tokentape.capture.models import closest
+from tokentape.policies.matryoshka import MAT, named
+from tokentape.policies.speculation import POOLS
+from tokentape.policies.speculation.pool import pool_size
+from tokentape.policies.speculation.tree import Shape
 
 DRAFTERS = ("elastic", "quant", "ngram", "model:ID")
 STATICS = ("slices", "full")

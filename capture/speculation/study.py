@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from capture import models
-from capture.decode import Request, Sampling
-from capture.orderings import DATASET, Effort, Lab
-from capture.speculation.drafters import SelfDrafter, drafter_of
-from capture.speculation.loop import Round, speculate
-from capture.speculation.settings import ALL, FULL, DraftSettings
-from policies.matryoshka import MAT
-from policies.speculation import POOLS
-from policies.speculation.metrics import acceptance_metrics
-from policies.speculation.pool import pool_size
+from tokentape.capture import models
+from tokentape.capture.decode import Request, Sampling
+from tokentape.capture.orderings import DATASET, Effort, Lab
+from tokentape.capture.speculation.drafters import SelfDrafter, drafter_of
+from tokentape.capture.speculation.loop import Round, speculate
+from tokentape.capture.speculation.settings import ALL, FULL, DraftSettings
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.speculation import POOLS
+from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.pool import pool_size
 
 PAIRS = (MAT(8, 4), MAT(8, 3), MAT(8, 2), MAT(4, 2))
 SCHEMES = ("lsb_aug", "round_sym", "trunc_sym", "base_sym", "amat")

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from capture.decode import Outcome, Request
-from capture.routing import RoutingCapture, RoutingStep
-from capture.rows import lists, refuse_nan, request_rows
-from capture.speculation.loop import NodePass, Round
-from policies.scoring import by_weight
+from tokentape.capture.decode import Outcome, Request
+from tokentape.capture.routing import RoutingCapture, RoutingStep
+from tokentape.capture.rows import lists, refuse_nan, request_rows
+from tokentape.capture.speculation.loop import NodePass, Round
+from tokentape.policies.scoring import by_weight
 
 KEYS = {"request_id": np.uint32, "round": np.uint32, "node": np.uint32, "position": np.int32, "pass_id": np.uint32}
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from capture.decode import Sampling, kept
-from policies.speculation.tree import Probabilities
+from tokentape.capture.decode import Sampling, kept
+from tokentape.policies.speculation.tree import Probabilities
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")

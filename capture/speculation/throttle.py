@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from capture.blocks import find_routers
-from capture.families import refuse_rerouting, score_rule
-from policies.scoring import UNKNOWN, gates, ranking, weights_of
-from policies.speculation.pool import restricted_topk, selections
+from tokentape.capture.blocks import find_routers
+from tokentape.capture.families import refuse_rerouting, score_rule
+from tokentape.policies.scoring import UNKNOWN, gates, ranking, weights_of
+from tokentape.policies.speculation.pool import restricted_topk, selections
 
 SPARSEMIXER = "sparsemixer"
 OUTSIDE_GROUPS = 1e6  # below every score: experts of groups that do not compete fill a pool that has too few others

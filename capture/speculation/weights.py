@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from capture.blocks import find_routers
-from capture.sliced_experts import on_inputs
-from capture.stacked_experts import experts_of
-from policies.matryoshka import MAT, approximate
+from tokentape.capture.blocks import find_routers
+from tokentape.capture.sliced_experts import on_inputs
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.matryoshka import MAT, approximate
 
 
 class LowWeights:

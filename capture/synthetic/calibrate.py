@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from capture.synthetic.generator import Generator
-from capture.synthetic.routes import Length, Routes, routes
-from policies.cache import ExpertCache
-from policies.lru import LRU
-from warehouse.geometry import Geometry
+from tokentape.capture.synthetic.generator import Generator
+from tokentape.capture.synthetic.routes import Length, Routes, routes
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.lru import LRU
+from tokentape.warehouse.geometry import Geometry
 
 ROLE = "calibrate"
 CACHED_FRAC = 0.5

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.synthetic.generator import follow_on, stream
+from tokentape.capture.synthetic.generator import follow_on, stream
 
 FORMULA = "log Dirichlet(concentration)[l,e] + Gumbel; in decode + sd_shift * z[l,e] + sd_drift * AR(1, rho)[t,l,e]"
 _TOKENS, _DRIFT = 2, 3  # first words of random streams' keys; the popular generator has 0 and 1

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.synthetic.generator import RouterLogits
-from capture.synthetic.routes import Length
-from policies.kernels import array, float32, float64, int16, int32, int64, kernel, void
-from warehouse.geometry import Geometry
+from tokentape.capture.synthetic.generator import RouterLogits
+from tokentape.capture.synthetic.routes import Length
+from tokentape.policies.kernels import array, float32, float64, int16, int32, int64, kernel, void
+from tokentape.warehouse.geometry import Geometry
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import kernel
+from tokentape.policies.kernels import kernel
 
 FORMULA = "logits[t,l,e] = beta * (sd_b * b[l,e] + sd_u * c[t,l,e] + n[t,l,e])"
 VERSION = 1  # raised when equal parameters begin to give other logits

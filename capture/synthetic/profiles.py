@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from capture.synthetic import context, tabled
-from capture.synthetic.generator import FORMULA, Generator, RouterLogits
-from capture.synthetic.routes import Length
-from warehouse.geometry import Geometry
+from tokentape.capture.synthetic import context, tabled
+from tokentape.capture.synthetic.generator import FORMULA, Generator, RouterLogits
+from tokentape.capture.synthetic.routes import Length
+from tokentape.warehouse.geometry import Geometry
 
 _SHIPPED = tomllib.loads((Path(__file__).parent / "profiles.toml").read_text(encoding="utf-8"))
 ROUTINGS = ("popular", "context", "table")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.synthetic.generator import RouterLogits
-from policies.scoring import topk_from_scores
-from warehouse.geometry import Geometry
+from tokentape.capture.synthetic.generator import RouterLogits
+from tokentape.policies.scoring import topk_from_scores
+from tokentape.warehouse.geometry import Geometry
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.synthetic.context import gumbel
-from capture.synthetic.generator import stream
+from tokentape.capture.synthetic.context import gumbel
+from tokentape.capture.synthetic.generator import stream
 
 FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
 _TABLED = 4  # first word of a random stream's key

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from capture.synthetic.calibrate import HalfCached
-from capture.synthetic.generator import VERSION
-from capture.synthetic.profiles import ANCHOR, Profile, profile
-from capture.synthetic.routes import Length, Routes, routes
-from warehouse.geometry import Geometry
-from warehouse.tape import Manifest, Store, TapeWriter
+from tokentape.capture.synthetic.calibrate import HalfCached
+from tokentape.capture.synthetic.generator import VERSION
+from tokentape.capture.synthetic.profiles import ANCHOR, Profile, profile
+from tokentape.capture.synthetic.routes import Length, Routes, routes
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Manifest, Store, TapeWriter
 
 TABLES = ("requests", "tokens", "passes", "routing", "scores")
 SHARD_VALUES = 2**24  # numbers of the widest column held in memory: 64 MiB as f32

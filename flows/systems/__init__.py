@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 SYSTEMS = {
-    "cxl-ndp": "flows.systems.cxl_ndp.study",
-    "elmoe3d": "flows.systems.elmoe3d.study",
-    "kelle": "flows.systems.kelle.study",
-    "layered-prefill": "flows.systems.layered_prefill.study",
-    "slicemoe": "flows.systems.slicemoe.study",
+    "cxl-ndp": "tokentape.flows.systems.cxl_ndp.study",
+    "elmoe3d": "tokentape.flows.systems.elmoe3d.study",
+    "kelle": "tokentape.flows.systems.kelle.study",
+    "layered-prefill": "tokentape.flows.systems.layered_prefill.study",
+    "slicemoe": "tokentape.flows.systems.slicemoe.study",
 }
 GRIDS = Path(__file__).parents[1] / "studies"
 IN_MODEL = frozenset({"cxl-ndp", "elmoe3d", "kelle", "slicemoe"})  # they also measure inside a live model, for minutes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from hw.operators import decode_attention, gemm, moe, prefill_attention
+from tokentape.hw.operators import decode_attention, gemm, moe, prefill_attention
 
 OPERATORS: dict[str, ModuleType] = {
     "gemm": gemm,

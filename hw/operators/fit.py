@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
 
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hw.operators.gpu import Gpu
-from hw.operators.shapes import Floats, Shapes
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.shapes import Floats, Shapes
 
 KEYS_PER_BLOCK = 128
 BYTES_PER_VALUE = 2  # bf16 and fp16

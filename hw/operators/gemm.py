@@ -27,9 +27,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
-from hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap
 
 NAME = "gemm"
 COLUMNS = {"m": "m", "n": "n", "k": "k"}

@@ -31,10 +31,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
-from hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release
+from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release
 
 NAME = "moe"
 COLUMNS = {

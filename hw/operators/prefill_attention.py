@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.operators.flash_attention import (
+from tokentape.hw.operators.flash_attention import (
     BYTES_PER_VALUE,
     KEYS_PER_BLOCK,
     NARROW_HEAD_DIM,
@@ -34,9 +34,9 @@ from hw.operators.flash_attention import (
     tiles_per_sm,
     window,
 )
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
-from hw.operators.shapes import Floats, Shapes, columns, largest_part, release
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, release
 
 NAME = "prefill_attention"
 COLUMNS = {

@@ -1,11 +1,11 @@
 """How many bits each expert's replica gets under an average budget. The dict maps the name a person types to the rule."""
 
-from policies.bits.assign import assign
-from policies.bits.greedy import GREEDY
-from policies.bits.optimum import OPTIMUM
-from policies.bits.prefix_split import PREFIX_SPLIT, REVERSED
-from policies.bits.rule import RULE_SIGNATURE, BitRule, budget_bits, chosen_losses, table_loss
-from policies.bits.uniform import UNIFORM
+from tokentape.policies.bits.assign import assign
+from tokentape.policies.bits.greedy import GREEDY
+from tokentape.policies.bits.optimum import OPTIMUM
+from tokentape.policies.bits.prefix_split import PREFIX_SPLIT, REVERSED
+from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, budget_bits, chosen_losses, table_loss
+from tokentape.policies.bits.uniform import UNIFORM
 
 __all__ = ["BIT_RULES", "RULE_SIGNATURE", "BitRule", "assign", "budget_bits", "chosen_losses", "table_loss"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.bits.rule import RULE_SIGNATURE, BitRule, Bits, Floats, budget_bits, checked
-from policies.kernels import array, boolean, float64, function, int8, kernel, void
+from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, Bits, Floats, budget_bits, checked
+from tokentape.policies.kernels import array, boolean, float64, function, int8, kernel, void
 
 _F64_3D, _I8_3D = array(float64, 3), array(int8, 3)
 _BOOL_3D = array(boolean, 3)

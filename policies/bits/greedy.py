@@ -5,8 +5,8 @@ Stops where nothing fits or no raise gains. Ties to the more important expert, t
 
 from __future__ import annotations
 
-from policies.bits.rule import RULE_SIGNATURE, BitRule
-from policies.kernels import kernel
+from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule
+from tokentape.policies.kernels import kernel
 
 
 @kernel(RULE_SIGNATURE)

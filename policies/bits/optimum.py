@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.bits.rule import RULE_SIGNATURE, BitRule
-from policies.kernels import kernel
+from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule
+from tokentape.policies.kernels import kernel
 
 
 @kernel(RULE_SIGNATURE)

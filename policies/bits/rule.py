@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float64, int8, int64, void
+from tokentape.policies.kernels import array, float64, int8, int64, void
 
 Bits = NDArray[np.int8]
 Floats = NDArray[np.float64]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from policies.kv.full import Full
-from policies.kv.importance import AEP, AERP, H2O
-from policies.kv.oracle import Oracle
-from policies.kv.random_eviction import RandomEviction
-from policies.kv.rule import KVPolicy
-from policies.kv.snapkv import SnapKV
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
+from tokentape.policies.kv.full import Full
+from tokentape.policies.kv.importance import AEP, AERP, H2O
+from tokentape.policies.kv.oracle import Oracle
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.rule import KVPolicy
+from tokentape.policies.kv.snapkv import SnapKV
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
 
 __all__ = ["KV_POLICIES", "KVPolicy"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kv.refresh import BitRates
+from tokentape.policies.kv.refresh import BitRates
 
 BITS, LSB_BITS = 16, 8
 LARGEST, SIGN = 32767, np.int16(-32768)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.kernels import kernel
-from policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
+from tokentape.policies.kernels import kernel
+from tokentape.policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
 
 
 @kernel(WEIGH_SIGNATURE)

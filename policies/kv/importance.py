@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import float64, kernel, uint64
-from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
+from tokentape.policies.kernels import float64, kernel, uint64
+from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 IMPORTANCE = ("sum", "mean", "decay")
 SCORE_KINDS = ("softmax", "raw")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.kv.rule import KVPolicy
-from policies.kv.tova import weigh_by_last
+from tokentape.policies.kv.rule import KVPolicy
+from tokentape.policies.kv.tova import weigh_by_last
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.quantise import Array, cast, dequantise, namespace, quantise
+from tokentape.policies.quantise import Array, cast, dequantise, namespace, quantise
 
 
 @dataclass(frozen=True)

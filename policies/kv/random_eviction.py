@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float64, int64, kernel, uint64, void
-from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
+from tokentape.policies.kernels import array, float64, int64, kernel, uint64, void
+from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
 @kernel(float64(int64, int64, int64, int64))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float64, int32, int64, kernel, uint8, void
+from tokentape.policies.kernels import array, float64, int32, int64, kernel, uint8, void
 
 WORD_BYTES = 2  # KV and layer inputs are stored in 16 bits
 # tally (5,) i64: distinct tokens retained, popular ones, (token, head) pairs retained, those in KV form, tokens in x form

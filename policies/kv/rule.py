@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float32, float64, int32, int64, void
+from tokentape.policies.kernels import array, float32, float64, int32, int64, void
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float32, float64, function, int32, int64, kernel, void
-from policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
+from tokentape.policies.kernels import array, float32, float64, function, int32, int64, kernel, void
+from tokentape.policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
 
 _F64, _I32 = array(float64, 1), array(int32, 1)
 _F64_2D, _I32_2D, _I64, _F32_2D, _F32_3D = (

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from policies.kernels import float32, kernel, uint64
-from policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
+from tokentape.policies.kernels import float32, kernel, uint64
+from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
 @kernel(WEIGH_SIGNATURE)

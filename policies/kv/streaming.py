@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.kv.full import weigh_nothing
-from policies.kv.rule import UNLIMITED, KVPolicy
+from tokentape.policies.kv.full import weigh_nothing
+from tokentape.policies.kv.rule import UNLIMITED, KVPolicy
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,18 @@
 Two kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactive" moves experts before a layer-step (reactive.py).
 """
 
-from policies.placement.capacity import Capacity
-from policies.placement.fixed import FixedPlacement, Oracle, PrefillGuided, RandomPlacement, Seen, ShuffledPrompts, StaticGlobal
-from policies.placement.importance import hot_set, importance, shares
-from policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
+from tokentape.policies.placement.capacity import Capacity
+from tokentape.policies.placement.fixed import (
+    FixedPlacement,
+    Oracle,
+    PrefillGuided,
+    RandomPlacement,
+    Seen,
+    ShuffledPrompts,
+    StaticGlobal,
+)
+from tokentape.policies.placement.importance import hot_set, importance, shares
+from tokentape.policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
 
 __all__ = [
     "MIGRATE_SIGNATURE",

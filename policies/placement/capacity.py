@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from policies.placement.importance import Flags, hot_set
+from tokentape.policies.placement.importance import Flags, hot_set
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.importance import Floats, importance, shares
+from tokentape.policies.placement.importance import Floats, importance, shares
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, float64, int64, kernel, uint8
-from policies.placement.importance import Floats, shares
+from tokentape.policies.kernels import array, float64, int64, kernel, uint8
+from tokentape.policies.placement.importance import Floats, shares
 
 _F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
 # migrate(counts, average, resident, capacity, params) -> experts that crossed the link for this layer-step

@@ -1,19 +1,19 @@
 """Schedulers of a serving engine, one per file. The dict maps the name a person types to the class.
 
-Disaggregated is no scheduler of one engine but two engines in series: see replay/disaggregated.py.
+Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/disaggregated.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from policies.serving.chunked import Chunked
-from policies.serving.continuous import Continuous
-from policies.serving.disaggregated import Disaggregated
-from policies.serving.layered import Layered
-from policies.serving.rule import BatchRule, Scheduler
-from policies.serving.speculation import Speculation
-from policies.serving.static import Static
+from tokentape.policies.serving.chunked import Chunked
+from tokentape.policies.serving.continuous import Continuous
+from tokentape.policies.serving.disaggregated import Disaggregated
+from tokentape.policies.serving.layered import Layered
+from tokentape.policies.serving.rule import BatchRule, Scheduler
+from tokentape.policies.serving.speculation import Speculation
+from tokentape.policies.serving.static import Static
 
 __all__ = [
     "SCHEDULERS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.serving.rule import BatchRule, at_least_one
+from tokentape.policies.serving.rule import BatchRule, at_least_one
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from policies.serving.chunked import Chunked
-from policies.serving.rule import BatchRule, at_least_one
+from tokentape.policies.serving.chunked import Chunked
+from tokentape.policies.serving.rule import BatchRule, at_least_one
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from policies.kernels import kernel
-from policies.serving.rule import UNLIMITED
+from tokentape.policies.kernels import kernel
+from tokentape.policies.serving.rule import UNLIMITED
 
 TOKENS_PER_GROUP = 512
 RULES = ("paper", "code", "fixed")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.serving.groups import RULES, steps
-from policies.serving.rule import BatchRule, at_least_one
+from tokentape.policies.serving.groups import RULES, steps
+from tokentape.policies.serving.rule import BatchRule, at_least_one
 
 
 @dataclass(frozen=True)

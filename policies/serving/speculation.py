@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from policies.kernels import kernel, uint64
+from tokentape.policies.kernels import kernel, uint64
 
 _UNIT = 2.0**-53
 

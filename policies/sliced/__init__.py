@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.sliced.buddy import Buddy
-from policies.sliced.budget import Hard, NoBudget, Soft
-from policies.sliced.cache import SlicedCache
-from policies.sliced.cache_prior import CachePrior
-from policies.sliced.controller import Controller, Events
-from policies.sliced.cumsum import Cumsum
-from policies.sliced.lru import Stock
-from policies.sliced.max_rank import MaxRank
-from policies.sliced.precision import Amat, Critical, HighBit, LowBit
-from policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
+from tokentape.policies.sliced.buddy import Buddy
+from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
+from tokentape.policies.sliced.cache import SlicedCache
+from tokentape.policies.sliced.cache_prior import CachePrior
+from tokentape.policies.sliced.controller import Controller, Events
+from tokentape.policies.sliced.cumsum import Cumsum
+from tokentape.policies.sliced.lru import Stock
+from tokentape.policies.sliced.max_rank import MaxRank
+from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 __all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
 

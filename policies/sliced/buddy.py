@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import kernel, uint64
-from policies.sliced.ranking import SELECT_SIGNATURE, top_k
+from tokentape.policies.kernels import kernel, uint64
+from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, top_k
 
 
 @kernel(SELECT_SIGNATURE)

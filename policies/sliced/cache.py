@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
 
 LSB_POLICIES = ("on_pressure", "after_use")
 _I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import int32, kernel, uint64
-from policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, from_ordered, no_table, to_ordered, top_k
+from tokentape.policies.kernels import int32, kernel, uint64
+from tokentape.policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, from_ordered, no_table, to_ordered, top_k
 
 
 @kernel(inline="always")

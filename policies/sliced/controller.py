@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.sliced import state as at
-from policies.sliced.decode import drop_used_lsb, run_decode
-from policies.sliced.prefill import load_prompt, route_prompt
-from policies.sliced.ranking import compiled
-from policies.sliced.warmup import Prefilled
+from tokentape.policies.sliced import state as at
+from tokentape.policies.sliced.decode import drop_used_lsb, run_decode
+from tokentape.policies.sliced.prefill import load_prompt, route_prompt
+from tokentape.policies.sliced.ranking import compiled
+from tokentape.policies.sliced.warmup import Prefilled
 
 if TYPE_CHECKING:
-    from policies.sliced import SliceMoE
+    from tokentape.policies.sliced import SliceMoE
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.uint8]

@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
-from policies.sliced import state
-from policies.sliced.cache import drop, make_room, push_back, refresh
-from policies.sliced.ranking import SELECT_SIGNATURE, by_gate, top_k
+from tokentape.policies.kernels import (
+    array,
+    boolean,
+    float32,
+    float64,
+    function,
+    int32,
+    int64,
+    kernel,
+    uint8,
+    uint32,
+    uint64,
+    void,
+)
+from tokentape.policies.sliced import state
+from tokentape.policies.sliced.cache import drop, make_room, push_back, refresh
+from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, by_gate, top_k
 
 _I32, _F32, _F64, _I64, _U8, _U32 = (array(t, 1) for t in (int32, float32, float64, int64, uint8, uint32))
 _I32_2D, _F32_2D, _F64_2D, _I64_2D = (array(t, 2) for t in (int32, float32, float64, int64))

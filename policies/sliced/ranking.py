@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.kernels import array, dispatcher_of, float32, float64, int32, int64, kernel, uint8, uint64, void
+from tokentape.policies.kernels import array, dispatcher_of, float32, float64, int32, int64, kernel, uint8, uint64, void
 
 _F32, _F64, _I64, _U8 = (array(t, 1) for t in (float32, float64, int64, uint8))
 _F32_2D = array(float32, 2)

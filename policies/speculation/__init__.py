@@ -3,6 +3,6 @@
 Arrays in, arrays out: the same kernels run inside a live model (capture/speculation) and over a tape (replay/rounds.py).
 """
 
-from policies.speculation.pools import LRU, Hotness, Oracle, PoolPolicy, Random, Static
+from tokentape.policies.speculation.pools import LRU, Hotness, Oracle, PoolPolicy, Random, Static
 
 POOLS: dict[str, type[PoolPolicy]] = {"hotness": Hotness, "random": Random, "static": Static, "lru": LRU, "oracle": Oracle}

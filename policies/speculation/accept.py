@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.speculation.tree import Draft, Probabilities, draw
+from tokentape.policies.speculation.tree import Draft, Probabilities, draw
 
 
 def accept_greedy(draft: Draft, nodes: Sequence[int], choices: Sequence[int]) -> tuple[list[int], int]:

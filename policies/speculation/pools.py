@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.speculation.pool import Ids, exchange, hottest
+from tokentape.policies.speculation.pool import Ids, exchange, hottest
 
 
 class PoolPolicy(Protocol):

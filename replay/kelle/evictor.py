@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from replay.kelle.step import Step, refresh_w
-from replay.kelle.systems import System
-from replay.kelle.work import Work
-from warehouse.geometry import Geometry
+from tokentape.replay.kelle.step import Step, refresh_w
+from tokentape.replay.kelle.systems import System
+from tokentape.replay.kelle.work import Work
+from tokentape.warehouse.geometry import Geometry
 
 SCORE_BYTES = 0.5
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.kelle_knobs import BOUNDS, KelleFit, Knobs
-from replay.kelle.ratios import Ratio, Steps, ratio_of
+from tokentape.hw.kelle_knobs import BOUNDS, KelleFit, Knobs
+from tokentape.replay.kelle.ratios import Ratio, Steps, ratio_of
 
 PAPER = "kelle"
 LOAD_CLAIM = "kelle/8.3.2/latency/llama-2-7b/one-kv-vector-from-dram"

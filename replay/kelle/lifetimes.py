@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replay.kelle.systems import Chip
-from replay.kelle.traffic import kv_elements
-from replay.kelle.work import PAPER, Accounting, Work
-from warehouse.geometry import Geometry
+from tokentape.replay.kelle.systems import Chip
+from tokentape.replay.kelle.traffic import kv_elements
+from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.warehouse.geometry import Geometry
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from itertools import permutations
 
 import numpy as np
 
-from replay.kelle.ratios import ENERGY, SPEED, Steps
-from replay.kelle.work import Floats, Work
+from tokentape.replay.kelle.ratios import ENERGY, SPEED, Steps
+from tokentape.replay.kelle.work import Floats, Work
 
 TIE = 1e-9  # of a ratio's logarithm: equal but for rounding
 Cell = tuple[str, Work]

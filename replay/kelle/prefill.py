@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hw.kelle_knobs import Knobs
-from replay.kelle.step import decode_step, refresh_w
-from replay.kelle.systems import System
-from replay.kelle.traffic import kv_bytes_per_token, weights_of
-from replay.kelle.work import PAPER, Accounting, Work
-from warehouse.geometry import Geometry
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.replay.kelle.step import decode_step, refresh_w
+from tokentape.replay.kelle.systems import System
+from tokentape.replay.kelle.traffic import kv_bytes_per_token, weights_of
+from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.warehouse.geometry import Geometry
 
 
 @dataclass(frozen=True)

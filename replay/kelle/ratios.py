@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hw.kelle_knobs import Knobs
-from replay.kelle.step import Step, decode_step
-from replay.kelle.systems import BASELINE, System
-from replay.kelle.work import PAPER, Accounting, Work
-from warehouse.geometry import Geometry
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.replay.kelle.step import Step, decode_step
+from tokentape.replay.kelle.systems import BASELINE, System
+from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.warehouse.geometry import Geometry
 
 SPEED, ENERGY = "speed", "energy"
 METRICS = {"speedup": SPEED, "energy_efficiency_gain": ENERGY}  # of a claim -> ours

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from replay.kelle.step import KV_ELEMENTS_PER_ROW_CYCLE
-from replay.kelle.systems import Chip
-from replay.kelle.traffic import INPUT_BYTES, kv_elements, weights_of
-from replay.kelle.work import MODES, Work
-from warehouse.geometry import Geometry
+from tokentape.replay.kelle.step import KV_ELEMENTS_PER_ROW_CYCLE
+from tokentape.replay.kelle.systems import Chip
+from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_elements, weights_of
+from tokentape.replay.kelle.work import MODES, Work
+from tokentape.warehouse.geometry import Geometry
 
 GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
 

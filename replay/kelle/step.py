@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hw.kelle_knobs import Knobs
-from replay.kelle.systems import Chip, System
-from replay.kelle.traffic import KvTraffic, Weights, kv_traffic, weights_of
-from replay.kelle.work import PAPER, Accounting, Floats, Work
-from warehouse.geometry import Geometry
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.replay.kelle.systems import Chip, System
+from tokentape.replay.kelle.traffic import KvTraffic, Weights, kv_traffic, weights_of
+from tokentape.replay.kelle.work import PAPER, Accounting, Floats, Work
+from tokentape.warehouse.geometry import Geometry
 
 KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
 

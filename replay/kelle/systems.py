@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import isqrt
 
-from hw.sourced import BadSpec
-from hw.spec import HardwareSpec, MemTier, load
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import HardwareSpec, MemTier, load
 
 TRANSIENT_FRAC = 0.45  # of the activations' refresh under Kelle's scheduler (assumed: life is .25 to .67 as long)
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hw.kelle_knobs import Knobs
-from replay.kelle.systems import System
-from replay.kelle.work import Accounting, Floats, Work
-from warehouse.geometry import Geometry
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.replay.kelle.systems import System
+from tokentape.replay.kelle.work import Accounting, Floats, Work
+from tokentape.warehouse.geometry import Geometry
 
 INPUT_BYTES = 2  # of an element of a layer input
 

@@ -21,12 +21,12 @@ from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-from capture import measure, models
-from capture.blocks import find_blocks
-from capture.families import outer_scale, score_rule
-from capture.routing import RoutingCapture
-from policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores, weights_of
-from warehouse.geometry import from_config
+from tokentape.capture import measure, models
+from tokentape.capture.blocks import find_blocks
+from tokentape.capture.families import outer_scale, score_rule
+from tokentape.capture.routing import RoutingCapture
+from tokentape.policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores, weights_of
+from tokentape.warehouse.geometry import from_config
 
 VOCAB = 97
 # Fields by name, wherever they stand in a config and are given.

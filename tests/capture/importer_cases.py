@@ -42,13 +42,13 @@ from importer_routings import (
 )
 from importer_spoiling import spoiled_bytes, spoiled_text
 
-from capture.importers.acceptance import import_acceptance
-from capture.importers.bigmoe import import_bigmoe
-from capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
-from capture.importers.routing_columns import Columns, Layout
-from capture.importers.routing_table import import_routing
-from capture.importers.vllm import import_vllm
-from warehouse.tape import Store, Tape
+from tokentape.capture.importers.acceptance import import_acceptance
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
+from tokentape.capture.importers.routing_columns import Columns, Layout
+from tokentape.capture.importers.routing_table import import_routing
+from tokentape.capture.importers.vllm import import_vllm
+from tokentape.warehouse.tape import Store, Tape
 
 MAX_BYTES = 1 << 20
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"

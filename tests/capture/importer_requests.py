@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from warehouse.tape import Tape
+from tokentape.warehouse.tape import Tape
 
 Rows = dict[tuple[int, ...], tuple[Any, ...]]
 

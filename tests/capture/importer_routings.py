@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from importer_requests import Rows, bodies
 from importer_spoiling import spoiled_bytes, spoiled_text
 
-from warehouse.tape import Tape
+from tokentape.warehouse.tape import Tape
 
 P, N, MOE, K = 4, 3, 2, 4
 

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from capture import models
-from capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
-from capture.speculation.settings import DraftSettings
-from capture.speculation.study import PointEffort, Setting, settings_of, study_points
-from policies.matryoshka import MAT
-from policies.speculation.metrics import acceptance_metrics
-from warehouse.tables import TABLES, conform
+from tokentape.capture import models
+from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.capture.speculation.study import PointEffort, Setting, settings_of, study_points
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.warehouse.tables import TABLES, conform
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

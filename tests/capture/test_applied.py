@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from capture import models
-from capture.applied import AppliedTape
-from capture.evaluate_policy import PolicyRun, evaluate_policy
-from flows.scored import scored_trace
-from policies.scoring import topk_from_scores
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
-from replay.sliced import replay_sliced, slices_of
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.applied import AppliedTape
+from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy
+from tokentape.flows.scored import scored_trace
+from tokentape.policies.scoring import topk_from_scores
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
+from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
+from tokentape.warehouse.tape import Store
 
 REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)
 FAMILIES = ("Qwen3Moe", "DeepseekV3", "GptOss")

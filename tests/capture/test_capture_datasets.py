@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture import datasets
+from tokentape.capture import datasets
 
 
 def jsonl(path, *records):

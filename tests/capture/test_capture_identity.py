@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from capture import models, plan
-from capture.run import CaptureSettings
+from tokentape.capture import models, plan
+from tokentape.capture.run import CaptureSettings
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def refuse(*arguments, **options):
     tried.append(arguments[-1])
     raise OSError("no network in this test")
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
-from capture.run import CaptureSettings, capture
-from warehouse.tape import Store
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.warehouse.tape import Store
 store = Store(sys.argv[1])
 settings = CaptureSettings("embedded", "math", max_requests=1, max_new_tokens=4)
 tape = store.open(capture(settings, store))

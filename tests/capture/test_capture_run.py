@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from capture import models, plan
-from capture.run import CaptureSettings, capture, estimate
-from policies.scoring import disagreements
-from warehouse.tape import Store
+from tokentape.capture import models, plan
+from tokentape.capture.run import CaptureSettings, capture, estimate
+from tokentape.policies.scoring import disagreements
+from tokentape.warehouse.tape import Store
 
 ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")
 

@@ -12,24 +12,24 @@ import torch
 from tiny_families import MOE_CONFIGS, build
 from torch import nn
 
-from capture import models
-from capture.blocks import find_routers
-from capture.closed_loop import FIELDS, ClosedLoop, capacity_of, slices_of
-from capture.decode import Request, Sampling, decode
-from capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
-from capture.families import score_rule
-from capture.routing import RoutingCapture
-from capture.run import CaptureSettings, capture
-from capture.stacked_experts import experts_of
-from policies.matryoshka import MAT, approximate
-from policies.quantise import dequantise, quantise
-from policies.scoring import gates, ranking, weights_of
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
-from replay.scores import scores_from_table
-from replay.sliced import replay_sliced
-from replay.trace import trace_from_tables
-from warehouse.tables import conform
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.blocks import find_routers
+from tokentape.capture.closed_loop import FIELDS, ClosedLoop, capacity_of, slices_of
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
+from tokentape.capture.families import score_rule
+from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.matryoshka import MAT, approximate
+from tokentape.policies.quantise import dequantise, quantise
+from tokentape.policies.scoring import gates, ranking, weights_of
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
+from tokentape.replay.scores import scores_from_table
+from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.tables import conform
+from tokentape.warehouse.tape import Store
 
 HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
 HIGH, DBSC = PRECISIONS["high-bit"](), PRECISIONS["dbsc"]()
@@ -371,7 +371,6 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_p
 
 
 def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypatch):
-    import capture.families
 
     model = tiny["Qwen3Moe"]
     monkeypatch.delitem(capture.families.FAMILIES, "Qwen3Moe")

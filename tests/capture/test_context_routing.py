@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capture.synthetic import profiles, tabled
-from capture.synthetic.context import Context
-from capture.synthetic.counted import counted
-from capture.synthetic.routes import Length, routes
-from capture.synthetic.tape import SynthesisSettings, synthesize
-from flows import ndp_routing
-from policies.placement import PLACEMENTS, Capacity
-from policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from replay.ndp.hits import hits_of
-from replay.ndp.routing import in_batches
-from replay.ndp.similarity import similarity
-from replay.ndp.tapes import Reading
-from warehouse import load, models
-from warehouse.geometry import Geometry
-from warehouse.tape import Store
+from tokentape.capture.synthetic import profiles, tabled
+from tokentape.capture.synthetic.context import Context
+from tokentape.capture.synthetic.counted import counted
+from tokentape.capture.synthetic.routes import Length, routes
+from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.policies.placement import PLACEMENTS, Capacity
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
+from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.routing import in_batches
+from tokentape.replay.cxl_ndp.similarity import similarity
+from tokentape.replay.cxl_ndp.tapes import Reading
+from tokentape.warehouse import load, models
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tape import Store
 
 MIXTRAL = models.load("Mixtral-8x7B").geometry
 STATISTICS = Path(__file__).resolve().parents[3] / "shared" / "data" / "routing_stats" / "olmoe_mixtral_routing_stats.json.gz"

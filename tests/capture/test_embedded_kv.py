@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from capture import models
-from capture.kv_divergence import divergence
-from capture.kv_evaluate import KVRun, evaluate_kv
-from capture.kv_orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
-from capture.orderings import measured
-from policies.kv import KV_POLICIES
-from policies.kv.importance import AEP, H2O
-from policies.kv.random_eviction import RandomEviction
-from policies.kv.refresh import BitRates
-from policies.kv.snapkv import SnapKV
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
-from warehouse.tables import TABLES
+from tokentape.capture import models
+from tokentape.capture.kv.divergence import divergence
+from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
+from tokentape.capture.kv.orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
+from tokentape.capture.orderings import measured
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.importance import AEP, H2O
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.refresh import BitRates
+from tokentape.policies.kv.snapkv import SnapKV
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
+from tokentape.warehouse.tables import TABLES
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

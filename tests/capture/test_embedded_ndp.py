@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 import torch
 
-from capture import models
-from capture.losses.experts import replicas
-from capture.losses.run import calibrated, losses_of
-from capture.ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Effort, Lab, orderings
-from capture.plan import CaptureSettings, plan, requests
-from capture.run import capture
-from policies.mixed import MixedPrecision
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Effort, Lab, orderings
+from tokentape.capture.losses.experts import replicas
+from tokentape.capture.losses.run import calibrated, losses_of
+from tokentape.capture.plan import CaptureSettings, plan, requests
+from tokentape.capture.run import capture
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.warehouse.tape import Store
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

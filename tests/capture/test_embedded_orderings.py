@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from capture import models
-from capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings
+from tokentape.capture import models
+from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

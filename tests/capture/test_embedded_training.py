@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from capture.embedded import texts, train
-from capture.embedded.batches import RECALL_LEVELS, Batches
-from capture.embedded.recipe import Recipe, model_config, train_tokenizer
+from tokentape.capture.embedded import texts, train
+from tokentape.capture.embedded.batches import RECALL_LEVELS, Batches
+from tokentape.capture.embedded.recipe import Recipe, model_config, train_tokenizer
 
 SHIPPED = Path(train.__file__).parent / "model"
 

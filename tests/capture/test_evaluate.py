@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from capture import models
-from capture.decode import Outcome
-from capture.embedded import texts
-from capture.evaluate import answer_in, evaluate
-from warehouse.tables import conform
+from tokentape.capture import models
+from tokentape.capture.decode import Outcome
+from tokentape.capture.embedded import texts
+from tokentape.capture.evaluate import answer_in, evaluate
+from tokentape.warehouse.tables import conform
 
 HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
 
@@ -71,7 +71,7 @@ def test_exact_match_counts_items_whose_answer_comes_out(model_folder, tmp_path,
         prompts = [tokenizer.decode(r.prompt_ids, skip_special_tokens=True) for r in requests]
         return [Outcome(tokenizer(said[p], add_special_tokens=False)["input_ids"]) for p in prompts]
 
-    monkeypatch.setattr("capture.evaluate.decode", told)
+    monkeypatch.setattr("tokentape.capture.evaluate.decode", told)
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in records))
     (row,) = evaluate(model_folder("Qwen3Moe"), [str(path)], device="cpu")

@@ -9,7 +9,7 @@ import every_family
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
+from tokentape.flows.cli import app
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ from every_family import check_pass
 from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, prompt
 from torch import nn
 
-from capture import measure
-from capture.attention import AttentionCapture
-from capture.blocks import find_blocks, layer_of
-from capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
-from capture.models import auto_class
-from capture.routing import RoutingCapture
-from policies.scoring import UNKNOWN, disagreements, topk_from_scores
+from tokentape.capture import measure
+from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.blocks import find_blocks, layer_of
+from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
+from tokentape.capture.models import auto_class
+from tokentape.capture.routing import RoutingCapture
+from tokentape.policies.scoring import UNKNOWN, disagreements, topk_from_scores
 
 # One of each kind of attention: a family's experts change nothing in it.
 ATTENTIONS = ("Qwen3Moe", "DeepseekV2", "DeepseekV3", "GptOss", "GraniteMoe", "Phimoe", *DENSE_CONFIGS)

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from capture.importers.acceptance import import_acceptance
-from flows.speculation import metrics_of
-from warehouse.tape import Store
+from tokentape.capture.importers.acceptance import import_acceptance
+from tokentape.flows.speculation import metrics_of
+from tokentape.warehouse.tape import Store
 
 # The example of vLLM's pull request 48915, in its two forms.
 SUMMARY = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from importer_cases import KINDS, MAX_BYTES, Kind, run_routing
 
-from capture.importers.vllm import import_vllm
-from warehouse.tape import Store
+from tokentape.capture.importers.vllm import import_vllm
+from tokentape.warehouse.tape import Store
 
 CORPUS = Path(__file__).resolve().parents[1] / "data" / "imports"
 REFUSED = json.loads((CORPUS / "refused.json").read_text())

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from capture.importers.limits import BadImport
-from capture.importers.routing_columns import Columns, Layout
-from capture.importers.routing_table import import_routing
-from flows.cli import main
-from warehouse.tape import Store, Tape
+from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.routing_columns import Columns, Layout
+from tokentape.capture.importers.routing_table import import_routing
+from tokentape.flows.cli import main
+from tokentape.warehouse.tape import Store, Tape
 
 PROMPT, DECODED, LAYERS, K, E = 3, 2, (1, 2), 2, 8
 CONFIG = {

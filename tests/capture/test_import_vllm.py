@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capture.importers.limits import BadImport
-from capture.importers.vllm import import_vllm
-from warehouse.tape import Store, Tape
+from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.vllm import import_vllm
+from tokentape.warehouse.tape import Store, Tape
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capture.importers.bigmoe import import_bigmoe
-from capture.importers.checks import known_top_k
-from capture.importers.limits import BadImport
-from warehouse.tape import Store, Tape
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.capture.importers.checks import known_top_k
+from tokentape.capture.importers.limits import BadImport
+from tokentape.warehouse.tape import Store, Tape
 
 REPO = Path(__file__).resolve().parents[2]
 TINY = REPO / "tests" / "data" / "tiny.route.csv"
@@ -298,7 +298,7 @@ def test_known_top_k() -> None:
 
 
 def test_importers_need_no_torch() -> None:
-    code = "import sys, capture.importers.bigmoe, capture.importers.vllm; assert 'torch' not in sys.modules"
+    code = "import sys, tokentape.capture.importers.bigmoe, tokentape.capture.importers.vllm; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
 
 

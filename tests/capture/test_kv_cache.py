@@ -9,15 +9,15 @@ import pytest
 import torch
 from tiny_families import CONFIGS, VOCAB, build
 
-from capture.decode import Request, Sampling, decode
-from capture.evaluate_policy import in_loop
-from capture.kv_loop import KVLoop
-from policies.kv import KV_POLICIES
-from policies.kv.importance import AEP, AERP, H2O
-from policies.kv.random_eviction import RandomEviction
-from policies.kv.snapkv import SnapKV
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.evaluate_policy import in_loop
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.importance import AEP, AERP, H2O
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.snapkv import SnapKV
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
 
 GREEDY = Sampling()
 FULL = KV_POLICIES["full"]()

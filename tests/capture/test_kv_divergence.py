@@ -7,18 +7,18 @@ import pytest
 from test_kv_cache import GREEDY, requests
 from tiny_families import build
 
-from capture.evaluate_policy import in_loop
-from capture.kv_divergence import agreement, open_trail
-from capture.kv_loop import KVLoop
-from capture.run import CaptureSettings, capture
-from flows.kv_tape import attention_tape
-from policies.kv import KV_POLICIES
-from policies.kv.importance import AEP
-from policies.kv.random_eviction import RandomEviction
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
-from replay.kv_replay import replay_kv
-from warehouse.tape import Store
+from tokentape.capture.evaluate_policy import in_loop
+from tokentape.capture.kv.divergence import agreement, open_trail
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.flows.kv_tape import attention_tape
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
+from tokentape.replay.kv.replay import replay_kv
+from tokentape.warehouse.tape import Store
 
 BLIND = [KV_POLICIES["full"](), Streaming(6, sink=2), Streaming(5, sink=0), RandomEviction(6, sink=1, seed=3)]
 

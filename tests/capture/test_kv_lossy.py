@@ -8,12 +8,12 @@ import torch
 from test_kv_cache import generate, requests
 from tiny_families import build
 
-from capture.kv_cache import KVLayer
-from capture.kv_loop import KVLoop
-from capture.kv_storage import Leaking, Rotated
-from policies.kv.importance import AEP
-from policies.kv.quarot import QuaRot
-from policies.kv.refresh import BitRates
+from tokentape.capture.kv.cache import KVLayer
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.kv.storage import Leaking, Rotated
+from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.refresh import BitRates
 
 POLICY = AEP(8, sink=1)
 

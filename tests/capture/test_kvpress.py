@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_families import VOCAB, build
 
-from capture.kv_loop import KVLoop
-from policies.kv.snapkv import SnapKV
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.policies.kv.snapkv import SnapKV
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
 
 kvpress = pytest.importorskip("kvpress")
 from transformers import DynamicCache  # noqa: E402

@@ -10,17 +10,17 @@ import pytest
 import torch
 from tiny_families import MOE_CONFIGS, build, prompt
 
-from capture.decode import Request, Sampling, decode
-from capture.losses import reservoir, run
-from capture.losses.experts import expert_of, matrices_of, replicas
-from capture.losses.gptq import DAMPING, Gptq
-from capture.losses.reservoir import LEAST, Reservoirs
-from capture.plan import CaptureSettings
-from capture.run import capture
-from capture.stacked_experts import experts_of
-from policies.replicas import WIDTHS, levels
-from warehouse.losses import loss_table
-from warehouse.tape import BadTape, Store
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.losses import reservoir, run
+from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
+from tokentape.capture.losses.gptq import DAMPING, Gptq
+from tokentape.capture.losses.reservoir import LEAST, Reservoirs
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.run import capture
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.replicas import WIDTHS, levels
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.tape import BadTape, Store
 
 
 @pytest.fixture(scope="module")

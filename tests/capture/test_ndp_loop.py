@@ -10,22 +10,22 @@ import pytest
 import torch
 from tiny_families import MOE_CONFIGS
 
-from capture import models
-from capture.decode import Request, Sampling, decode
-from capture.evaluate_policy import in_loop, requests_of
-from capture.losses.experts import expert_of, matrices_of
-from capture.ndp.evaluate import NDPRun, PlainText, evaluate_ndp, on_text
-from capture.ndp.loop import Counts, NDPLoop
-from capture.ndp.replicas import ReplicaExperts
-from capture.plan import CaptureSettings
-from capture.routing import RoutingCapture
-from capture.run import capture
-from capture.stacked_experts import experts_of, inputs_last
-from policies.mixed import MixedPrecision
-from policies.placement import Seen
-from policies.replicas import WIDTHS, levels
-from warehouse.losses import loss_table
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.cxl_ndp.evaluate import NDPRun, PlainText, evaluate_ndp, on_text
+from tokentape.capture.cxl_ndp.loop import Counts, NDPLoop
+from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.evaluate_policy import in_loop, requests_of
+from tokentape.capture.losses.experts import expert_of, matrices_of
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.run import capture
+from tokentape.capture.stacked_experts import experts_of, inputs_last
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.policies.placement import Seen
+from tokentape.policies.replicas import WIDTHS, levels
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.tape import Store
 
 WINDOWS = {"prompt_tokens": 12, "decode_tokens": 20, "n_items": 3}
 
@@ -78,8 +78,8 @@ def test_a_copy_is_the_replica_of_its_width_and_copy_0_the_model(made, family):
 @pytest.mark.parametrize("family", ["Mixtral", "GptOss"])
 def test_gptq_replicas_are_those_whose_losses_the_tape_holds(made, family):
     """Made anew from the tape's settings, they have the tape's mse on the tape's calibration rows."""
-    from capture.losses.run import calibrated
-    from capture.plan import plan, requests
+    from tokentape.capture.losses.run import calibrated
+    from tokentape.capture.plan import plan, requests
 
     loaded, tape, _ = made(family)
     recorded = tape.manifest.settings

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capture.importers.limits import BadImport
-from capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
-from replay.prefix_cache import cached_tokens
-from replay.workload import from_table, spread_ties
-from warehouse.tape import Store
+from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
+from tokentape.replay.serving.prefix_cache import cached_tokens
+from tokentape.replay.serving.workload import from_table, spread_ties
+from tokentape.warehouse.tape import Store
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrival"
 AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

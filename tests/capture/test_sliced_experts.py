@@ -7,11 +7,11 @@ import torch
 from tiny_families import MOE_CONFIGS, build, prompt
 from torch import nn
 
-from capture.blocks import find_routers
-from capture.sliced_experts import SlicedExperts
-from capture.stacked_experts import experts_of
-from policies.matryoshka import MAT, approximate
-from policies.quantise import dequantise, quantise
+from tokentape.capture.blocks import find_routers
+from tokentape.capture.sliced_experts import SlicedExperts
+from tokentape.capture.stacked_experts import experts_of
+from tokentape.policies.matryoshka import MAT, approximate
+from tokentape.policies.quantise import dequantise, quantise
 
 MAT42 = MAT(4, 2)
 

@@ -12,12 +12,12 @@ import tiny_families
 import torch
 from scipy.stats import chisquare
 
-from capture import models
-from capture.decode import Request, Sampling, decode
-from capture.speculation.drafters import drafter_of
-from capture.speculation.loop import speculate
-from capture.speculation.settings import DraftSettings
-from capture.speculation.text import distribution
+from tokentape.capture import models
+from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.speculation.drafters import drafter_of
+from tokentape.capture.speculation.loop import speculate
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.capture.speculation.text import distribution
 
 GREEDY = Sampling()
 TREE = {"width": 3, "verify_nodes": 6, "pool_frac": 0.25}
@@ -165,7 +165,7 @@ def test_sampled_output_passes_a_chi_square_test_at_length(embedded, settings):
 
 
 def test_the_live_chi_square_sees_a_wrong_acceptance(embedded, monkeypatch):
-    from capture.speculation import loop
+    from tokentape.capture.speculation import loop
 
     def always(draft, nodes, probabilities, rng):
         path = [n for n in nodes[1:] if draft.parents[n] == n - 1]

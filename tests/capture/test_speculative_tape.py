@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from capture.run import CaptureSettings, capture, estimate
-from capture.speculation.settings import DraftSettings
-from policies.scoring import disagreements
-from policies.speculation.pool import restricted_topk
-from replay.trace import trace_from_tables
-from warehouse.tape import Store
+from tokentape.capture.run import CaptureSettings, capture, estimate
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies.scoring import disagreements
+from tokentape.policies.speculation.pool import restricted_topk
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.tape import Store
 
 TREE = DraftSettings(depth=3, width=2, verify_nodes=4, pool_frac=0.25)
 

@@ -12,20 +12,20 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from capture.synthetic import calibrate, profiles, tape
-from capture.synthetic.generator import Generator
-from capture.synthetic.routes import Length, routes
-from capture.synthetic.tape import SynthesisSettings, synthesize
-from flows import commands_synthesize
-from policies import scoring
-from policies.lru import LRU
-from replay.experts import replay
-from replay.semantics import Semantics
-from replay.trace import trace_from_tables
-from warehouse import models
-from warehouse.geometry import Geometry
-from warehouse.load import claims
-from warehouse.tape import BadTape, Store
+from tokentape.capture.synthetic import calibrate, profiles, tape
+from tokentape.capture.synthetic.generator import Generator
+from tokentape.capture.synthetic.routes import Length, routes
+from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
+from tokentape.flows.commands import synthesize as commands_synthesize
+from tokentape.policies import scoring
+from tokentape.policies.lru import LRU
+from tokentape.replay.experts import replay
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import BadTape, Store
 
 DEEPSEEK, QWEN = "deepseek-v2-lite", "qwen1.5-moe-a2.7b"
 MOE = tuple(model.name for model in models.shipped() if model.geometry.moe_layers)
@@ -178,7 +178,7 @@ def test_fitted_models_have_the_shape_they_were_fitted_at() -> None:
 
 @pytest.mark.parametrize("name", MOE)
 def test_the_score_rule_is_the_one_a_capture_records(name: str) -> None:
-    families = pytest.importorskip("capture.families")
+    families = pytest.importorskip("tokentape.capture.families")
     geometry = geometry_of(name)
     drawn = profiles.profile(name, geometry)
     family = families.FAMILIES[geometry.architecture.removesuffix("ForCausalLM")]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboards import shell
-from dashboards.shell import Page
-from dashboards.site import PAGE_BYTES
+from tokentape.dashboards import shell
+from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import PAGE_BYTES
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")

@@ -14,8 +14,8 @@ from made_up_kelle import EVERYTHING as KELLE
 from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
 
-from dashboards.site import build
-from warehouse.tables import WAREHOUSE_TABLES
+from tokentape.dashboards.site import build
+from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pyarrow as pa
 
-from warehouse.sql import connect
-from warehouse.tables import WAREHOUSE_TABLES, schema
+from tokentape.warehouse.sql import connect
+from tokentape.warehouse.tables import WAREHOUSE_TABLES, schema
 
 MACHINES = {"phone-lpddr5x-ufs4": (0.9, 0.35, 11.0), "workstation-rtx4090-pcie4": (0.11, 0.018, 14.0)}  # ms base, ms per miss, mJ
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)

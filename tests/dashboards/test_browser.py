@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from chromium_page import CHROMIUM, Opened, open_page
 
-from dashboards import index
-from dashboards.site import TOPICS, build
+from tokentape.dashboards import index
+from tokentape.dashboards.site import TOPICS, build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
 

@@ -11,9 +11,14 @@ import pytest
 from made_up import opened
 from made_up_cxl_ndp import EVERYTHING, LARGE, OTHER, SMALL, add_headline, add_lanes, add_losses, add_quality, add_tape
 
-from dashboards import cxl_ndp, cxl_ndp_bits, cxl_ndp_checks, cxl_ndp_routing, cxl_ndp_rows, shell
-from dashboards.shell import Page
-from warehouse.load import claims
+from tokentape.dashboards import shell
+from tokentape.dashboards.cxl_ndp import bits as cxl_ndp_bits
+from tokentape.dashboards.cxl_ndp import checks as cxl_ndp_checks
+from tokentape.dashboards.cxl_ndp import page as cxl_ndp
+from tokentape.dashboards.cxl_ndp import routing as cxl_ndp_routing
+from tokentape.dashboards.cxl_ndp import rows as cxl_ndp_rows
+from tokentape.dashboards.shell import Page
+from tokentape.warehouse.load import claims
 
 N_FIGURES = 18
 Said = dict[str, dict[str, str]]
@@ -243,6 +248,6 @@ def test_what_the_paper_gains_is_read_from_the_claims(tmp_path: Path) -> None:
 def test_no_number_of_the_paper_is_typed_into_the_page() -> None:
     stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == "cxl_ndp" and row["value"] is not None}
     telling = {text for text in stated if "." in text and float(text) > 1}
-    source = "".join(path.read_text() for path in Path(cxl_ndp.__file__).parent.glob("cxl_ndp*.py"))
+    source = "".join(path.read_text() for path in Path(cxl_ndp.__file__).parent.glob("*.py"))
     assert len(telling) > 10
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []

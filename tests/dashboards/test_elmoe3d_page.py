@@ -35,13 +35,16 @@ from made_up_elmoe3d import (
 )
 from test_browser import with_script
 
-from dashboards import elmoe3d, elmoe3d_rows, elmoe3d_words, shell
-from dashboards.elmoe3d_misses import _panels
-from dashboards.elmoe3d_sweeps import needed
-from dashboards.elmoe3d_winners import pays_from
-from dashboards.shell import Figure, Page
-from replay.elastic import checks
-from warehouse.load import claims
+from tokentape.dashboards import shell
+from tokentape.dashboards.elmoe3d import page as elmoe3d
+from tokentape.dashboards.elmoe3d import rows as elmoe3d_rows
+from tokentape.dashboards.elmoe3d import words as elmoe3d_words
+from tokentape.dashboards.elmoe3d.misses import _panels
+from tokentape.dashboards.elmoe3d.sweeps import needed
+from tokentape.dashboards.elmoe3d.winners import pays_from
+from tokentape.dashboards.shell import Figure, Page
+from tokentape.replay.elmoe3d import checks
+from tokentape.warehouse.load import claims
 
 N_FIGURES = 21
 HEADLINE = "paper_law|L1"
@@ -289,7 +292,7 @@ def test_no_number_of_the_paper_is_typed_into_the_page() -> None:
     """Published numbers with two decimals or more that would betray a copy."""
     stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == "elmoe3d" and row["value"] is not None}
     telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
-    source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.glob("elmoe3d*.py"))
+    source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.glob("*.py"))
     assert len(telling) > 50
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
 

@@ -12,14 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 
-from dashboards import hardware, hardware_answers, hardware_rows, roofline, shell
-from dashboards.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
-from dashboards.units import number, quantity
-from flows.estimates import estimated
-from replay.estimate import Load
-from warehouse.load import load
-from warehouse.sql import connect
-from warehouse.tape import Store
+from tokentape.dashboards import shell
+from tokentape.dashboards.hardware import answers as hardware_answers
+from tokentape.dashboards.hardware import page as hardware
+from tokentape.dashboards.hardware import roofline
+from tokentape.dashboards.hardware import rows as hardware_rows
+from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
+from tokentape.dashboards.units import number, quantity
+from tokentape.flows.estimates import estimated
+from tokentape.replay.estimate import Load
+from tokentape.warehouse.load import load
+from tokentape.warehouse.sql import connect
+from tokentape.warehouse.tape import Store
 
 
 @pytest.fixture(scope="module")

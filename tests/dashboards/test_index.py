@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from made_up import POLICIES, TAPES, catalogue, replay, write
 
-from dashboards import index
-from dashboards.shell import Page
-from warehouse.sql import connect
+from tokentape.dashboards import index
+from tokentape.dashboards.shell import Page
+from tokentape.warehouse.sql import connect
 
 PHONE, DESK = "phone-lpddr5x-ufs4", "workstation-rtx4090-pcie4"
 Rows = dict[str, list[dict]]

@@ -27,11 +27,14 @@ from made_up_kelle import (
     measured,
 )
 
-from dashboards import claims, kelle, kelle_live_rows, kelle_rows, shell
-from dashboards.kelle_quality import recent_answer
-from dashboards.kelle_tables import tables_answer
-from dashboards.kelle_words import PAPER, PHYSICAL, READING, ZERO, in_full
-from dashboards.shell import Figure, Page
+from tokentape.dashboards import claims, shell
+from tokentape.dashboards.kelle import live_rows as kelle_live_rows
+from tokentape.dashboards.kelle import page as kelle
+from tokentape.dashboards.kelle import rows as kelle_rows
+from tokentape.dashboards.kelle.quality import recent_answer
+from tokentape.dashboards.kelle.tables import tables_answer
+from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
+from tokentape.dashboards.shell import Figure, Page
 
 N_FIGURES = 25
 

@@ -32,10 +32,14 @@ from made_up_layered import (
 )
 from test_browser import with_script
 
-from dashboards import layered, layered_explorer, layered_rows, layered_words, shell
-from dashboards.layered_words import Capacity, capacity
-from dashboards.shell import Page
-from flows.systems.layered_prefill.settings import settings
+from tokentape.dashboards import shell
+from tokentape.dashboards.layered_prefill import explorer as layered_explorer
+from tokentape.dashboards.layered_prefill import page as layered
+from tokentape.dashboards.layered_prefill import rows as layered_rows
+from tokentape.dashboards.layered_prefill import words as layered_words
+from tokentape.dashboards.layered_prefill.words import Capacity, capacity
+from tokentape.dashboards.shell import Page
+from tokentape.flows.systems.layered_prefill.settings import settings
 
 N_FIGURES = 16
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from made_up import POLICIES, write
 
-from dashboards import answers, rows, theme
-from warehouse.sql import connect
+from tokentape.dashboards import answers, rows, theme
+from tokentape.warehouse.sql import connect
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
 

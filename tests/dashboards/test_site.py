@@ -14,10 +14,11 @@ import pytest
 from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
 
-from dashboards import experts, index, site
-from dashboards.site import build
-from warehouse.asides import aside_of
-from warehouse.sql import BadWarehouse, connect
+from tokentape.dashboards import index, site
+from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.site import build
+from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.sql import BadWarehouse, connect
 
 # Names, not addresses: nothing is fetched from them.
 IDENTIFIERS = ("http://www.w3.org/", "https://vega.github.io/schema/")

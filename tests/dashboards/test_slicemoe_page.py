@@ -30,11 +30,14 @@ from made_up_slicemoe import (
     point,
 )
 
-from dashboards import shell, slicemoe, slicemoe_rows, slicemoe_tape
-from dashboards.shell import Page
-from dashboards.site import PAGE_BYTES
-from flows.systems.slicemoe.settings import settings
-from replay.matched import METRICS, Point, at_quality, gains
+from tokentape.dashboards import shell
+from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import PAGE_BYTES
+from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.slicemoe import rows as slicemoe_rows
+from tokentape.dashboards.slicemoe import tape as slicemoe_tape
+from tokentape.flows.systems.slicemoe.settings import settings
+from tokentape.replay.matched import METRICS, Point, at_quality, gains
 
 LIVE, N_FIGURES = "embedded, code", 14
 

@@ -11,10 +11,11 @@ import pytest
 from made_up import write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
-from dashboards import validation, validation_rows
-from dashboards.site import build
-from warehouse.sql import connect
-from warehouse.tables import WAREHOUSE_TABLES
+from tokentape.dashboards.site import build
+from tokentape.dashboards.validation import page as validation
+from tokentape.dashboards.validation import rows as validation_rows
+from tokentape.warehouse.sql import connect
+from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from command import Cli, Done
 from tiny_tape import write_tiny
 
-from flows.cli import main
-from warehouse.tape import Store
+from tokentape.flows.cli import main
+from tokentape.warehouse.tape import Store
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-AGAIN = "run `python -m flows.error_table README.md`"
+AGAIN = "run `python -m tokentape.flows.error_table README.md`"
 
 
 def stands(system: str) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from capture.kv_orderings import WORD_ORDERINGS
-from flows.systems.kelle import live
-from flows.systems.kelle import study as kelle
-from flows.systems.kelle.settings import settings
-from warehouse.tape import Store
+from tokentape.capture.kv.orderings import WORD_ORDERINGS
+from tokentape.flows.systems.kelle import live
+from tokentape.flows.systems.kelle import study as kelle
+from tokentape.flows.systems.kelle.settings import settings
+from tokentape.warehouse.tape import Store
 
 _STUDY = settings()
 _LIVE = _STUDY.live

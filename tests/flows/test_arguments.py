@@ -13,12 +13,12 @@ import pytest
 import typer.main
 from command import Cli
 
-from flows import cli, console
-from flows.console import progress_bar
-from flows.effects import IDLE, without_effect
-from flows.study_run import check
-from flows.systems import IN_MODEL, SYSTEMS, grids, questions
-from warehouse.tape import Store
+from tokentape.flows import cli, console
+from tokentape.flows.console import progress_bar
+from tokentape.flows.effects import IDLE, without_effect
+from tokentape.flows.study_run import check
+from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -30,7 +30,7 @@ class Absent:
         if name.partition('.')[0] in {absent}:
             raise ModuleNotFoundError(f"{{name}} was imported", name=name)
 sys.meta_path.insert(0, Absent())
-from flows.cli import main
+from tokentape.flows.cli import main
 for arguments in {commands}:
     try:
         main(arguments)

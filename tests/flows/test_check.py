@@ -10,12 +10,12 @@ import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
-from flows import grid, study
-from warehouse.asides import _here
-from warehouse.check import check
-from warehouse.load import database_path
-from warehouse.results import result_ids, result_path
-from warehouse.tape import Store
+from tokentape.flows import grid, study
+from tokentape.warehouse.atomic_files import _here
+from tokentape.warehouse.check import check
+from tokentape.warehouse.load import database_path
+from tokentape.warehouse.results import result_ids, result_path
+from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny-0001", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 LITTER = f"a.parquet.0f.{_here()}.999999999.part"

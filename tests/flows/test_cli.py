@@ -17,10 +17,10 @@ import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
-from flows.cli import main
-from warehouse.asides import aside_of
-from warehouse.model_tables import HEADINGS
-from warehouse.tape import Store
+from tokentape.flows.cli import main
+from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.model_tables import HEADINGS
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -204,7 +204,7 @@ def test_a_capture_on_a_full_disk_goes_on_with_resume(
     store: Store, tokentape: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    from capture import plan
+    from tokentape.capture import plan
 
     def full(*args: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -267,7 +267,7 @@ def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
 def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for extra in ("torch", "prefect", "altair"):
         pytest.importorskip(extra)
-    from flows import demo
+    from tokentape.flows import demo
 
     monkeypatch.setattr(demo, "DATASETS", ("math",))
     first = tokentape("demo")
@@ -290,7 +290,7 @@ def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "slow.py").write_text(OWN.replace("Newest", "Slow") + SLOW)
-    command = [sys.executable, "-m", "flows.cli", *changed(REPLAY, policy="slow.py:Slow")]
+    command = [sys.executable, "-m", "tokentape.flows.cli", *changed(REPLAY, policy="slow.py:Slow")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = files(Path(store.root))
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
@@ -309,7 +309,7 @@ def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_pat
 def test_closed_streams_are_no_error(store: Store, tokentape: Cli, tmp_path: Path, command: str) -> None:
     assert tokentape("load").code == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    shell = f"exec {sys.executable} -m flows.cli {command}"
+    shell = f"exec {sys.executable} -m tokentape.flows.cli {command}"
     out = subprocess.run(f"{shell} >&-", shell=True, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     assert (out.returncode, "Traceback" in out.stderr) == (0, False), out.stderr
     both = subprocess.run(f"{shell} >&- 2>&-", shell=True, cwd=tmp_path, env=environment)

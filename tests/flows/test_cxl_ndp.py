@@ -9,19 +9,19 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from flows import error_table
-from flows.systems.cxl_ndp import details, live
-from flows.systems.cxl_ndp import study as cxl_ndp
-from flows.systems.cxl_ndp.answers import END_TO_END, FIXED, MODE, answers
-from flows.systems.cxl_ndp.checks import ORDER, checks, summary
-from flows.systems.cxl_ndp.points import HEADLINE
-from flows.systems.cxl_ndp.settings import FILE, NAME, setup
-from policies.mixed import MixedPrecision
-from replay.ndp.decode import UNITS
-from warehouse.load import claims, database_path, load
-from warehouse.results import read_rows, write_rows
-from warehouse.sql import query
-from warehouse.tape import Store
+from tokentape.flows import error_table
+from tokentape.flows.systems.cxl_ndp import details, live
+from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
+from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, FIXED, MODE, answers
+from tokentape.flows.systems.cxl_ndp.checks import ORDER, checks, summary
+from tokentape.flows.systems.cxl_ndp.points import HEADLINE
+from tokentape.flows.systems.cxl_ndp.settings import FILE, NAME, setup
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.replay.cxl_ndp.decode import UNITS
+from tokentape.warehouse.load import claims, database_path, load
+from tokentape.warehouse.results import read_rows, write_rows
+from tokentape.warehouse.sql import query
+from tokentape.warehouse.tape import Store
 
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "cxl_ndp"}
 KEY = ["series", "setting", "system", "metric"]
@@ -228,7 +228,7 @@ def test_knobs_decide_the_headline(study):
     """Negative: a layer without its fixed time is too fast for the paper."""
     from dataclasses import replace
 
-    from flows.systems.cxl_ndp.fit import drawn, gains
+    from tokentape.flows.systems.cxl_ndp.fit import drawn, gains
 
     model = study.models[0]
     found = setup(study, model.name)

@@ -14,26 +14,26 @@ from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
 from bench.elastic import swept
-from capture.orderings import ACCEPTANCE_ORDERINGS
-from flows import error_table
-from flows.grid import load_trace
-from flows.systems.elmoe3d import live
-from flows.systems.elmoe3d import study as elmoe3d
-from flows.systems.elmoe3d.answers import HONESTY
-from flows.systems.elmoe3d.live_answers import live_answers
-from flows.systems.elmoe3d.platforms import platform_runs, ratios
-from flows.systems.elmoe3d.points import MEASURED
-from flows.systems.elmoe3d.settings import FILE, NAME, settings, setup_of
-from flows.systems.elmoe3d.study import closed_forms
-from flows.systems.elmoe3d.tapes import measured_jobs, through_machine
-from hw.elastic_constants import load
-from replay.elastic.cells import cells
-from replay.elastic.points import SCHEMES, as_points
-from replay.elastic.timing import evaluate
-from warehouse.load import claims
-from warehouse.results import read_rows
-from warehouse.tables import SIDE_TABLES
-from warehouse.tape import Store
+from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
+from tokentape.flows import error_table
+from tokentape.flows.grid import load_trace
+from tokentape.flows.systems.elmoe3d import live
+from tokentape.flows.systems.elmoe3d import study as elmoe3d
+from tokentape.flows.systems.elmoe3d.answers import HONESTY
+from tokentape.flows.systems.elmoe3d.live_answers import live_answers
+from tokentape.flows.systems.elmoe3d.platforms import platform_runs, ratios
+from tokentape.flows.systems.elmoe3d.points import MEASURED
+from tokentape.flows.systems.elmoe3d.settings import FILE, NAME, settings, setup_of
+from tokentape.flows.systems.elmoe3d.study import closed_forms
+from tokentape.flows.systems.elmoe3d.tapes import measured_jobs, through_machine
+from tokentape.hw.elmoe3d_constants import load
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.points import SCHEMES, as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tables import SIDE_TABLES
+from tokentape.warehouse.tape import Store
 
 STUDY = settings()
 FEW = {"seeds": (0,), "prompts": 2, "prompt": 16, "output": 6, "whole_windows": 2, "recorded_requests": 2}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tiny_tape import write_tiny
 
-from flows import grid, study, workers
-from warehouse import results
-from warehouse.tape import Store
+from tokentape.flows import grid, study, workers
+from tokentape.warehouse import results
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
@@ -76,7 +76,7 @@ def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
-        "import os, time\nfrom flows import workers\n"
+        "import os, time\nfrom tokentape.flows import workers\n"
         "if __name__ == '__main__':\n"
         "    print(workers.RUNNERS['processes'](1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
     )

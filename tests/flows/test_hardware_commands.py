@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 from command import Cli, Done
 
-from flows import commands_hardware
-from hw import calibrate, spec
-from hw.operators import OPERATORS
-from warehouse import models
-from warehouse.tape import Store
+from tokentape.flows.commands import hardware as commands_hardware
+from tokentape.hw import calibrate, spec
+from tokentape.hw.operators import OPERATORS
+from tokentape.warehouse import models
+from tokentape.warehouse.tape import Store
 
 CONFIGS = models.FOLDER
 KEYS = ["check", "device", "framework", "version", "operator", "split", "n", "mape_frac", "median_frac", "p95_frac"]

@@ -8,22 +8,22 @@ import polars as pl
 import pytest
 from small_kelle import SMALL, run
 
-from capture import models
-from capture.kv_orderings import REFRESH_SETS, WORD_ORDERINGS
-from flows.systems.kelle import live
-from flows.systems.kelle import study as kelle
-from flows.systems.kelle.answers import FITTED
-from flows.systems.kelle.live_rows import UNITS, quality_rows
-from flows.systems.kelle.pareto import pareto_rows
-from flows.systems.kelle.setup import CALIBRATED, setup
-from policies.kv.refresh import FIRST_US, Intervals
-from replay.kelle.step import decode_step
-from replay.kelle.systems import BASELINE
-from replay.kelle.work import PHYSICAL, Work
-from warehouse.geometry import from_config
-from warehouse.load import database_path, load
-from warehouse.results import read_rows
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.kv.orderings import REFRESH_SETS, WORD_ORDERINGS
+from tokentape.flows.systems.kelle import live
+from tokentape.flows.systems.kelle import study as kelle
+from tokentape.flows.systems.kelle.answers import FITTED
+from tokentape.flows.systems.kelle.live_rows import UNITS, quality_rows
+from tokentape.flows.systems.kelle.pareto import pareto_rows
+from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
+from tokentape.policies.kv.refresh import FIRST_US, Intervals
+from tokentape.replay.kelle.step import decode_step
+from tokentape.replay.kelle.systems import BASELINE
+from tokentape.replay.kelle.work import PHYSICAL, Work
+from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

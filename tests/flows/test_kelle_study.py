@@ -10,15 +10,15 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from flows import error_table
-from flows.systems.kelle import study as kelle
-from flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
-from flows.systems.kelle.settings import FILE
-from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from warehouse.load import claims, database_path, load
-from warehouse.results import read_rows
-from warehouse.sql import query
-from warehouse.tape import Store
+from tokentape.flows import error_table
+from tokentape.flows.systems.kelle import study as kelle
+from tokentape.flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
+from tokentape.flows.systems.kelle.settings import FILE
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
+from tokentape.warehouse.load import claims, database_path, load
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.sql import query
+from tokentape.warehouse.tape import Store
 
 PARTS = ["dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j"]
 WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from capture import models
-from flows import kv_policy
-from policies.kv import KV_POLICIES
-from policies.kv.refresh import BitRates, Intervals
-from warehouse.results import read_rows
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.flows import kv_policy
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
 needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
@@ -23,7 +23,7 @@ CAPTURE = (
 )  # fmt: skip
 OWN = """
 from dataclasses import dataclass
-from policies.kv.streaming import Streaming
+from tokentape.policies.kv.streaming import Streaming
 
 @dataclass(frozen=True)
 class Mine(Streaming):

@@ -11,16 +11,16 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from flows import error_table
-from flows.serving_setup import Point
-from flows.systems.layered_prefill import answers as claimed
-from flows.systems.layered_prefill import knees, points, traces
-from flows.systems.layered_prefill import study as layered_prefill
-from flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
-from warehouse.load import claims
-from warehouse.results import read_rows
-from warehouse.tables import SIDE_TABLES
-from warehouse.tape import Store
+from tokentape.flows import error_table
+from tokentape.flows.serving.setup import Point
+from tokentape.flows.systems.layered_prefill import answers as claimed
+from tokentape.flows.systems.layered_prefill import knees, points, traces
+from tokentape.flows.systems.layered_prefill import study as layered_prefill
+from tokentape.flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tables import SIDE_TABLES
+from tokentape.warehouse.tape import Store
 
 SHIPPED = layered_prefill.settings()
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}

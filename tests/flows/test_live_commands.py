@@ -9,9 +9,9 @@ import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
-from capture import models
-from warehouse.results import read_rows
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
 needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
@@ -114,7 +114,8 @@ def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, t
 def test_the_orderings_are_printed_and_kept_by_study(
     tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, study: str
 ) -> None:
-    from capture import kv_orderings, orderings
+    from tokentape.capture import orderings
+    from tokentape.capture.kv import orderings as kv_orderings
 
     row = {"model_id": "m", "dataset": "code", "assertion": "a / b", "margin": "<= 1.1", "mean": 1.2, "low": 1.0, "high": 1.3}
     monkeypatch.setattr(models, "load", lambda *told: None)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from flows import own_modules, own_policy
-from policies import CACHES
-from warehouse.tape import Store
+from tokentape.flows import own_modules, own_policy
+from tokentape.policies import CACHES
+from tokentape.warehouse.tape import Store
 
 MINE = '''
 """Evicts the expert that was looked up most: a bad idea, but mine."""
@@ -145,7 +145,7 @@ def test_what_a_policy_imports_is_part_of_its_hash_and_is_run_again(
 
 
 def test_modules_that_are_installed_ours_or_not_imported_are_no_part_of_a_policys_hash(tmp_path: Path) -> None:
-    name = with_helper(tmp_path, {"my_sign.py": "import json, numpy, policies.lru\nsign = -1\n"})
+    name = with_helper(tmp_path, {"my_sign.py": "import json, numpy, tokentape.policies.lru\nsign = -1\n"})
     assert list(own_modules.own_modules(tmp_path / "mine.py")) == ["my_sign"]
     before = own_policy.policy_sha256(name)
     (tmp_path / "other.py").write_text("x = 1\n")

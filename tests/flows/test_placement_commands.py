@@ -10,8 +10,8 @@ import pytest
 from command import Cli
 from tiny_tape import N_EXPERTS, N_LAYERS, tiny_tables, write_tiny
 
-from warehouse.results import read_rows
-from warehouse.tape import Store
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 WIDTHS = (0.36, 0.25, 0.05, 0.01)
 

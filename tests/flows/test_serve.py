@@ -21,9 +21,9 @@ import pytest
 
 pytest.importorskip("prefect")
 
-from flows import serve
-from flows.systems import SYSTEMS
-from warehouse.tape import Store
+from tokentape.flows import serve
+from tokentape.flows.systems import SYSTEMS
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_TEN_SECONDS = "* * * * * */10"  # a sixth field counts seconds
@@ -66,7 +66,7 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     environment = {**os.environ, **home}
     environment.pop("PREFECT_API_URL", None)
     log = (tmp_path / "log").open("w+")
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+    command = [sys.executable, "-m", "tokentape.flows.cli", *arguments]
     process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
     try:
         completed: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
 def test_a_killed_serve_leaves_no_server_on_its_port(store: Store, tmp_path: Path) -> None:
     port = free_port()
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "flows.cli", "serve", "--store", store.uri, "--port", str(port)]
+    command = [sys.executable, "-m", "tokentape.flows.cli", "serve", "--store", store.uri, "--port", str(port)]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         assert b"Prefect at" in process.stdout.readline()  # said once it answers

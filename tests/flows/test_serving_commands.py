@@ -9,12 +9,13 @@ import pytest
 from command import Cli
 from tiny_tape import write_tiny
 
-from flows import commands_serving, commands_serving_fit
-from hw import serving_constants
-from replay import serving_fit
-from warehouse.results import read_rows
-from warehouse.tables import schema
-from warehouse.tape import Store
+from tokentape.flows.commands import serving as commands_serving
+from tokentape.flows.commands import serving_fit as commands_serving_fit
+from tokentape.hw import serving_constants
+from tokentape.replay.serving import fit as serving_fit
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tables import schema
+from tokentape.warehouse.tape import Store
 
 HEADER = "arrival_s,n_prompt_tokens,n_output_tokens\n"
 FEW = ("--requests", "40", "--seeds", "3")

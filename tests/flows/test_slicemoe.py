@@ -9,20 +9,20 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from flows import error_table
-from flows.commands_claims import COLUMNS
-from flows.grid import load_hardware
-from flows.systems.slicemoe import answers as claimed
-from flows.systems.slicemoe import live, sweeps
-from flows.systems.slicemoe import study as slicemoe
-from flows.systems.slicemoe.settings import FILE
-from policies.sliced import SlicedCache
-from replay.matched import Point, at_quality, gains
-from replay.operating_point import token_cost
-from warehouse import models as geometries
-from warehouse.load import claims
-from warehouse.results import read_rows
-from warehouse.tape import Store
+from tokentape.flows import error_table
+from tokentape.flows.commands.claims import COLUMNS
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.slicemoe import answers as claimed
+from tokentape.flows.systems.slicemoe import live, sweeps
+from tokentape.flows.systems.slicemoe import study as slicemoe
+from tokentape.flows.systems.slicemoe.settings import FILE
+from tokentape.policies.sliced import SlicedCache
+from tokentape.replay.matched import Point, at_quality, gains
+from tokentape.replay.slicemoe.operating_point import token_cost
+from tokentape.warehouse import models as geometries
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 SHIPPED = slicemoe.settings()
 SMALL = SHIPPED.model_copy(

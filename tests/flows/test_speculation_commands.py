@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from capture import models
-from flows.speculation import replay_points
-from warehouse.tables import TABLES
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.flows.speculation import replay_points
+from tokentape.warehouse.tables import TABLES
+from tokentape.warehouse.tape import Store
 
 needs_embedded = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

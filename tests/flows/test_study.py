@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import study
-from flows.systems import grids
+from tokentape.flows import study
+from tokentape.flows.systems import grids
 
 GOOD = """
 question = "which?"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from tiny_tape import write_tiny
 
-from flows.grid import load_hardware
-from policies import CACHES
-from replay import experts
-from replay.semantics import Semantics
-from replay.trace import trace_from_tables
-from warehouse.load import load
-from warehouse.tape import Store
+from tokentape.flows.grid import load_hardware
+from tokentape.policies import CACHES
+from tokentape.replay import experts
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.load import load
+from tokentape.warehouse.tape import Store
 
 TRACE, N_TAPES = "tiny-0001", 1000
 ODD = [None, True, -1, 0, 3, 2**40, 10**30, 1.5, 1e308, "", "x", [], [0], [-1], [2, 1], {}, {"routing": 1}]

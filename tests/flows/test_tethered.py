@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import tethered
+from tokentape.flows import tethered
 
 ROOT = Path(__file__).resolve().parents[2]
 # A server whose child shares its socket and its output, and which says when it listens.
@@ -24,7 +24,7 @@ SERVER = """if True:
 """
 STARTER = f"""if True:
     import sys, time
-    from flows import tethered
+    from tokentape.flows import tethered
     tethered.start([sys.executable, "-c", {SERVER!r}])
     time.sleep(600)
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.workers import each, pool_of
+from tokentape.flows.workers import each, pool_of
 
 LONG_S = 120.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def test_an_unknown_runner_is_named_with_its_nearest() -> None:
 
 STUBBORN = """
 import pathlib, signal, sys, time
-from flows.workers import each, gone_soon, pool_of
+from tokentape.flows.workers import each, gone_soon, pool_of
 
 def stubborn(n):
     pathlib.Path(f"started-{n}").touch()

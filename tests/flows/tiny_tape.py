@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from warehouse.geometry import Geometry
-from warehouse.tables import schema
-from warehouse.tape import Manifest, Store
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.tables import schema
+from tokentape.warehouse.tape import Manifest, Store
 
 N_LAYERS, N_EXPERTS, TOP_K = 3, 8, 2
 N_PROMPT, N_OUTPUT, N_REQUESTS = 6, 30, 3

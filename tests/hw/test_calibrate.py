@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hw import calibrate, measured, reachable, validate
-from hw.error_table import refreshed
-from hw.operators import OPERATORS
-from hw.sourced import BadSpec
-from hw.spec import load
+from tokentape.hw import calibrate, measured, reachable, validate
+from tokentape.hw.error_table import refreshed
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import load
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
 TABLES = [SHARED / name for name in ("a100_sxm_vllm0.14", "h100_sxm_vllm0.19")]  # of the machines that ship
@@ -74,7 +74,7 @@ def test_the_page_shows_these_errors():
     if not SHARED.is_dir():
         pytest.skip("needs the measured tables beside the project")
     page = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert refreshed(page, *TABLES) == page, "run `python -m hw.error_table docs/calibration.md FOLDERS`"
+    assert refreshed(page, *TABLES) == page, "run `python -m tokentape.hw.error_table docs/calibration.md FOLDERS`"
 
 
 def test_the_readme_shows_these_errors(errors):

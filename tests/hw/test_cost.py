@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.cost import power_findings, rates, step_cost
-from hw.sourced import exact
-from hw.spec import HardwareSpec, Link, load, shipped
+from tokentape.hw.cost import power_findings, rates, step_cost
+from tokentape.hw.sourced import exact
+from tokentape.hw.spec import HardwareSpec, Link, load, shipped
 
 PHONE = load("phone-lpddr5x-ufs4")
 MACHINES = [load(name) for name in shipped()]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.coverage import FORMS, STEEPEST, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform, errors
+from tokentape.hw.coverage import FORMS, STEEPEST, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform, errors
 
 SOME = {
     "uniform": Uniform(),

@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.dram import ACCESS_BYTES, ADDRESS_MAPS, TIMINGS, access_frac, anchors, presets, refresh_frac, stream_frac, timing
-from hw.sourced import BadSpec, Sourced, numbers
+from tokentape.hw.dram import (
+    ACCESS_BYTES,
+    ADDRESS_MAPS,
+    TIMINGS,
+    access_frac,
+    anchors,
+    presets,
+    refresh_frac,
+    stream_frac,
+    timing,
+)
+from tokentape.hw.sourced import BadSpec, Sourced, numbers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "dram.md"
 MEASURED = ("ddr5-4800", "ddr5-6400", "hbm2-2000", "hbm3-6400", "lpddr5-6400")

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hw import measured
+from tokentape.hw import measured
 
 GEMM = {
     "framework": ["VLLM"] * 4,

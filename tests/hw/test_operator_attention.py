@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.operators import decode_attention, prefill_attention
-from hw.operators.fit import errors, fit
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
+from tokentape.hw.operators import decode_attention, prefill_attention
+from tokentape.hw.operators.fit import errors, fit
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
 
 TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
 KIB, MIB = 2**10, 2**20

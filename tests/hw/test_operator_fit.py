@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hw.operators.fit import Errors, errors, fit
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
+from tokentape.hw.operators.fit import Errors, errors, fit
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
 
 GPU = Gpu(n_sms=100, clock_hz=1e9, peak_ops_per_s=1e14, peak_bytes_per_s=1e12, l2_bytes=1e7, smem_bytes_per_sm=1e5)
 TRUTH = np.array([8e-6, 0.55])

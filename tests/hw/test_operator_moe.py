@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.operators import moe
-from hw.operators.expert_load import expert_load
-from hw.operators.fit import errors, fit
-from hw.operators.gpu import Gpu
-from hw.operators.parameter import Parameter
+from tokentape.hw.operators import moe
+from tokentape.hw.operators.expert_load import expert_load
+from tokentape.hw.operators.fit import errors, fit
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
 
 TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
 KIB, MIB = 2**10, 2**20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hw.spec import load
-from warehouse.geometry import from_config
+from tokentape.hw.spec import load
+from tokentape.warehouse.geometry import from_config
 
 KIB, MIB = 2**10, 2**20
 

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from hw.refresh import harmonic_mean_s, refresh_w
+from tokentape.hw.refresh import harmonic_mean_s, refresh_w
 
 GROUPS = {"HST-MSB": 360e-6, "HST-LSB": 5400e-6, "LST-MSB": 1440e-6, "LST-LSB": 7200e-6}
 DEFAULT = list(GROUPS.values())

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hw import dram
-from hw.catalogue import markdown, readable, rows, write
-from hw.spec import SPECS, BadSpec, load, shipped
+from tokentape.hw import dram
+from tokentape.hw.catalogue import markdown, readable, rows, write
+from tokentape.hw.spec import SPECS, BadSpec, load, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_FIVE_SYSTEMS = {
@@ -338,7 +338,7 @@ def test_readable_numbers_mean_the_value(key, value):
 
 def test_the_page_lists_every_number_and_is_current():
     page = (ROOT / "docs/machines.md").read_text(encoding="utf-8")
-    assert page == markdown(shipped()), "run `python -m hw.catalogue docs/machines.md`"
+    assert page == markdown(shipped()), "run `python -m tokentape.hw.catalogue docs/machines.md`"
     for name in shipped():
         section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
         listed = rows(load(name))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw.timeline import Operation, Parallel, Pipelined, Serial, busy_s, conflicts, place
+from tokentape.hw.timeline import Operation, Parallel, Pipelined, Serial, busy_s, conflicts, place
 
 
 def op(name, seconds, resource=None):

@@ -7,9 +7,9 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from hw import calibrate, measured, validate
-from hw.operators import OPERATORS
-from hw.spec import load
+from tokentape.hw import calibrate, measured, validate
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.spec import load
 
 GPU = calibrate.gpu_of(load("a100"))
 SETUP = measured.Setup("NVIDIA A100-SXM4-80GB", "VLLM", "0.14.0", "bfloat16")

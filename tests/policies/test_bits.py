@@ -10,8 +10,8 @@ from bits_oracle import STAND_IN, best_prefix_split, least_loss, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.bits import BIT_RULES, assign, budget_bits, table_loss
-from policies.placement import hot_set
+from tokentape.policies.bits import BIT_RULES, assign, budget_bits, table_loss
+from tokentape.policies.placement import hot_set
 
 PREFIX, UNIFORM, OPTIMUM = BIT_RULES["prefix_split"], BIT_RULES["uniform"], BIT_RULES["optimum"]
 MEANS = np.arange(1.0, 4.5, 0.5)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from policies.speculation import POOLS
-from policies.speculation.accept import accept_greedy, accept_sampled
-from policies.speculation.ngram import lookup
-from policies.speculation.pool import exchange, hottest, pool_size, restricted_topk, selections
-from policies.speculation.pools import Pools
-from policies.speculation.tree import Draft, Shape, ancestors, draw, shares
+from tokentape.policies.speculation import POOLS
+from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
+from tokentape.policies.speculation.ngram import lookup
+from tokentape.policies.speculation.pool import exchange, hottest, pool_size, restricted_topk, selections
+from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.tree import Draft, Shape, ancestors, draw, shares
 
 sizes = st.tuples(st.integers(0, 2**31), st.integers(2, 24), st.integers(1, 8))
 

@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from policies import lfu
-from policies.kernels import KEPT, Kernel, array, digest, float64, function, int64, kernel, named_tuple, uint64, void
+from tokentape.policies import lfu
+from tokentape.policies.kernels import KEPT, Kernel, array, digest, float64, function, int64, kernel, named_tuple, uint64, void
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLER = """
 import called
 from called import shifted
-from policies.kernels import int64, kernel
+from tokentape.policies.kernels import int64, kernel
 
 @kernel(int64(int64))
 def run(value):
     return shifted(value) * called.SCALE
 """
 CALLED = """
-from policies.kernels import int64, kernel
+from tokentape.policies.kernels import int64, kernel
 SCALE = {scale}
 
 @kernel({how})
@@ -40,7 +40,7 @@ def shifted(value):
 # Prints the digest of every kernel, and whether numba was imported.
 DIGESTS = """
 import importlib, sys
-from policies.kernels import Kernel, digest
+from tokentape.policies.kernels import Kernel, digest
 for name in {names}:
     module = importlib.import_module(name)
     for kernel in [value for value in vars(module).values() if isinstance(value, Kernel)]:
@@ -91,7 +91,7 @@ def test_digests_are_the_same_in_every_process_and_need_no_numba() -> None:
     names = [
         module.name
         for room in ("policies", "replay", "capture/synthetic")
-        for module in pkgutil.walk_packages([str(ROOT / room)], room.replace("/", ".") + ".")
+        for module in pkgutil.walk_packages([str(ROOT / room)], "tokentape." + room.replace("/", ".") + ".")
     ]
     script = DIGESTS.format(names=names)
     lines = []
@@ -144,7 +144,7 @@ def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
 
 def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
     script = (
-        "from policies.kernels import *\n"
+        "from tokentape.policies.kernels import *\n"
         "@kernel(int64(int64))\n"
         "def shifted(value): return uint64(value) + uint64(1)\n"
         "print(type(shifted(2)).__name__)"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from policies.kv.flips import flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from policies.kv.quarot import QuaRot, hadamard
-from policies.kv.refresh import CURVE, VARIANTS, BitRates, Intervals, RetentionCurve, uniform_like
-from policies.quantise import dequantise, quantise
+from tokentape.policies.kv.flips import flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
+from tokentape.policies.kv.quarot import QuaRot, hadamard
+from tokentape.policies.kv.refresh import CURVE, VARIANTS, BitRates, Intervals, RetentionCurve, uniform_like
+from tokentape.policies.quantise import dequantise, quantise
 
 # The sets of Kelle Table 4: the stated averages are harmonic means.
 SETS = {1053.66: Intervals(), 540.00: Intervals(180, 3600, 720, 5400), 2062.05: Intervals(720, 9000, 2880, 10800)}

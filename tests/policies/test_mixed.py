@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.bits import budget_bits, table_loss
-from policies.mixed import FIXED, RULES, MixedPrecision
-from policies.placement import Seen
+from tokentape.policies.bits import budget_bits, table_loss
+from tokentape.policies.mixed import FIXED, RULES, MixedPrecision
+from tokentape.policies.placement import Seen
 
 L, E = 2, 6
 

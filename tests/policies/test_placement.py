@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.bits import BIT_RULES, assign
-from policies.placement import PLACEMENTS, Capacity, Seen, hot_set, importance, start_average
-from policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, StaticGlobal
-from policies.placement.reactive import EMA, Always, Balance, Never
+from tokentape.policies.bits import BIT_RULES, assign
+from tokentape.policies.placement import PLACEMENTS, Capacity, Seen, hot_set, importance, start_average
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, StaticGlobal
+from tokentape.policies.placement.reactive import EMA, Always, Balance, Never
 
 # A layer of 8 experts, top 2, after a prompt of 20 tokens: 40 selections. The weights of a token sum to 1, so W sums to 20.
 COUNTS = np.array([10, 2, 0, 8, 4, 4, 12, 0])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from policies.matryoshka import MAT, SCHEMES, approximate, low, named, reassemble, split
-from policies.quantise import Quantised, dequantise, quantise
+from tokentape.policies.matryoshka import MAT, SCHEMES, approximate, low, named, reassemble, split
+from tokentape.policies.quantise import Quantised, dequantise, quantise
 
 EXAMPLE = np.array([-0.3, 0.0, 0.5, 1.0], np.float32)
 PAIRS = (MAT(4, 2), MAT(6, 3), MAT(8, 4))
@@ -46,7 +46,7 @@ def relative_mse(w: np.ndarray, pair: MAT, scheme: str) -> float:
 @pytest.fixture(scope="module")
 def weights() -> dict[str, np.ndarray]:
     """Rows of 96: Gaussian, heavy-tailed, two-sided exponential, and the experts of the model that ships."""
-    from capture.checkpoint import pieces, stored_tensors
+    from tokentape.capture.checkpoint import pieces, stored_tensors
 
     rng = np.random.default_rng(4)
     shape = (8_192, 96)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from policies.replicas import WIDTHS, levels
+from tokentape.policies.replicas import WIDTHS, levels
 
 # Relative squared error of round to nearest on Gaussian weights, groups of 128: CXL-NDP, section 4.4 of its specification.
 GOLDEN = {1: 0.361, 2: 0.248, 3: 0.0459, 4: 0.0099}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.scoring import by_weight, disagreements, topk_from_scores
+from tokentape.policies.scoring import by_weight, disagreements, topk_from_scores
 
 SIGMOID = {"top_k": 2, "norm_topk_prob": False, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.0}
 

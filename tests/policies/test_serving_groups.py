@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.serving import SCHEDULERS, Layered, scheduler_named
-from policies.serving.groups import group_start, n_groups, split, steps
+from tokentape.policies.serving import SCHEDULERS, Layered, scheduler_named
+from tokentape.policies.serving.groups import group_start, n_groups, split, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
 

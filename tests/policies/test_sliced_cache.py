@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from sliced_oracle import natural, obvious_decode
 from sliced_tapes import made_up_scores, prompt, softmax
 
-from policies import CACHES
-from policies.cache import ExpertCache
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
-from policies.sliced.buddy import Buddy, gate_similarity
-from policies.sliced.budget import Hard, Soft
-from policies.sliced.cache_prior import CachePrior
-from policies.sliced.precision import Critical, HighBit, LowBit
-from policies.sliced.warmup import Empty
+from tokentape.policies import CACHES
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
+from tokentape.policies.sliced.buddy import Buddy, gate_similarity
+from tokentape.policies.sliced.budget import Hard, Soft
+from tokentape.policies.sliced.cache_prior import CachePrior
+from tokentape.policies.sliced.precision import Critical, HighBit, LowBit
+from tokentape.policies.sliced.warmup import Empty
 
 MSB, LSB = 5_136_384, 4_325_376  # MAT84 of DeepSeek-V2-Lite
 

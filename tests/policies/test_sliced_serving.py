@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sliced_tapes import made_up_scores, prompt
 
-from policies.sliced import PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
-from policies.sliced.budget import Hard, NoBudget, Soft
-from policies.sliced.cache_prior import CachePrior
-from policies.sliced.precision import Critical, HighBit
-from policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
+from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
+from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
+from tokentape.policies.sliced.cache_prior import CachePrior
+from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 MSB, LSB = 5_136_384, 4_325_376  # MAT84 of both models
 HIGH = MSB + LSB

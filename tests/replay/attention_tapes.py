@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from tapes import GEOMETRY
 
-from replay.kv_tape import AttentionTape
+from tokentape.replay.kv.tape import AttentionTape
 
 
 def softmax_rows(rng, n_layers, n_heads, c, n, sharp=2.0):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flows.systems.elmoe3d.settings import settings, setup_of
-from hw.elastic_constants import ElasticFit, ModelLaw, Speculation
-from replay.elastic.cells import cells
-from warehouse.load import claims
+from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
+from tokentape.hw.elmoe3d_constants import ElasticFit, ModelLaw, Speculation
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.warehouse.load import claims
 
 QWEN, GLM, DEEPSEEK, GPT = MODELS = ("qwen3-30b-a3b", "glm-4.7-flash", "deepseek-v2-lite", "gpt-oss-20b")
 STUDY = settings()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from replay.ndp.routing import ENDED, NDPRouting
-from replay.ndp.tapes import routing_of_tape
-from warehouse.geometry import Geometry
+from tokentape.replay.cxl_ndp.routing import ENDED, NDPRouting
+from tokentape.replay.cxl_ndp.tapes import routing_of_tape
+from tokentape.warehouse.geometry import Geometry
 
 GEOMETRY = Geometry(
     architecture="test",

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hw.serving_constants import ServingConstants
-from hw.spec import load
-from policies.serving import Speculation
-from replay.serving_cost import CostTables, cost_tables
-from replay.serving_coverage import PublishedCoverage
-from warehouse.geometry import Geometry
+from tokentape.hw.serving_constants import ServingConstants
+from tokentape.hw.spec import load
+from tokentape.policies.serving import Speculation
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import PublishedCoverage
+from tokentape.warehouse.geometry import Geometry
 
 # The constants that the notes on Layered Prefill give (section 5): round numbers for tests, no fit of ours.
 NOTED = ServingConstants(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from policies.serving import Chunked, Continuous, Layered, Static
+from tokentape.policies.serving import Chunked, Continuous, Layered, Static
 
 MASK = 2**64 - 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from replay.trace import trace_from_tables
-from warehouse.geometry import Geometry
+from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.geometry import Geometry
 
 GEOMETRY = Geometry(
     architecture="test", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, head_dim=16, vocab=100, moe_layers=(1, 2, 3),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from replay.trace import Trace, trace_from_tables
-from warehouse.geometry import Geometry
+from tokentape.replay.trace import Trace, trace_from_tables
+from tokentape.warehouse.geometry import Geometry
 
 GEOMETRY = Geometry(
     architecture="test",

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from elastic_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, point
 
-from hw.elastic_constants import load
-from hw.spec import load as load_machine
-from replay.elastic.checks import HONESTY, checks, held_out
-from replay.elastic.fit import calibrate
-from replay.elastic.mapping import map_bytes, placed
-from replay.elastic.points import SCHEMES, as_points
-from replay.elastic.runs import tokens_until_link_binds
-from replay.elastic.timing import evaluate, policy_phi
-from replay.elastic.unions import touched
+from tokentape.hw.elmoe3d_constants import load
+from tokentape.hw.spec import load as load_machine
+from tokentape.replay.elmoe3d.checks import HONESTY, checks, held_out
+from tokentape.replay.elmoe3d.fit import calibrate
+from tokentape.replay.elmoe3d.mapping import map_bytes, placed
+from tokentape.replay.elmoe3d.points import SCHEMES, as_points
+from tokentape.replay.elmoe3d.runs import tokens_until_link_binds
+from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
+from tokentape.replay.elmoe3d.unions import touched
 
 # R GB, x, X GB, h, T_AR ms, t ms, Phi_AR, X_v GB, h_v, t_v ms, t_d ms, L, Phi_SD
 DRAFT_MS = 10

@@ -11,15 +11,15 @@ from elastic_paper import MODELS, PRINTED, SETUP, TABLE, point
 from tapes import GEOMETRY, make_trace
 
 from bench.elastic import one_by_one
-from hw.elastic_constants import ModelLaw, Speculation, load, save
-from replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
-from replay.elastic.fit import calibrate
-from replay.elastic.interleaved import interleaved, lru_miss_frac
-from replay.elastic.measured import law_of, mean_accepted
-from replay.elastic.points import as_points
-from replay.elastic.timing import evaluate
-from replay.elastic.unions import che_hit_frac, touched, weights_of
-from replay.trace import DECODE
+from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation, load, save
+from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
+from tokentape.replay.elmoe3d.fit import calibrate
+from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
+from tokentape.replay.elmoe3d.measured import law_of, mean_accepted
+from tokentape.replay.elmoe3d.points import as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.unions import che_hit_frac, touched, weights_of
+from tokentape.replay.trace import DECODE
 
 
 def test_points_against_plain_python():

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from elastic_paper import GPT, PRINTED, QWEN, SETUP, TABLE, point
 
-from hw.sourced import exact
-from hw.spec import load
-from replay.elastic.energy import ENDS, PARTS, Prices, joules_per_token, prices_of
-from replay.elastic.platforms import baseline, platform_of
-from replay.elastic.points import Compute, as_points
-from replay.elastic.runs import ours
-from replay.elastic.timing import evaluate
+from tokentape.hw.sourced import exact
+from tokentape.hw.spec import load
+from tokentape.replay.elmoe3d.energy import ENDS, PARTS, Prices, joules_per_token, prices_of
+from tokentape.replay.elmoe3d.platforms import baseline, platform_of
+from tokentape.replay.elmoe3d.points import Compute, as_points
+from tokentape.replay.elmoe3d.runs import ours
+from tokentape.replay.elmoe3d.timing import evaluate
 
 NODES = Compute(verify_nodes=16.0, draft_nodes=3.0)
 PIM, LOGIC, NMP, XPU = (load(f"elmoe3d-xpu{name}") for name in ("-pim", "-logicpim", "-nmp", ""))

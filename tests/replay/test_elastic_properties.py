@@ -10,15 +10,15 @@ from elastic_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, QWEN, SETUP, TABL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.elastic_constants import ModelLaw, Speculation
-from replay.elastic.acceptance import FORMS
-from replay.elastic.cells import cells
-from replay.elastic.hits import HIT_LAWS
-from replay.elastic.mapping import map_bytes, placed
-from replay.elastic.points import SCHEMES, Compute, as_points
-from replay.elastic.timing import evaluate
-from replay.elastic.unions import touched, weights_of
-from warehouse.load import claims
+from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.replay.elmoe3d.acceptance import FORMS
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.hits import HIT_LAWS
+from tokentape.replay.elmoe3d.mapping import map_bytes, placed
+from tokentape.replay.elmoe3d.points import SCHEMES, Compute, as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.unions import touched, weights_of
+from tokentape.warehouse.load import claims
 
 GIB = 2**30
 exponents, shares, betas = st.floats(0.0, 3.0), st.floats(0.0, 1.0), st.floats(0.02, 1.0)

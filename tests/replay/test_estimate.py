@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw import calibrate
-from hw.sourced import exact
-from hw.spec import load as load_machine
-from replay.estimate import Load, estimate, joules
-from warehouse import counts
-from warehouse.formats import value_bytes
-from warehouse.models import load, names
+from tokentape.hw import calibrate
+from tokentape.hw.sourced import exact
+from tokentape.hw.spec import load as load_machine
+from tokentape.replay.estimate import Load, estimate, joules
+from tokentape.warehouse import model_sizes
+from tokentape.warehouse.formats import value_bytes
+from tokentape.warehouse.models import load, names
 
 H100, H100X2, MAC = (load_machine(name) for name in ("h100", "h100x2", "mac-unified"))
 FITS = next(fits for fits in calibrate.shipped() if fits["moe"].machine == "h100")
@@ -34,9 +34,9 @@ def test_operations_are_those_of_the_geometry(name):
     """Decode and prefill of every shipped model: the sum over operations against the closed count."""
     g = load(name).geometry
     decode = estimate(g, MAC, Load(batch=3, context_tokens=700), 1.0)
-    assert total(decode, "ops") == pytest.approx(3 * counts.ops_per_token(g, 700), rel=1e-9)
+    assert total(decode, "ops") == pytest.approx(3 * model_sizes.ops_per_token(g, 700), rel=1e-9)
     prefill = estimate(g, MAC, Load(batch=0, context_tokens=1, prompt_tokens=300), 1.0)
-    assert total(prefill, "ops") == pytest.approx(counts.prefill_ops(g, 300), rel=1e-9)
+    assert total(prefill, "ops") == pytest.approx(model_sizes.prefill_ops(g, 300), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "llama-3-8b", "deepseek-v2-lite"])
@@ -44,9 +44,9 @@ def test_bytes_are_weights_cache_and_activations(name):
     """With all experts active a step reads every matrix once; what is beyond weights and cache is activations of one token."""
     g = load(name).geometry
     made = estimate(g, MAC, Load(batch=1, context_tokens=500), float(g.n_experts))
-    p = counts.parameters(g)
+    p = model_sizes.parameters(g)
     weights = p.attention + p.dense_ffn + p.shared_ffn + p.routers + p.experts + g.vocab * g.hidden
-    held = value_bytes(weights, "bf16") + counts.kv_bytes(g, 500, "bf16")
+    held = value_bytes(weights, "bf16") + model_sizes.kv_bytes(g, 500, "bf16")
     assert held < total(made, "bytes") < 1.02 * held
 
 

@@ -12,18 +12,18 @@ import pytest
 from tapes import GEOMETRY, make_trace
 
 from bench.peer import peer_miss_ratio
-from capture.importers.bigmoe import import_bigmoe
-from hw.spec import load
-from policies import CACHES, Static
-from policies.cache import ExpertCache
-from replay.capacity import parse_capacity, total_expert_bytes
-from replay.curve import lru_curve
-from replay.experts import look_up, make_cache, replay, replay_all_capacities
-from replay.semantics import CHOICES, Semantics
-from replay.stream import stream
-from replay.trace import trace_from_tables
-from replay.verify import verify
-from warehouse.tape import Store
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.hw.spec import load
+from tokentape.policies import CACHES, Static
+from tokentape.policies.cache import ExpertCache
+from tokentape.replay.capacity import parse_capacity, total_expert_bytes
+from tokentape.replay.curve import lru_curve
+from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities
+from tokentape.replay.semantics import CHOICES, Semantics
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import trace_from_tables
+from tokentape.replay.verify import verify
+from tokentape.warehouse.tape import Store
 
 PHONE = load("phone-lpddr5x-ufs4")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "bigmoeonedge"

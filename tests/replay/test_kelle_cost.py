@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hw import fit_files, kelle_knobs
-from hw.kelle_knobs import BOUNDS, Knobs
-from hw.sourced import BadSpec
-from hw.spec import load
-from replay.kelle.evictor import with_evictor, with_software_eviction
-from replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
-from replay.kelle.lifetimes import layer_times, lifetimes, total_s
-from replay.kelle.orderings import reversals
-from replay.kelle.prefill import prefill, request
-from replay.kelle.ratios import Steps
-from replay.kelle.recompute import balanced_frac, roofline, vector_times_s
-from replay.kelle.step import decode_step, refresh_w
-from replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
-from replay.kelle.traffic import kv_bytes_per_token, weights_of
-from replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
-from warehouse import models
-from warehouse.load import claims
+from tokentape.hw import fit_files, kelle_knobs
+from tokentape.hw.kelle_knobs import BOUNDS, Knobs
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import load
+from tokentape.replay.kelle.evictor import with_evictor, with_software_eviction
+from tokentape.replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
+from tokentape.replay.kelle.lifetimes import layer_times, lifetimes, total_s
+from tokentape.replay.kelle.orderings import reversals
+from tokentape.replay.kelle.prefill import prefill, request
+from tokentape.replay.kelle.ratios import Steps
+from tokentape.replay.kelle.recompute import balanced_frac, roofline, vector_times_s
+from tokentape.replay.kelle.step import decode_step, refresh_w
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
+from tokentape.replay.kelle.traffic import kv_bytes_per_token, weights_of
+from tokentape.replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-3.2-3b", "llama-3-8b", "mistral-7b", "qwen2-7b", "opt-6.7b")
 SHAPES = {name: models.load(name).geometry for name in MODELS}

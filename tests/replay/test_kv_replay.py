@@ -11,16 +11,16 @@ from attention_tapes import batch, pieces_of, softmax_rows, tape_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.kv import KV_POLICIES
-from policies.kv.importance import AEP, AERP, H2O
-from policies.kv.oracle import Oracle
-from policies.kv.random_eviction import RandomEviction
-from policies.kv.slots import Slots, salts_of
-from policies.kv.snapkv import SnapKV
-from policies.kv.streaming import Streaming
-from policies.kv.tova import TOVA
-from replay.kv_replay import replay_kv
-from replay.kv_tape import AttentionTape
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.importance import AEP, AERP, H2O
+from tokentape.policies.kv.oracle import Oracle
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.slots import Slots, salts_of
+from tokentape.policies.kv.snapkv import SnapKV
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.kv.tova import TOVA
+from tokentape.replay.kv.replay import replay_kv
+from tokentape.replay.kv.tape import AttentionTape
 
 FULL = KV_POLICIES["full"]()
 SHIPPED = [

@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ndp_oracle import decode_s
 
-from flows.ndp_routing import drawn
-from hw import ndp_knobs
-from hw.ndp_knobs import Knobs
-from hw.sourced import BadSpec
-from hw.spec import load
-from policies.bits import BIT_RULES
-from replay.ndp import timing
-from replay.ndp.capacity import notes, parts
-from replay.ndp.decode import UNITS, place, replay
-from replay.ndp.fit import calibrate, ratios_of
-from replay.ndp.lanes import segments
-from replay.ndp.prefill import prefill, request
-from replay.ndp.routing import ENDED, NDPRouting
-from replay.ndp.setting import Setting, compared, run, stand_in_losses, widths
-from replay.ndp.system import Machine, hobbit, machine_of, monde, ours, shape_of, system_of
-from warehouse import models
-from warehouse.load import claims
+from tokentape.flows.cxl_ndp.routing import drawn
+from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import load
+from tokentape.policies.bits import BIT_RULES
+from tokentape.replay.cxl_ndp import timing
+from tokentape.replay.cxl_ndp.capacity import notes, parts
+from tokentape.replay.cxl_ndp.decode import UNITS, place, replay
+from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.lanes import segments
+from tokentape.replay.cxl_ndp.prefill import prefill, request
+from tokentape.replay.cxl_ndp.routing import ENDED, NDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
+from tokentape.replay.cxl_ndp.system import Machine, hobbit, machine_of, monde, ours, shape_of, system_of
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 SPEC = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=3.5)  # specification, section 5
 MACHINE = machine_of(load("h100-cxl-ndp"))

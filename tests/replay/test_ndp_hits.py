@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from ndp_tapes import random_routing
 
-from policies.placement import PLACEMENTS, Capacity, hot_set, importance
-from policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from policies.placement.reactive import EMA, Always, Never
-from replay.ndp.hits import hits_of
-from replay.ndp.routing import in_batches
-from replay.ndp.similarity import similarity
+from tokentape.policies.placement import PLACEMENTS, Capacity, hot_set, importance
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
+from tokentape.policies.placement.reactive import EMA, Always, Never
+from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.routing import in_batches
+from tokentape.replay.cxl_ndp.similarity import similarity
 
 
 def obvious_hits(routing, groups, placement, capacity):

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from ndp_tapes import GEOMETRY, make_routing, make_tables
 
-from replay.ndp.routing import ENDED, in_batches, joined
-from replay.ndp.tapes import Reading, routing_of_tape
+from tokentape.replay.cxl_ndp.routing import ENDED, in_batches, joined
+from tokentape.replay.cxl_ndp.tapes import Reading, routing_of_tape
 
 
 def read(tables, reading=None, shards=1, geometry=GEOMETRY):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from ndp_tapes import random_routing
 
-from policies.bits import BIT_RULES, assign, table_loss
-from policies.placement import Capacity, importance
-from policies.placement.fixed import PrefillGuided
-from replay.ndp.bit_losses import bit_loss_rows, by_loss
-from replay.ndp.hits import hits_of
-from replay.ndp.routing import in_batches
-from replay.ndp.rows import hit_rows, similarity_rows, use_rows
-from replay.ndp.similarity import similarity
+from tokentape.policies.bits import BIT_RULES, assign, table_loss
+from tokentape.policies.placement import Capacity, importance
+from tokentape.policies.placement.fixed import PrefillGuided
+from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
+from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.routing import in_batches
+from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
+from tokentape.replay.cxl_ndp.similarity import similarity
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():

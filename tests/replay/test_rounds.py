@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from capture import models
-from capture.run import CaptureSettings, capture
-from capture.speculation.settings import DraftSettings
-from policies.speculation import POOLS
-from replay.rounds import RoundTape, accepted_lengths
-from warehouse.tape import Store
+from tokentape.capture import models
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies.speculation import POOLS
+from tokentape.replay.rounds import RoundTape, accepted_lengths
+from tokentape.warehouse.tape import Store
 
 pytestmark = pytest.mark.skipif(
     not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"

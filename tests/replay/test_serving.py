@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, both, tiny
 
-from hw.spec import load as machine
-from policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
-from replay.disaggregated import serve_disaggregated
-from replay.serving import Limits, ServingRun, serve
-from replay.serving_cost import CostTables, cost_tables
-from replay.serving_coverage import FixedCoverage
-from replay.serving_metrics import load_of, token_times
-from replay.serving_step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
-from replay.workload import Requests, synthetic
-from warehouse import models
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.disaggregated import serve_disaggregated
+from tokentape.replay.serving.metrics import load_of, token_times
+from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_golden.json").read_text())
 ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered.pure(4)]

@@ -11,11 +11,10 @@ from serving_models import NOTED, TABLE_1, RecordedOracle, share
 from serving_oracle import serve_slowly
 from tapes import GEOMETRY, make_trace
 
-from hw.spec import load as machine
-from policies.serving import Chunked, Continuous, Layered
-from replay.serving import serve
-from replay.serving_cost import cost_tables
-from replay.serving_coverage import (
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import Chunked, Continuous, Layered
+from tokentape.replay.serving.cost import cost_tables
+from tokentape.replay.serving.coverage import (
     FixedCoverage,
     IndependentCoverage,
     RecordedCurves,
@@ -23,11 +22,12 @@ from replay.serving_coverage import (
     effective_to_covered,
     published_coverage,
 )
-from replay.serving_masks import masks_of
-from replay.trace import Trace
-from replay.workload import Requests
-from warehouse import models
-from warehouse.load import claims
+from tokentape.replay.serving.masks import masks_of
+from tokentape.replay.serving.run import serve
+from tokentape.replay.serving.workload import Requests
+from tokentape.replay.trace import Trace
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 QWEN, GPT = models.load("qwen3-30b-a3b").geometry, models.load("gpt-oss-20b").geometry
 WIDE = GEOMETRY.model_copy(update={"n_experts": 130, "top_k": 3})

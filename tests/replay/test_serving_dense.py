@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, tiny
 
-from hw import serving_constants
-from hw.spec import load as machine
-from policies.serving import Chunked, Layered
-from replay.serving import Limits, serve
-from replay.serving_capacity import saturation_rate_per_s
-from replay.serving_cost import cost_tables, decode_step_s
-from replay.serving_coverage import FixedCoverage
-from replay.workload import Requests, synthetic
-from warehouse import models
+from tokentape.hw import serving_constants
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import Chunked, Layered
+from tokentape.replay.serving.capacity import saturation_rate_per_s
+from tokentape.replay.serving.cost import cost_tables, decode_step_s
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.run import Limits, serve
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
 
 REPO = Path(__file__).resolve().parents[2]
 LOG = REPO.parent / "shared" / "data" / "vllm_logs" / "rtxpro6000_llama-3.1-8b" / "requests.jsonl"

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from hw.serving_constants import ServingConstants
-from hw.spec import load
-from replay import serving_fit
-from replay.serving_cost import cost_tables
-from replay.serving_coverage import published_coverage
-from replay.serving_facts import facts, simulated
-from replay.serving_fit import PARAMETERS, calibrate
-from warehouse import models
-from warehouse.load import claims
+from tokentape.hw.serving_constants import ServingConstants
+from tokentape.hw.spec import load
+from tokentape.replay.serving import fit as serving_fit
+from tokentape.replay.serving.cost import cost_tables
+from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.facts import facts, simulated
+from tokentape.replay.serving.fit import PARAMETERS, calibrate
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 pytest.importorskip("scipy")
 CLAIMS = claims().to_pylist()

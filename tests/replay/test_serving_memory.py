@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from serving_models import tiny
 
-from hw.spec import load as machine
-from policies.serving import Chunked, Layered, Static
-from replay.serving_memory import BLOCK_TOKENS, Footprint, footprint
-from warehouse import models
-from warehouse.geometry import Geometry
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import Chunked, Layered, Static
+from tokentape.replay.serving.memory import BLOCK_TOKENS, Footprint, footprint
+from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm_experiments" / "experiments.json"
 # hidden, layers, heads, KV heads, head width, FFN, vocabulary; from the models' config.json.

@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, both, tiny
 
-from hw import serving_constants
-from hw.calibrate import gpu_of
-from hw.calibrate import shipped as shipped_fits
-from hw.serving_constants import ROOFLINE, ServingConstants
-from hw.sourced import BadSpec
-from hw.spec import load as machine
-from policies.serving import Chunked, Layered
-from replay.serving import ServingRun, serve
-from replay.serving_capacity import capacity, saturation_rate_per_s
-from replay.serving_cost import CostTables, cost_tables, decode_step_s
-from replay.serving_coverage import FixedCoverage
-from replay.serving_experts import expert_times
-from replay.serving_facts import facts
-from replay.serving_metrics import ServiceLevel, attained, jain, load_of, metrics, over_seeds, queue_length, token_times
-from replay.serving_result import replay_serving
-from replay.serving_step import COVERED_BYTES, experts_s
-from replay.workload import Requests, synthetic
-from warehouse import models
-from warehouse.load import claims
+from tokentape.hw import serving_constants
+from tokentape.hw.calibrate import gpu_of
+from tokentape.hw.calibrate import shipped as shipped_fits
+from tokentape.hw.serving_constants import ROOFLINE, ServingConstants
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import Chunked, Layered
+from tokentape.replay.serving.capacity import capacity, saturation_rate_per_s
+from tokentape.replay.serving.cost import CostTables, cost_tables, decode_step_s
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.experts import expert_times
+from tokentape.replay.serving.facts import facts
+from tokentape.replay.serving.metrics import ServiceLevel, attained, jain, load_of, metrics, over_runs, queue_length, token_times
+from tokentape.replay.serving.run import ServingRun, serve
+from tokentape.replay.serving.step import COVERED_BYTES, experts_s
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 LEVEL = ServiceLevel(10.0, 0.125)
 
@@ -123,34 +122,13 @@ def test_load_accounting(run: ServingRun) -> None:
     assert [full / shard, full / matrix] == pytest.approx([2.0, 3.0])
 
 
-def test_bands_over_seeds(qwen: CostTables) -> None:
-    found = over_seeds(lambda seed: serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen), range(9), LEVEL)
-    alone = [metrics(serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen))["ttft_mean_s"].value for seed in range(9)]
+def test_bands_over_runs(qwen: CostTables) -> None:
+    runs = [metrics(serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen)) for seed in range(9)]
+    found, alone = over_runs(runs), [run["ttft_mean_s"].value for run in runs]
     band = found["ttft_mean_s"]
     assert [band.low, band.value, band.high] == pytest.approx(np.percentile(alone, (5, 50, 95)).tolist())
     with pytest.raises(ValueError, match="no seeds"):
-        over_seeds(lambda seed: serve(synthetic("arxiv", 1.0, seed, n=5), Layered(), qwen), ())
-
-
-def test_a_point_of_a_study_fits_the_result_tables(qwen: CostTables) -> None:
-    spec = machine("h100x2")
-
-    def point(rate: float):
-        return replay_serving(lambda seed: synthetic("arxiv", rate, seed, n=150), Layered(), qwen, spec, range(5), level=LEVEL)
-
-    calm, again, flooded = point(1.0), point(1.0), point(6.0)
-    tables = calm.tables("id", "study")
-    assert {name: table.to_pylist() for name, table in tables.items()} == {
-        name: table.to_pylist() for name, table in again.tables("id", "study").items()
-    }
-    assert tables["metrics"].num_rows == len(calm.metrics) > 30
-    assert calm.settings["policy"] == "layered"
-    assert not calm.settings["is_extrapolated"]
-    assert "grows without bound" in flooded.settings["outside_envelope"]
-    at_once = replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20).at_once(), Chunked(), qwen, spec, range(2))
-    assert "saturation_distance_frac" not in at_once.metrics
-    with pytest.raises(ValueError, match="those of h100x2, not of a100"):
-        replay_serving(lambda seed: synthetic("arxiv", 1.0, seed, n=20), Chunked(), qwen, machine("a100"))
+        over_runs([])
 
 
 def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: CostTables) -> None:

@@ -9,9 +9,9 @@ import pytest
 from serving_models import NOTED, both, tiny
 from serving_oracle import serve_slowly
 
-from policies.serving import Chunked, Continuous, Layered, Speculation, Static
-from replay.serving import Limits, serve
-from replay.workload import Requests
+from tokentape.policies.serving import Chunked, Continuous, Layered, Speculation, Static
+from tokentape.replay.serving.run import Limits, serve
+from tokentape.replay.serving.workload import Requests
 
 MODELS = [
     both(tiny()),

@@ -10,18 +10,18 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from flows.systems.layered_prefill.settings import settings
-from hw import serving_constants
-from hw.spec import load
-from policies.serving import Chunked, Layered, Scheduler
-from replay.result import Metric
-from replay.serving import ServingRun, serve
-from replay.serving_cost import CostTables, cost_tables
-from replay.serving_coverage import published_coverage
-from replay.serving_metrics import ServiceLevel, over_seeds
-from replay.workload import Requests, synthetic
-from warehouse import models
-from warehouse.load import claims
+from tokentape.flows.systems.layered_prefill.settings import settings
+from tokentape.hw import serving_constants
+from tokentape.hw.spec import load
+from tokentape.policies.serving import Chunked, Layered, Scheduler
+from tokentape.replay.result import Metric
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.metrics import ServiceLevel, metrics, over_runs
+from tokentape.replay.serving.run import ServingRun, serve
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 pytestmark = pytest.mark.slow
 CLAIMS = {row["claim_id"]: row for row in claims().to_pylist()}
@@ -58,7 +58,7 @@ def point(model: str, scheduler: Scheduler, dataset: str, rate: float, n: int | 
         drawn = synthetic(dataset, rate, seed, n=n, length_scale=scale if dataset == "arxiv" else 1.0)
         return serve(drawn, scheduler, tables)
 
-    return over_seeds(run, range(settings().n_claim_seeds), LEVELS[dataset])
+    return over_runs([metrics(run(seed), LEVELS[dataset]) for seed in range(settings().n_claim_seeds)])
 
 
 # Claim, scheduler, model, rate, bar as a share; None: the paper's value lies within the seeds' band.
@@ -194,7 +194,7 @@ def test_knees(dataset: str, held: float, missed: float, last: float) -> None:
 def test_layered_is_fairer_and_faster_for_smooth_and_bursty_arrivals(cv: float) -> None:
     tables, scale = cost(QWEN)
     found = [
-        over_seeds(lambda seed, s=s: serve(synthetic("arxiv", 1.3, seed, cv=cv, length_scale=scale), s, tables), range(20))
+        over_runs([metrics(serve(synthetic("arxiv", 1.3, seed, cv=cv, length_scale=scale), s, tables)) for seed in range(20)])
         for s in (Chunked(512), Layered())
     ]
     chunked, layered = ({name: metric.value for name, metric in point.items()} for point in found)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, both, tiny
 
-from hw.spec import load as machine
-from policies.serving import Chunked, Continuous, Disaggregated, Layered, Speculation, Static
-from policies.serving.speculation import accepted
-from replay.coverage import Curve
-from replay.disaggregated import serve_disaggregated
-from replay.serving import Limits, serve
-from replay.serving_cost import CostTables, cost_tables
-from replay.serving_coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
-from replay.serving_masks import NO_MASKS
-from replay.serving_metrics import metrics, token_times
-from replay.serving_step import DECODE_ITERATION_S, DRAFT_S, MULTIPLIER, NODES, PREFILL_ITERATION_S
-from replay.workload import Requests, synthetic
-from warehouse import models
+from tokentape.hw.spec import load as machine
+from tokentape.policies.serving import Chunked, Continuous, Disaggregated, Layered, Speculation, Static
+from tokentape.policies.serving.speculation import accepted
+from tokentape.replay.coverage import Curve
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
+from tokentape.replay.serving.disaggregated import serve_disaggregated
+from tokentape.replay.serving.masks import NO_MASKS
+from tokentape.replay.serving.metrics import metrics, token_times
+from tokentape.replay.serving.run import Limits, serve
+from tokentape.replay.serving.step import DECODE_ITERATION_S, DRAFT_S, MULTIPLIER, NODES, PREFILL_ITERATION_S
+from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.warehouse import models
 
 ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4)]
 

@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sliced_tape import GEOMETRY, sliced_tables, sliced_trace
 
-from hw.spec import load as load_hardware
-from policies.sliced import PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
-from policies.sliced.budget import Hard
-from policies.sliced.cache_prior import CachePrior
-from policies.sliced.precision import Critical, HighBit
-from policies.sliced.warmup import PCW, LastLayer
-from replay.curve import lru_curve
-from replay.operating_point import implied_operating_point, token_cost
-from replay.scores import scores_from_choices, scores_from_table
-from replay.semantics import Semantics
-from replay.sliced import describe, replay_sliced, slices_of
-from replay.stream import stream
-from replay.trace import DECODE, PREFILL, trace_from_tables
-from warehouse.counts import kv_bytes, static_bytes
-from warehouse.models import load as load_model
+from tokentape.hw.spec import load as load_hardware
+from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from tokentape.policies.sliced.budget import Hard
+from tokentape.policies.sliced.cache_prior import CachePrior
+from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.policies.sliced.warmup import PCW, LastLayer
+from tokentape.replay.curve import lru_curve
+from tokentape.replay.scores import scores_from_choices, scores_from_table
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
+from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import DECODE, PREFILL, trace_from_tables
+from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
+from tokentape.warehouse.models import load as load_model
 
 XPU = load_hardware("slicemoe-xpu")
 DEEPSEEK, QWEN = (load_model(name).geometry for name in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"))

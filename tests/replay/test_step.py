@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from tapes import GEOMETRY, make_trace
 
-from hw.spec import load
-from hw.timeline import Operation, busy_s, conflicts, place
-from policies import CACHES
-from replay.experts import pass_ops, replay
-from replay.semantics import Semantics
-from replay.step import replay_step
-from warehouse.geometry import Geometry
+from tokentape.hw.spec import load
+from tokentape.hw.timeline import Operation, busy_s, conflicts, place
+from tokentape.policies import CACHES
+from tokentape.replay.experts import pass_ops, replay
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.step import replay_step
+from tokentape.warehouse.geometry import Geometry
 
 PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")
 CAPACITY = 60_000

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tapes import GEOMETRY, make_tables, make_trace
 
-from replay.semantics import CHOICES, Semantics
-from replay.stream import stream
-from replay.trace import trace_from_tables
+from tokentape.replay.semantics import CHOICES, Semantics
+from tokentape.replay.stream import stream
+from tokentape.replay.trace import trace_from_tables
 
 
 def obvious_events(routing, passes, prefill):

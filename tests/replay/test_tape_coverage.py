@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tapes import make_trace
 
-from hw.coverage import errors
-from replay.coverage import forms_of, recorded
-from replay.trace import DECODE
+from tokentape.hw.coverage import errors
+from tokentape.replay.coverage import forms_of, recorded
+from tokentape.replay.trace import DECODE
 
 SIZE = (8, 2)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tapes import GEOMETRY, make_tables, make_trace
 
-from hw import calibrate
-from hw.spec import load
-from policies import CACHES
-from replay import uncounted
-from replay.estimate import Load, estimate
-from replay.experts import replay
-from replay.semantics import Semantics
-from replay.trace import trace_from_tables
+from tokentape.hw import calibrate
+from tokentape.hw.spec import load
+from tokentape.policies import CACHES
+from tokentape.replay import uncounted
+from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.experts import replay
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import trace_from_tables
 
 GPU, PHONE = load("h100-cxl-ndp"), load("phone-lpddr5x-ufs4")
 TRACE = make_trace()

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from replay.prefix_cache import cached_tokens
-from replay.workload import LENGTHS, Requests, arrivals, from_table, resampled, spread_ties, synthetic
+from tokentape.replay.serving.prefix_cache import cached_tokens
+from tokentape.replay.serving.workload import LENGTHS, Requests, arrivals, from_table, resampled, spread_ties, synthetic
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from warehouse.geometry import Geometry
-from warehouse.results import write_result
-from warehouse.tape import Manifest, Store
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.results import write_result
+from tokentape.warehouse.tape import Manifest, Store
 
 TRACE = "hand-made"
 GEOMETRY = Geometry(

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from warehouse.claim_errors import by_system, compared, signed
-from warehouse.load import claims
-from warehouse.tables import schema
+from tokentape.warehouse.claim_errors import by_system, compared, signed
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tables import schema
 
 ROLES = {"input", "calibrate", "predict", "report", "derived"}
 # Rows that no model stands behind: sizes and inputs decide them.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from warehouse.load import database_path, load
-from warehouse.tables import conform
-from warehouse.tape import BadTape, Store
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.tables import conform
+from tokentape.warehouse.tape import BadTape, Store
 
 Tables = dict[str, pa.Table]
 

@@ -9,11 +9,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from warehouse import load as loader
-from warehouse.geometry import Geometry
-from warehouse.load import database_path, load
-from warehouse.sql import query
-from warehouse.tape import Manifest, Store
+from tokentape.warehouse import load as loader
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.sql import query
+from tokentape.warehouse.tape import Manifest, Store
 
 TAUS, TABLES, TRACE = (0.35, 0.5, 0.7), ("early_popularity", "critical_experts", "gate_curve"), "random"
 PROMPTS, N_DECODED, LAYERS, N_EXPERTS, TOP_K = (3, 90), 15, (1, 4), 8, 3

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warehouse import counts
-from warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
-from warehouse.geometry import Geometry, from_config
-from warehouse.model_tables import HEADINGS, details, refresh, rows
-from warehouse.models import FOLDER, load, names, shipped
+from tokentape.warehouse import model_sizes
+from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
+from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
+from tokentape.warehouse.models import FOLDER, load, names, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = Path(__file__).resolve().parents[3] / "shared" / "papers"
@@ -42,7 +42,7 @@ def test_totals_equal_the_parameters_that_transformers_builds(name: str) -> None
     transformers = pytest.importorskip("transformers")
     entry = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["config"]
     config = transformers.AutoConfig.for_model(**entry)
-    assert built_params(config) == counts.total_params(SHAPES[name])
+    assert built_params(config) == model_sizes.total_params(SHAPES[name])
     assert from_config(config.to_dict()) == SHAPES[name]
 
 
@@ -69,7 +69,7 @@ def test_other_families_count_every_parameter(family: str) -> None:
     config = getattr(transformers, f"{family}Config")(
         **sizes, **moe, **ids, num_key_value_heads=4 if family == "DeepseekV3" else 2, **OTHER_CONFIGS[family]
     )
-    assert counts.total_params(from_config(config.to_dict())) == built_params(config)
+    assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
 
 def built_params(config) -> int:
@@ -93,8 +93,8 @@ def built_params(config) -> int:
 def test_elmoe_parameter_table(name: str, static: float, total: float, active: float) -> None:
     g = SHAPES[name]
     assert round(g.non_expert_params / 1e9, 4) == static
-    assert round(counts.total_params(g) / 1e9, 2) == total
-    assert round(counts.decode_params(g) / 1e9, 2) == active
+    assert round(model_sizes.total_params(g) / 1e9, 2) == total
+    assert round(model_sizes.decode_params(g) / 1e9, 2) == active
 
 
 @pytest.mark.parametrize(
@@ -114,21 +114,21 @@ def test_elmoe_parameter_table(name: str, static: float, total: float, active: f
 def test_published_active_counts_fit_one_of_the_definitions(name: str, count: str, tolerance: float) -> None:
     g, published = SHAPES[name], MODELS[name].published
     assert published is not None
-    ours = counts.active_params(g, with_embeddings=True) if count == "all" else counts.decode_params(g)
+    ours = model_sizes.active_params(g, with_embeddings=True) if count == "all" else model_sizes.decode_params(g)
     assert ours == pytest.approx(published.active_params, rel=tolerance)
 
 
 def test_a_name_is_not_a_count() -> None:
     """GLM-4.7-Flash calls itself A3B; no definition comes closer than 8 % to 3e9."""
-    assert counts.active_params(SHAPES["glm-4.7-flash"], with_embeddings=False) > 1.08 * 3e9
+    assert model_sizes.active_params(SHAPES["glm-4.7-flash"], with_embeddings=False) > 1.08 * 3e9
 
 
 @pytest.mark.parametrize("name", names())
 def test_active_counts_are_ordered(name: str) -> None:
     g = SHAPES[name]
-    bare, read, full = counts.active_params(g, False), counts.decode_params(g), counts.active_params(g, True)
-    assert bare < read <= full <= counts.total_params(g)
-    assert (full == counts.total_params(g)) == (not g.n_experts)
+    bare, read, full = model_sizes.active_params(g, False), model_sizes.decode_params(g), model_sizes.active_params(g, True)
+    assert bare < read <= full <= model_sizes.total_params(g)
+    assert (full == model_sizes.total_params(g)) == (not g.n_experts)
     assert (read == full) == (g.is_tied and not g.n_positions)
 
 
@@ -164,7 +164,7 @@ def test_shapes_equal_the_tables_of_the_papers(table: str) -> None:
 def test_expert_bytes() -> None:
     assert QWEN3.expert_bytes("bf16")[0] == 9_437_184
     assert QWEN3.expert_bytes("int8-g32")[0] == 5_013_504
-    all_experts = counts.parameters(QWEN3).experts
+    all_experts = model_sizes.parameters(QWEN3).experts
     assert round(value_bytes(all_experts, "bf16") / 1e9, 2) == 57.98
     assert round(value_bytes(all_experts, "int8-g32") / 1e9, 2) == 30.80
     assert SHAPES["gpt-oss-20b"].expert_bytes("mxfp4")[0] == 13_219_200
@@ -179,13 +179,13 @@ def test_expert_bytes() -> None:
 )
 def test_static_bytes_of_elmoe(name: str, gigabytes: float) -> None:
     """ELMoE-3D section 3, as rounded there."""
-    assert counts.static_bytes(SHAPES[name], "int8-g32") / 1e9 == pytest.approx(gigabytes, abs=6e-4)
+    assert model_sizes.static_bytes(SHAPES[name], "int8-g32") / 1e9 == pytest.approx(gigabytes, abs=6e-4)
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("deepseek-v2-lite", 1.099), ("qwen1.5-moe-a2.7b", 1.544)])
 def test_static_bytes_of_slicemoe(name: str, gigabytes: float) -> None:
     """SliceMoE section 2 lists attention, shared experts, dense layer and output head: it leaves the routers out."""
-    p = counts.parameters(SHAPES[name])
+    p = model_sizes.parameters(SHAPES[name])
     without_routers = p.attention + p.shared_ffn + p.dense_ffn + p.head
     assert value_bytes(without_routers, "int8") / 1e9 == pytest.approx(gigabytes, abs=7e-4)
     assert SHAPES[name].non_expert_bytes("int8-g32") == without_routers + p.routers
@@ -194,7 +194,7 @@ def test_static_bytes_of_slicemoe(name: str, gigabytes: float) -> None:
 @pytest.mark.parametrize(("name", "n_bytes"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)])
 def test_checkpoint_bytes_to_the_last_byte(name: str, n_bytes: int) -> None:
     """total_size of openai/gpt-oss-*'s model.safetensors.index.json: MXFP4 experts, the rest bfloat16."""
-    assert counts.weight_bytes(SHAPES[name], "mxfp4", "bf16", "bf16") == n_bytes
+    assert model_sizes.weight_bytes(SHAPES[name], "mxfp4", "bf16", "bf16") == n_bytes
 
 
 def test_slices_of_slicemoe() -> None:
@@ -223,19 +223,19 @@ def test_symmetric_halves_are_the_int8_expert(name: str) -> None:
 
 
 def test_cache_bytes() -> None:
-    assert counts.kv_bytes_per_token(QWEN3, "bf16") == 98_304
-    assert counts.kv_bytes_per_token(SHAPES["llama-2-7b"], "fp16") == 524_288
-    assert counts.kv_layer_bytes_per_token(SHAPES["mixtral-8x7b"], "fp16") == 4096
+    assert model_sizes.kv_bytes_per_token(QWEN3, "bf16") == 98_304
+    assert model_sizes.kv_bytes_per_token(SHAPES["llama-2-7b"], "fp16") == 524_288
+    assert model_sizes.kv_layer_bytes_per_token(SHAPES["mixtral-8x7b"], "fp16") == 4096
     elements = {"qwen3-30b-a3b": 48 * 1024, "glm-4.7-flash": 47 * 576, "deepseek-v2-lite": 27 * 576, "gpt-oss-20b": 24 * 1024}
-    assert {name: counts.kv_bytes_per_token(SHAPES[name], "int8") for name in elements} == elements
+    assert {name: model_sizes.kv_bytes_per_token(SHAPES[name], "int8") for name in elements} == elements
 
 
 def test_windows_cap_the_cache() -> None:
     assert WINDOWED.sliding_windows == (128, 0) * 12
-    assert counts.kv_bytes(WINDOWED, 100, "bf16") == 100 * 24 * 2048
-    assert counts.kv_bytes(WINDOWED, 1024, "bf16") == (12 * 128 + 12 * 1024) * 2048
+    assert model_sizes.kv_bytes(WINDOWED, 100, "bf16") == 100 * 24 * 2048
+    assert model_sizes.kv_bytes(WINDOWED, 1024, "bf16") == (12 * 128 + 12 * 1024) * 2048
     mistral = SHAPES["mistral-7b"]
-    assert counts.kv_bytes(mistral, 10_000, "bf16") == counts.kv_bytes(mistral, 4096, "bf16")
+    assert model_sizes.kv_bytes(mistral, 10_000, "bf16") == model_sizes.kv_bytes(mistral, 4096, "bf16")
     assert not any(SHAPES[name].sliding_windows for name in ("qwen2-7b", "qwen1.5-moe-a2.7b", "qwen3-8b", "mixtral-8x7b"))
 
 
@@ -261,26 +261,26 @@ def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple
 
 def test_decode_operations() -> None:
     llama = SHAPES["llama-2-7b"]
-    assert counts.ops_per_token(llama, 1000) == 2 * 6_607_077_376 + 32 * 2 * 2 * 32 * 128 * 1000
+    assert model_sizes.ops_per_token(llama, 1000) == 2 * 6_607_077_376 + 32 * 2 * 2 * 32 * 128 * 1000
     head = 2 * 32000 * 4096
-    assert counts.ops_per_token(llama, 1000) - counts.ops_per_token(llama, 1000, with_head=False) == head
+    assert model_sizes.ops_per_token(llama, 1000) - model_sizes.ops_per_token(llama, 1000, with_head=False) == head
     moe = 2 * (QWEN3.non_expert_params + 48 * 8 * QWEN3.expert_params)
-    assert counts.ops_per_token(QWEN3, 500) == moe + 48 * 4 * 32 * 128 * 500
+    assert model_sizes.ops_per_token(QWEN3, 500) == moe + 48 * 4 * 32 * 128 * 500
     windowed = 4 * 64 * 64 * 12 * (128 + 1000)
-    assert counts.ops_per_token(WINDOWED, 1000) == counts.ops_per_token(WINDOWED, 1) + windowed - 4 * 64 * 64 * 24
+    assert model_sizes.ops_per_token(WINDOWED, 1000) == model_sizes.ops_per_token(WINDOWED, 1) + windowed - 4 * 64 * 64 * 24
 
 
 def test_latent_attention_operations() -> None:
     """MLA: a decode token meets the 576-wide latent, a prefill expanded keys (192) and values (128), 16 heads each."""
     g = SHAPES["deepseek-v2-lite"]
     per_context = 27 * 2 * 16 * (512 + 64 + 512)
-    assert counts.ops_per_token(g, 101) - counts.ops_per_token(g, 1) == 100 * per_context
+    assert model_sizes.ops_per_token(g, 101) - model_sizes.ops_per_token(g, 1) == 100 * per_context
     pairs = 100 * 101 // 2
     body = 2 * 100 * (g.non_expert_params - 102400 * 2048 + 26 * 6 * g.expert_params)
-    assert counts.prefill_ops(g, 100, n_logits=0) == body + 27 * 2 * 16 * (192 + 128) * pairs
+    assert model_sizes.prefill_ops(g, 100, n_logits=0) == body + 27 * 2 * 16 * (192 + 128) * pairs
     again = 27 * 2 * 512 * 16 * (128 + 128) * 50
-    halves = counts.prefill_ops(g, 50, n_logits=0) + counts.prefill_ops(g, 50, n_past=50, n_logits=0)
-    assert halves == counts.prefill_ops(g, 100, n_logits=0) + again
+    halves = model_sizes.prefill_ops(g, 50, n_logits=0) + model_sizes.prefill_ops(g, 50, n_past=50, n_logits=0)
+    assert halves == model_sizes.prefill_ops(g, 100, n_logits=0) + again
 
 
 SHORT = WINDOWED.model_copy(update={"n_layers": 2, "moe_layers": (0, 1), "sliding_windows": (5, 0)})
@@ -289,17 +289,18 @@ SHORT = WINDOWED.model_copy(update={"n_layers": 2, "moe_layers": (0, 1), "slidin
 @given(st.integers(0, 12), st.integers(1, 12))
 def test_prefill_is_the_sum_of_its_tokens_and_of_its_chunks(n_past: int, n_tokens: int) -> None:
     tokens = range(n_past + 1, n_past + n_tokens + 1)
-    chunk = counts.prefill_ops(SHORT, n_tokens, n_past, n_logits=n_tokens)
-    assert chunk == sum(counts.ops_per_token(SHORT, n) for n in tokens)
-    whole = counts.prefill_ops(SHORT, n_past + n_tokens, n_logits=n_past + n_tokens)
-    assert whole == counts.prefill_ops(SHORT, n_past, n_logits=n_past) + chunk
+    chunk = model_sizes.prefill_ops(SHORT, n_tokens, n_past, n_logits=n_tokens)
+    assert chunk == sum(model_sizes.ops_per_token(SHORT, n) for n in tokens)
+    whole = model_sizes.prefill_ops(SHORT, n_past + n_tokens, n_logits=n_past + n_tokens)
+    assert whole == model_sizes.prefill_ops(SHORT, n_past, n_logits=n_past) + chunk
 
 
 @given(st.sampled_from(names()), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_longer_contexts_never_cost_less(name: str, one: int, other: int) -> None:
     g, (short, long) = SHAPES[name], sorted((one, other))
-    assert counts.kv_bytes(g, short, "int8") <= counts.kv_bytes(g, long, "int8") <= long * counts.kv_bytes_per_token(g, "int8")
-    assert 0 < counts.ops_per_token(g, short) <= counts.ops_per_token(g, long)
+    kept = [model_sizes.kv_bytes(g, n_tokens, "int8") for n_tokens in (short, long)]
+    assert kept[0] <= kept[1] <= long * model_sizes.kv_bytes_per_token(g, "int8")
+    assert 0 < model_sizes.ops_per_token(g, short) <= model_sizes.ops_per_token(g, long)
 
 
 # ------------------------------------------------------------------------------------------------------- reading and refusing
@@ -485,16 +486,16 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown number format 'int3'"):
-        counts.kv_bytes_per_token(QWEN3, "int3")
+        model_sizes.kv_bytes_per_token(QWEN3, "int3")
     with pytest.raises(ValueError, match="0 < bits_low < bits_high"):
         slice_bytes(100, 4, 4)
     with pytest.raises(ValueError, match="count the token itself"):
-        counts.ops_per_token(QWEN3, 0)
+        model_sizes.ops_per_token(QWEN3, 0)
     with pytest.raises(ValueError, match="n_logits <= n_tokens"):
-        counts.prefill_ops(QWEN3, 3, n_logits=4)
+        model_sizes.prefill_ops(QWEN3, 3, n_logits=4)
     unknown = QWEN3.model_copy(update={"hidden": 0})
     with pytest.raises(ValueError, match="records no widths"):
-        counts.total_params(unknown)
+        model_sizes.total_params(unknown)
 
 
 # ------------------------------------------------------------------------------------------------------- what is printed
@@ -524,5 +525,5 @@ def test_a_config_of_ones_own_prints_without_published_counts(tmp_path: Path) ->
 
 def test_the_document_is_current() -> None:
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert refresh(text) == text, "run `python -m warehouse.model_tables docs/models.md`"
+    assert refresh(text) == text, "run `python -m tokentape.warehouse.model_tables docs/models.md`"
     assert all(text.count(f"| {name} |") == 3 for name in names())

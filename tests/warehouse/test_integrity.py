@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warehouse import sums
-from warehouse.results import read_rows, result_path, rows_of, side_path, write_rows
-from warehouse.tables import BadTable
-from warehouse.tape import BadTape, Store
+from tokentape.warehouse import sums
+from tokentape.warehouse.results import read_rows, result_path, rows_of, side_path, write_rows
+from tokentape.warehouse.tables import BadTable
+from tokentape.warehouse.tape import BadTape, Store
 
 STEP = {
     "step_id": "a", "title": "a", "hardware": "phone", "place": 0, "operation": "x", "resource": "link", "op_layer": 0,

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warehouse.asides import aside_of
-from warehouse.columns import COLUMNS
-from warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
-from warehouse.results import (
+from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.columns import COLUMNS
+from tokentape.warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
+from tokentape.warehouse.results import (
     has_result,
     has_rows,
     read_rows,
@@ -34,9 +34,9 @@ from warehouse.results import (
     write_rows,
     write_together,
 )
-from warehouse.sql import connect, query
-from warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
-from warehouse.tape import BadTape, Store
+from tokentape.warehouse.sql import connect, query
+from tokentape.warehouse.tables import RESULT_TABLES, WAREHOUSE_TABLES, BadTable, schema
+from tokentape.warehouse.tape import BadTape, Store
 
 N_CLAIMS = sum(1 for path in ALL_CLAIMS for _ in csv.DictReader(path.open(encoding="utf-8")))
 SHARED_CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "papers" / "claims.csv"

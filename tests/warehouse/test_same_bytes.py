@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from warehouse.load import database_path, load
-from warehouse.results import write_result
-from warehouse.sql import query
-from warehouse.tape import Store
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.results import write_result
+from tokentape.warehouse.sql import query
+from tokentape.warehouse.tape import Store
 
 Made = Callable[..., dict[str, pa.Table]]
 

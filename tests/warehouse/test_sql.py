@@ -16,11 +16,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from warehouse import sql
-from warehouse.load import database_path, load
-from warehouse.results import write_result, write_rows
-from warehouse.sql import BadQuery, BadWarehouse, connect, named, query, render
-from warehouse.tape import Store
+from tokentape.warehouse import sql
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.results import write_result, write_rows
+from tokentape.warehouse.sql import BadQuery, BadWarehouse, connect, named, query, render
+from tokentape.warehouse.tape import Store
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 
-from warehouse import asides
-from warehouse.asides import aside_of
-from warehouse.load import database_path, load
-from warehouse.tape import Store
+from tokentape.warehouse import atomic_files
+from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = pa.table({"x": range(1000)})
@@ -125,7 +125,7 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_wri
     whole = [root / name for name in ("traces/t/routing/part-0.parquet", "results/metrics/a.parquet", "quality/b.parquet")]
     mine, dead = [Path(aside_of(str(path))) for path in whole], [dead_aside(path) for path in whole]
     with monkeypatch.context() as patch:
-        patch.setattr(asides, "_here", lambda: "0123abcd")  # another machine, or a container with process numbers of its own
+        patch.setattr(atomic_files, "_here", lambda: "0123abcd")  # another machine, or a container with numbers of its own
         others = [dead_aside(path) for path in whole]
     for path in (*whole, *mine, *dead, *others):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def test_bytes_reach_the_disk_before_the_name_and_then_the_folder(
     elif write == "parquet":
         store.write_parquet(str(path), ROWS)
     elif write == "replace":
-        asides.replace(path, b"x")
+        atomic_files.replace(path, b"x")
     else:
         load(store, path)
     file, folder = path.stat().st_ino, path.parent.stat().st_ino
@@ -167,9 +167,9 @@ def test_bytes_reach_the_disk_before_the_name_and_then_the_folder(
 
 def test_new_folders_are_synced_in_the_one_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = list[Path]()
-    monkeypatch.setattr(asides, "sync", synced.append)
-    asides.make_folder(tmp_path / "a" / "b")
-    asides.make_folder(tmp_path / "a" / "b")
+    monkeypatch.setattr(atomic_files, "sync", synced.append)
+    atomic_files.make_folder(tmp_path / "a" / "b")
+    atomic_files.make_folder(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a"]
     assert (tmp_path / "a" / "b").is_dir()
 
@@ -187,8 +187,8 @@ def test_a_folder_is_replaced_and_nothing_stays_beside_it(
 ) -> None:
     site = folder_of(tmp_path / "site", "old")
     if not can_exchange:
-        monkeypatch.setattr(asides, "_exchange", lambda one, other: False)
-    asides.settle_folder(folder_of(Path(aside_of(str(site))), "new"), site)
+        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
+    atomic_files.settle_folder(folder_of(Path(aside_of(str(site))), "new"), site)
     assert (site / "page").read_text() == "new"
     assert list(tmp_path.iterdir()) == [site]
 
@@ -197,7 +197,7 @@ def test_a_folder_is_replaced_and_nothing_stays_beside_it(
 def test_the_names_of_two_folders_are_exchanged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, fresh = folder_of(tmp_path / "site", "old"), folder_of(tmp_path / "fresh", "new")
     monkeypatch.delattr(Path, "rename")
-    asides.settle_folder(fresh, site)
+    atomic_files.settle_folder(fresh, site)
     assert (site / "page").read_text() == "new"
 
 
@@ -206,15 +206,15 @@ def test_a_folder_killed_between_its_two_names_is_put_back_whole(tmp_path: Path)
     code = """if True:
         import os, signal, sys
         from pathlib import Path
-        from warehouse import asides
+        from tokentape.warehouse import atomic_files
         site, rename = Path("site"), Path.rename
-        fresh = Path(asides.aside_of("site"))
+        fresh = Path(atomic_files.aside_of("site"))
         fresh.mkdir()
         (fresh / "page").write_text("new")
         (fresh / "MARK").touch()
-        asides._exchange = lambda one, other: False
+        atomic_files._exchange = lambda one, other: False
         Path.rename = lambda self, to: rename(self, to) if self == site else os.kill(os.getpid(), signal.SIGKILL)
-        asides.settle_folder(fresh, site)
+        atomic_files.settle_folder(fresh, site)
     """
     site = folder_of(tmp_path / "site", "old")
     killed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -222,7 +222,7 @@ def test_a_folder_killed_between_its_two_names_is_put_back_whole(tmp_path: Path)
     assert not site.exists()
     unfinished = next(tmp_path.iterdir()).with_name(aside_of("other"))
     folder_of(unfinished, "someone's")
-    asides.put_back(site, "MARK")
+    atomic_files.put_back(site, "MARK")
     assert (site / "page").read_text() == "new"
     assert sorted(tmp_path.iterdir()) == sorted((site, unfinished))
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from warehouse.reference import refresh
-from warehouse.tables import (
+from tokentape.warehouse.reference import refresh
+from tokentape.warehouse.tables import (
     COLUMNS,
     RESULT_TABLES,
     TABLES,
@@ -23,7 +23,7 @@ from warehouse.tables import (
     conform,
     schema,
 )
-from warehouse.tape import BadTape, Store
+from tokentape.warehouse.tape import BadTape, Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -107,7 +107,7 @@ def test_declarations_are_complete() -> None:
 @pytest.mark.parametrize(("document", "names"), [("tape.md", TAPE_TABLES), ("warehouse.md", WAREHOUSE_TABLES)])
 def test_documents_show_the_declared_columns(document: str, names: tuple[str, ...]) -> None:
     text = (DOCS / document).read_text(encoding="utf-8")
-    assert refresh(text) == text, f"run `python -m warehouse.reference docs/{document}`"
+    assert refresh(text) == text, f"run `python -m tokentape.warehouse.reference docs/{document}`"
     for name in names:
         assert f"<!-- table {name} -->" in text
 

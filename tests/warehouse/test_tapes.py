@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from warehouse.tables import BadTable
-from warehouse.tape import BadTape, Store
+from tokentape.warehouse.tables import BadTable
+from tokentape.warehouse.tape import BadTape, Store
 
 
 def test_a_tape_is_found_by_its_name_or_the_one_start_of_it(small: Store, add_tape: Callable[..., None]) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import polars as pl
 
-from flows.systems.cxl_ndp.points import GAINS, HEADLINE
-from flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
-from replay.ndp.fit import ratio_of
-from replay.ndp.system import FP16_BYTES, HOBBIT, MONDE
-from warehouse import models
-from warehouse.counts import total_params
-from warehouse.load import claims
+from tokentape.flows.systems.cxl_ndp.points import GAINS, HEADLINE
+from tokentape.flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
+from tokentape.replay.cxl_ndp.fit import ratio_of
+from tokentape.replay.cxl_ndp.system import FP16_BYTES, HOBBIT, MONDE
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.model_sizes import total_params
 
 Row = dict[str, Any]
 MODE, END_TO_END, FIXED = "paper", "paper, end to end", "paper, MAC rate fixed"

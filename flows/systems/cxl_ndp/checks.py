@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from flows.systems.cxl_ndp.answers import END_TO_END, MODE, of_point
-from flows.systems.cxl_ndp.points import HEADLINE
-from flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
-from replay.ndp.fit import ratios_of
-from replay.ndp.system import HOBBIT, MONDE
-from warehouse import models
-from warehouse.load import claims
+from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, MODE, of_point
+from tokentape.flows.systems.cxl_ndp.points import HEADLINE
+from tokentape.flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
+from tokentape.replay.cxl_ndp.fit import ratios_of
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 Row = dict[str, Any]
 ORDER = ("OURS-2", "OURS-3", MONDE, HOBBIT)  # by time, least first

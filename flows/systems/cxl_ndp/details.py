@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import warehouse
-from flows.systems.cxl_ndp.points import headline
-from flows.systems.cxl_ndp.settings import NAME, Model, Settings, Setup
-from hw.ndp_knobs import Knobs
-from policies.bits import BIT_RULES
-from policies.placement import shares, start_average
-from replay.ndp import timing
-from replay.ndp.capacity import HBM, parts
-from replay.ndp.decode import Placed
-from replay.ndp.lanes import LANES, segments
-from replay.ndp.routing import NDPRouting
-from replay.ndp.setting import Floats, Setting, placed_by, widths
-from replay.ndp.system import FP16_BITS, System, system_of
+from tokentape import warehouse
+from tokentape.flows.systems.cxl_ndp.points import headline
+from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Settings, Setup
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.policies.bits import BIT_RULES
+from tokentape.policies.placement import shares, start_average
+from tokentape.replay.cxl_ndp import timing
+from tokentape.replay.cxl_ndp.capacity import HBM, parts
+from tokentape.replay.cxl_ndp.decode import Placed
+from tokentape.replay.cxl_ndp.lanes import LANES, segments
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
+from tokentape.replay.cxl_ndp.system import FP16_BITS, System, system_of
 
 Row = dict[str, Any]
 UNIFORM = "uniform"

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from flows import ndp_routing
-from flows.systems.cxl_ndp.points import GAINS, decoded, headline
-from flows.systems.cxl_ndp.settings import Model, Settings, Setup, setup
-from hw.ndp_knobs import Knobs, NdpFit
-from replay.ndp.fit import calibrate, ratios_of
-from replay.ndp.routing import NDPRouting
-from replay.ndp.setting import COMPARED, compared
-from warehouse.load import claims
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.systems.cxl_ndp.points import GAINS, decoded, headline
+from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup, setup
+from tokentape.hw.cxl_ndp_knobs import Knobs, NdpFit
+from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.setting import COMPARED, compared
+from tokentape.warehouse.load import claims
 
 START = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=4.0)
 

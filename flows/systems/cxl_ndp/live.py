@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import capture
-from capture import models
-from capture.ndp.orderings import CALIBRATION, METHODS, Bench, Effort, Lab, orderings
-from capture.plan import CaptureSettings
-from capture.run import capture as record
-from flows.grid import source_sha256
-from flows.systems.cxl_ndp.settings import NAME, Live, Settings
-from policies.mixed import FULL, MixedPrecision
-from warehouse.results import side_path, write_rows
-from warehouse.tape import Store
+from tokentape import capture
+from tokentape.capture import models
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Effort, Lab, orderings
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.run import capture as record
+from tokentape.flows.grid import source_sha256
+from tokentape.flows.systems.cxl_ndp.settings import NAME, Live, Settings
+from tokentape.policies.mixed import FULL, MixedPrecision
+from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.tape import Store
 
 SELECTOR, REVERSED, UNIFORM = "prefix_split", "reversed", "uniform"
 

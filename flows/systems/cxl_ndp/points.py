@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from flows.grid import load_hardware
-from flows.systems.cxl_ndp.settings import NAME, Model, Setup
-from flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
-from replay.ndp.capacity import notes
-from replay.ndp.decode import UNITS, Decoded
-from replay.ndp.fit import ratios_of
-from replay.ndp.routing import NDPRouting
-from replay.ndp.setting import Floats, Setting, compared, run, stand_in_losses
-from replay.ndp.system import HOBBIT, MONDE, Machine, machine_of
-from warehouse.load import claims
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
+from tokentape.replay.cxl_ndp.capacity import notes
+from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
+from tokentape.replay.cxl_ndp.fit import ratios_of
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, compared, run, stand_in_losses
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Machine, machine_of
+from tokentape.warehouse.load import claims
 
 Row = dict[str, Any]
 HEADLINE = "headline"

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from flows.systems.cxl_ndp.points import decoded, headline
-from flows.systems.cxl_ndp.settings import NAME, Model, Setup
-from flows.systems.cxl_ndp.tapes import DRAWN
-from replay.ndp.prefill import Request, request
-from replay.ndp.routing import NDPRouting
-from replay.ndp.system import HOBBIT, MONDE
+from tokentape.flows.systems.cxl_ndp.points import decoded, headline
+from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from tokentape.flows.systems.cxl_ndp.tapes import DRAWN
+from tokentape.replay.cxl_ndp.prefill import Request, request
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flows.systems.cxl_ndp.settings import NAME
-from hw.ndp_knobs import Knobs
-from policies.placement import PLACEMENTS, Capacity
-from policies.placement.fixed import ShuffledPrompts
-from policies.placement.reactive import EMA
-from replay.ndp import rows
-from replay.ndp.decode import fixed
-from replay.ndp.hits import Placement, hits_of
-from replay.ndp.routing import NDPRouting, in_batches
-from replay.ndp.similarity import similarity
+from tokentape.flows.systems.cxl_ndp.settings import NAME
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.policies.placement import PLACEMENTS, Capacity
+from tokentape.policies.placement.fixed import ShuffledPrompts
+from tokentape.policies.placement.reactive import EMA
+from tokentape.replay.cxl_ndp import rows
+from tokentape.replay.cxl_ndp.decode import fixed
+from tokentape.replay.cxl_ndp.hits import Placement, hits_of
+from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches
+from tokentape.replay.cxl_ndp.similarity import similarity
 
 Row = dict[str, Any]
 

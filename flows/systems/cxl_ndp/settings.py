@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.grid import load_hardware
-from hw import ndp_knobs
-from hw.ndp_knobs import Knobs
-from replay.ndp.system import Machine, Shape, machine_of, shape_of
-from warehouse import models
+from tokentape.flows.grid import load_hardware
+from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.replay.cxl_ndp.system import Machine, Shape, machine_of, shape_of
+from tokentape.warehouse import models
 
 NAME, PAPER = "cxl-ndp", "cxl_ndp"
 FILE = Path(__file__).parent / "study.toml"

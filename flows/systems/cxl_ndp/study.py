@@ -11,20 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from capture.ndp.orderings import METHODS
-from flows import ndp_routing
-from flows.console import note
-from flows.systems.cxl_ndp import details, live, points, requests, routing
-from flows.systems.cxl_ndp.answers import answers
-from flows.systems.cxl_ndp.checks import checks, summary
-from flows.systems.cxl_ndp.fit import drawn
-from flows.systems.cxl_ndp.settings import NAME, Model, Settings, settings, setup
-from flows.systems.cxl_ndp.tapes import DRAWN, recorded
-from flows.workers import each, pool_of
-from replay.ndp.routing import NDPRouting, joined
-from warehouse.losses import loss_table
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.capture.cxl_ndp.orderings import METHODS
+from tokentape.flows.console import note
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
+from tokentape.flows.systems.cxl_ndp.answers import answers
+from tokentape.flows.systems.cxl_ndp.checks import checks, summary
+from tokentape.flows.systems.cxl_ndp.fit import drawn
+from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Settings, settings, setup
+from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
+from tokentape.flows.workers import each, pool_of
+from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 Rows = dict[str, list[dict[str, Any]]]

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from flows.systems.cxl_ndp.settings import Settings
-from policies.replicas import WIDTHS, levels
-from warehouse.tape import Store
+from tokentape.flows.systems.cxl_ndp.settings import Settings
+from tokentape.policies.replicas import WIDTHS, levels
+from tokentape.warehouse.tape import Store
 
 DRAWN = "context"  # source of drawn routing, in every table
 GAUSSIAN_SHAPE = (256, 4096)  # weights whose errors stand in for an expert's
@@ -24,8 +24,8 @@ def gaussian_errors() -> tuple[float, ...]:
 
 def recorded(store: Store, study: Settings) -> list[str]:
     """Ids of the study's tapes of a live model, captured where they are missing."""
-    from capture.plan import CaptureSettings
-    from capture.run import capture
+    from tokentape.capture.plan import CaptureSettings
+    from tokentape.capture.run import capture
 
     of = study.recorded
     return [

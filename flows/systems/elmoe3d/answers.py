@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from flows.grid import load_hardware
-from flows.systems.elmoe3d.platforms import Ratios, is_headline
-from flows.systems.elmoe3d.settings import NAME, PAPER, Settings
-from hw.spec import HardwareSpec
-from replay.elastic.cells import TABLE, Cell
-from replay.elastic.checks import HONESTY, elastic_over_eagle
-from replay.elastic.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT, Floats
-from replay.elastic.timing import Outcome
-from warehouse import models
-from warehouse.counts import decode_params, total_params
-from warehouse.load import claims
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.elmoe3d.platforms import Ratios, is_headline
+from tokentape.flows.systems.elmoe3d.settings import NAME, PAPER, Settings
+from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.elmoe3d.cells import TABLE, Cell
+from tokentape.replay.elmoe3d.checks import HONESTY, elastic_over_eagle
+from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT, Floats
+from tokentape.replay.elmoe3d.timing import Outcome
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.model_sizes import decode_params, total_params
 
 __all__ = ["HONESTY", "answers", "row"]
 

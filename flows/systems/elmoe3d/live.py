@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import capture
-from capture import models
-from capture.orderings import ACCEPTANCE_ORDERINGS, Effort, orderings
-from capture.plan import CaptureSettings
-from capture.run import capture as record
-from capture.speculation.settings import DraftSettings
-from capture.speculation.study import PAIRS, PointEffort, Setting, settings_of, study_points
-from flows.grid import source_sha256
-from flows.speculation import replay_points
-from flows.systems.elmoe3d.settings import NAME, Live, Settings
-from policies.speculation import POOLS
-from warehouse.results import side_path, write_rows
-from warehouse.tape import Store
+from tokentape import capture
+from tokentape.capture import models
+from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, orderings
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.run import capture as record
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.capture.speculation.study import PAIRS, PointEffort, Setting, settings_of, study_points
+from tokentape.flows.grid import source_sha256
+from tokentape.flows.speculation import replay_points
+from tokentape.flows.systems.elmoe3d.settings import NAME, Live, Settings
+from tokentape.policies.speculation import POOLS
+from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "routing", "scores")
 POINTS = "acceptance_points"

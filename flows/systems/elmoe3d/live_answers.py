@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.systems.elmoe3d.answers import row
-from flows.systems.elmoe3d.settings import PAPER, Settings
-from policies.matryoshka import low
-from policies.quantise import Quantised
-from warehouse.load import claims
+from tokentape.flows.systems.elmoe3d.answers import row
+from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
+from tokentape.policies.matryoshka import low
+from tokentape.policies.quantise import Quantised
+from tokentape.warehouse.load import claims
 
 Floats = NDArray[np.float64]
 LOW_BITS = 4

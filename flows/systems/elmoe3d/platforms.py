@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from flows.grid import load_hardware
-from flows.systems.elmoe3d.settings import NAME, Settings
-from hw.elastic_constants import ElasticFit
-from replay.elastic.cells import Cell, Setup
-from replay.elastic.energy import ENDS, End, Prices, joules_per_token, prices_of
-from replay.elastic.platforms import Platform, baseline, platform_of
-from replay.elastic.points import ELASTIC, Compute, Floats, as_points
-from replay.elastic.runs import Mode, Run, ours
-from replay.elastic.timing import evaluate
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.hw.elmoe3d_constants import ElasticFit
+from tokentape.replay.elmoe3d.cells import Cell, Setup
+from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
+from tokentape.replay.elmoe3d.platforms import Platform, baseline, platform_of
+from tokentape.replay.elmoe3d.points import ELASTIC, Compute, Floats, as_points
+from tokentape.replay.elmoe3d.runs import Mode, Run, ours
+from tokentape.replay.elmoe3d.timing import evaluate
 
 DATASET = "mt-bench"  # the one with published acceptance
 OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"

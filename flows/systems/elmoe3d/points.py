@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from flows.systems.elmoe3d.settings import NAME, Settings
-from hw.elastic_constants import ROWS, ElasticFit
-from replay.elastic.cells import Cell, Setup
-from replay.elastic.points import Point, as_points
-from replay.elastic.shape import Machine
-from replay.elastic.timing import Outcome, evaluate
+from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.hw.elmoe3d_constants import ROWS, ElasticFit
+from tokentape.replay.elmoe3d.cells import Cell, Setup
+from tokentape.replay.elmoe3d.points import Point, as_points
+from tokentape.replay.elmoe3d.shape import Machine
+from tokentape.replay.elmoe3d.timing import Outcome, evaluate
 
 GIB = 2**30
 TABLE_SERIES, MEASURED = "table-3", "measured"

@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.grid import load_hardware
-from hw.elastic_constants import ElasticFit, load
-from hw.sourced import Sourced
-from replay.elastic.cells import Setup
-from replay.elastic.shape import drafter_of, machine_of, shape_of
-from warehouse import models
+from tokentape.flows.grid import load_hardware
+from tokentape.hw.elmoe3d_constants import ElasticFit, load
+from tokentape.hw.sourced import Sourced
+from tokentape.replay.elmoe3d.cells import Setup
+from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
+from tokentape.warehouse import models
 
 NAME = PAPER = "elmoe3d"
 FILE = Path(__file__).parent / "study.toml"

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flows.console import note
-from flows.systems.elmoe3d import live, tapes
-from flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from flows.systems.elmoe3d.live_answers import live_answers
-from flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
-from flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
-from flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
-from flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
-from flows.workers import each, pool_of
-from hw.elastic_constants import ElasticFit
-from replay.elastic.cells import Cell, Setup, cells
-from replay.elastic.points import as_points
-from replay.elastic.timing import evaluate
-from warehouse.load import claims
-from warehouse.results import read_rows, write_rows
-from warehouse.tape import Store
+from tokentape.flows.console import note
+from tokentape.flows.systems.elmoe3d import live, tapes
+from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
+from tokentape.flows.systems.elmoe3d.live_answers import live_answers
+from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
+from tokentape.flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
+from tokentape.flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
+from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
+from tokentape.flows.workers import each, pool_of
+from tokentape.hw.elmoe3d_constants import ElasticFit
+from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
+from tokentape.replay.elmoe3d.points import as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import read_rows, write_rows
+from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 Rows = dict[str, list[dict[str, Any]]]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from flows.systems.elmoe3d.settings import NAME, Settings
-from hw.elastic_constants import ElasticFit
-from replay.elastic.cells import Cell, Setup
-from replay.elastic.checks import Check, checks, held_out, link_checks
-from replay.elastic.mapping import map_bytes, placed
-from replay.elastic.points import EAGLE, Compute, as_points
-from replay.elastic.runs import target_ops
-from replay.elastic.timing import Outcome, evaluate
-from warehouse.load import claims
+from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.hw.elmoe3d_constants import ElasticFit
+from tokentape.replay.elmoe3d.cells import Cell, Setup
+from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
+from tokentape.replay.elmoe3d.mapping import map_bytes, placed
+from tokentape.replay.elmoe3d.points import EAGLE, Compute, as_points
+from tokentape.replay.elmoe3d.runs import target_ops
+from tokentape.replay.elmoe3d.timing import Outcome, evaluate
+from tokentape.warehouse.load import claims
 
 PUBLISHED_MEAN = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
 

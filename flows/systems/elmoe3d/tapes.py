@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from capture.synthetic.tape import SynthesisSettings, synthesize
-from flows.grid import load_trace
-from flows.systems.elmoe3d.points import MEASURED, Job
-from flows.systems.elmoe3d.settings import NAME, Settings
-from hw.elastic_constants import ElasticFit, ModelLaw
-from replay.coverage import ONE_REQUEST, recorded_by_layer
-from replay.elastic.cells import Setup
-from replay.elastic.hits import HIT_LAWS
-from replay.elastic.interleaved import interleaved, lru_miss_frac
-from replay.elastic.mapping import SLICE_FRAC
-from replay.elastic.measured import law_of, mean_accepted
-from replay.elastic.points import CONTEXT_TOKENS, ELASTIC, QUANT, Point
-from replay.elastic.shape import shape_of
-from replay.elastic.unions import touched, weights_of
-from replay.trace import DECODE, Trace
-from warehouse import models
-from warehouse.tape import Manifest, Store
+from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
+from tokentape.flows.grid import load_trace
+from tokentape.flows.systems.elmoe3d.points import MEASURED, Job
+from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.hw.elmoe3d_constants import ElasticFit, ModelLaw
+from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
+from tokentape.replay.elmoe3d.cells import Setup
+from tokentape.replay.elmoe3d.hits import HIT_LAWS
+from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
+from tokentape.replay.elmoe3d.mapping import SLICE_FRAC
+from tokentape.replay.elmoe3d.measured import law_of, mean_accepted
+from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, ELASTIC, QUANT, Point
+from tokentape.replay.elmoe3d.shape import shape_of
+from tokentape.replay.elmoe3d.unions import touched, weights_of
+from tokentape.replay.trace import DECODE, Trace
+from tokentape.warehouse import models
+from tokentape.warehouse.tape import Manifest, Store
 
 DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import polars as pl
 
-from flows.systems.kelle.details import chip_step, part_w
-from flows.systems.kelle.settings import NAME
-from flows.systems.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
-from hw.refresh import harmonic_mean_s
-from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
-from replay.kelle.recompute import vector_times_s
-from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from replay.kelle.traffic import kv_bytes_per_token
-from replay.kelle.work import PAPER
-from warehouse.counts import total_params
+from tokentape.flows.systems.kelle.details import chip_step, part_w
+from tokentape.flows.systems.kelle.settings import NAME
+from tokentape.flows.systems.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
+from tokentape.hw.refresh import harmonic_mean_s
+from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
+from tokentape.replay.kelle.recompute import vector_times_s
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
+from tokentape.replay.kelle.traffic import kv_bytes_per_token
+from tokentape.replay.kelle.work import PAPER
+from tokentape.warehouse.model_sizes import total_params
 
 Row = dict[str, Any]
 GIB = 2**30

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from flows.systems.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
-from flows.systems.kelle.setup import CALIBRATED, ZERO, Setup
-from hw.refresh import harmonic_mean_s, refresh_w
-from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
-from replay.kelle.lifetimes import lifetimes, total_s
-from replay.kelle.orderings import Reversal, reversals
-from replay.kelle.ratios import Ratio
-from replay.kelle.recompute import balanced_frac, vector_times_s
-from replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from replay.kelle.traffic import kv_bytes_per_token
-from replay.kelle.work import MODES, PAPER
+from tokentape.flows.systems.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
+from tokentape.flows.systems.kelle.setup import CALIBRATED, ZERO, Setup
+from tokentape.hw.refresh import harmonic_mean_s, refresh_w
+from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
+from tokentape.replay.kelle.lifetimes import lifetimes, total_s
+from tokentape.replay.kelle.orderings import Reversal, reversals
+from tokentape.replay.kelle.ratios import Ratio
+from tokentape.replay.kelle.recompute import balanced_frac, vector_times_s
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
+from tokentape.replay.kelle.traffic import kv_bytes_per_token
+from tokentape.replay.kelle.work import MODES, PAPER
 
 Row = dict[str, Any]
 TABLE_9 = "kelle/table-9/energy_efficiency_gain/llama-2-7b/pg19-batch-{}-aep-sram-over-original-sram"

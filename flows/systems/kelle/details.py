@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from flows.systems.kelle.setup import Setup
-from policies.kv.refresh import RetentionCurve
-from replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM
-from replay.kelle.lifetimes import lifetimes
-from replay.kelle.recompute import roofline
-from replay.kelle.step import Step
-from replay.kelle.systems import KELLE, SYSTEMS
+from tokentape.flows.systems.kelle.setup import Setup
+from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM
+from tokentape.replay.kelle.lifetimes import lifetimes
+from tokentape.replay.kelle.recompute import roofline
+from tokentape.replay.kelle.step import Step
+from tokentape.replay.kelle.systems import KELLE, SYSTEMS
 
 Row = dict[str, Any]
 LIFETIME_MODELS = ("llama-2-7b", "llama-2-13b")

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import capture
-from capture import models
-from capture.kv_divergence import divergence
-from capture.kv_evaluate import KVRun, evaluate_kv
-from capture.kv_orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
-from capture.plan import CaptureSettings
-from capture.run import capture as record
-from flows import kv_policy, kv_tape
-from flows.grid import source_sha256
-from flows.systems.kelle.settings import NAME, Cache, Live, Settings
-from policies.kv.refresh import Intervals
-from replay.kv_replay import replay_kv
-from warehouse.results import rows_of, write_together
-from warehouse.tape import Store
+from tokentape import capture
+from tokentape.capture import models
+from tokentape.capture.kv.divergence import divergence
+from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
+from tokentape.capture.kv.orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.run import capture as record
+from tokentape.flows import kv_policy, kv_tape
+from tokentape.flows.grid import source_sha256
+from tokentape.flows.systems.kelle.settings import NAME, Cache, Live, Settings
+from tokentape.policies.kv.refresh import Intervals
+from tokentape.replay.kv.replay import replay_kv
+from tokentape.warehouse.results import rows_of, write_together
+from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
 

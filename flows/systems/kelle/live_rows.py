@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.systems.kelle.answers import answer
-from flows.systems.kelle.live import Job, Row
-from flows.systems.kelle.setup import Setup
+from tokentape.flows.systems.kelle.answers import answer
+from tokentape.flows.systems.kelle.live import Job, Row
+from tokentape.flows.systems.kelle.setup import Setup
 
 UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nat", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from capture import models
-from capture.kv_evaluate import KVRun
-from flows.systems.kelle.live import Job, Row
-from flows.systems.kelle.live_rows import setting_of
-from flows.systems.kelle.setup import CALIBRATED, Setup
-from policies.kv.importance import AERP
-from policies.kv.refresh import FIRST_US
-from replay.kelle.step import decode_step
-from replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System
-from replay.kelle.traffic import INPUT_BYTES, kv_bytes_per_token, kv_traffic
-from replay.kelle.work import PHYSICAL, Work
-from warehouse.geometry import Geometry, from_config
+from tokentape.capture import models
+from tokentape.capture.kv.evaluate import KVRun
+from tokentape.flows.systems.kelle.live import Job, Row
+from tokentape.flows.systems.kelle.live_rows import setting_of
+from tokentape.flows.systems.kelle.setup import CALIBRATED, Setup
+from tokentape.policies.kv.importance import AERP
+from tokentape.policies.kv.refresh import FIRST_US
+from tokentape.replay.kelle.step import decode_step
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System
+from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_bytes_per_token, kv_traffic
+from tokentape.replay.kelle.work import PHYSICAL, Work
+from tokentape.warehouse.geometry import Geometry, from_config
 
 WORD_BITS = 16.0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from replay.kelle.systems import KELLE, SYSTEMS, System
-from replay.kelle.work import Accounting, Work
+from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System
+from tokentape.replay.kelle.work import Accounting, Work
 
 NAME = "kelle"
 FILE = Path(__file__).parent / "study.toml"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flows.grid import load_hardware
-from flows.systems.kelle.settings import Settings, Variant
-from hw import kelle_knobs
-from hw.kelle_knobs import Knobs
-from hw.spec import HardwareSpec
-from policies.kv.refresh import RetentionCurve
-from replay.kelle.fit import derived
-from replay.kelle.ratios import Steps
-from replay.kelle.systems import SYSTEMS, System, systems
-from replay.kelle.work import MODES
-from warehouse import models
-from warehouse.geometry import Geometry
-from warehouse.load import claims
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.kelle.settings import Settings, Variant
+from tokentape.hw import kelle_knobs
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.replay.kelle.fit import derived
+from tokentape.replay.kelle.ratios import Steps
+from tokentape.replay.kelle.systems import SYSTEMS, System, systems
+from tokentape.replay.kelle.work import MODES
+from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.load import claims
 
 ZERO, CALIBRATED = "zero", "calibrated"
 MEAN_FAILURE = "kelle/7.1/retention_failure_average/four-default-intervals"

@@ -13,17 +13,17 @@ from typing import Any
 
 import polars as pl
 
-from flows.console import note
-from flows.systems.kelle import details, live, sweeps
-from flows.systems.kelle.answers import answers
-from flows.systems.kelle.checks import checks, recompute_lines
-from flows.systems.kelle.live_rows import popularity_answer, quality_rows
-from flows.systems.kelle.pareto import pareto_rows
-from flows.systems.kelle.settings import NAME, Settings, settings
-from flows.systems.kelle.setup import setup
-from flows.workers import each, pool_of
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.flows.console import note
+from tokentape.flows.systems.kelle import details, live, sweeps
+from tokentape.flows.systems.kelle.answers import answers
+from tokentape.flows.systems.kelle.checks import checks, recompute_lines
+from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows
+from tokentape.flows.systems.kelle.pareto import pareto_rows
+from tokentape.flows.systems.kelle.settings import NAME, Settings, settings
+from tokentape.flows.systems.kelle.setup import setup
+from tokentape.flows.workers import each, pool_of
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 

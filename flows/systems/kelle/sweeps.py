@@ -8,17 +8,17 @@ from itertools import product
 from math import isnan
 from typing import Any
 
-from flows.systems.kelle.settings import Group, Variant
-from flows.systems.kelle.setup import Setup
-from hw.refresh import harmonic_mean_s
-from policies.kv.refresh import RetentionCurve
-from replay.kelle.evictor import with_evictor, with_software_eviction
-from replay.kelle.prefill import request
-from replay.kelle.ratios import Steps
-from replay.kelle.step import Step
-from replay.kelle.systems import BASELINE, KELLE
-from replay.kelle.work import MODES, Work
-from warehouse.tables import TABLES
+from tokentape.flows.systems.kelle.settings import Group, Variant
+from tokentape.flows.systems.kelle.setup import Setup
+from tokentape.hw.refresh import harmonic_mean_s
+from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.replay.kelle.evictor import with_evictor, with_software_eviction
+from tokentape.replay.kelle.prefill import request
+from tokentape.replay.kelle.ratios import Steps
+from tokentape.replay.kelle.step import Step
+from tokentape.replay.kelle.systems import BASELINE, KELLE
+from tokentape.replay.kelle.work import MODES, Work
+from tokentape.warehouse.tables import TABLES
 
 Row = dict[str, Any]
 

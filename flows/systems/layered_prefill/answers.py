@@ -11,12 +11,12 @@ from typing import Any
 
 import polars as pl
 
-from flows.serving_setup import Point, engine_of
-from flows.systems.layered_prefill.knees import Values, answer, knee_answers
-from flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings
-from replay.serving_cost import decode_step_s
-from warehouse.load import claims
-from warehouse.tape import Store
+from tokentape.flows.serving.setup import Point, engine_of
+from tokentape.flows.systems.layered_prefill.knees import Values, answer, knee_answers
+from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings
+from tokentape.replay.serving.cost import decode_step_s
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import Store
 
 # Of a claim's metric: our metric, in SI units, and its sign.
 METRICS: dict[str, tuple[str, float]] = {

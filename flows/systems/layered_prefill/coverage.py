@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.grid import load_trace
-from flows.systems.layered_prefill.settings import NAME, PAPER
-from replay.coverage import PHASES, recorded_by_layer
-from replay.serving_coverage import IndependentCoverage, PublishedCoverage, published_coverage
-from replay.trace import Trace
-from warehouse import models
-from warehouse.geometry import Geometry
-from warehouse.load import claims
-from warehouse.tape import Store
+from tokentape.flows.grid import load_trace
+from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER
+from tokentape.replay.coverage import PHASES, recorded_by_layer
+from tokentape.replay.serving.coverage import IndependentCoverage, PublishedCoverage, published_coverage
+from tokentape.replay.trace import Trace
+from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import Store
 
 Floats = NDArray[np.float64]
 BANDS = ("first third", "middle third", "last third")

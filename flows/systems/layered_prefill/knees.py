@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings, Sweep
+from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings, Sweep
 
 Values = Mapping[str, tuple[float, float | None, float | None]]
 Stated = Mapping[str, Mapping[str, Any]]

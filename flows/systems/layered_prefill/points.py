@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flows.grid import load_hardware, source_sha256
-from flows.serving_points import measure, point_id, rows_of, serve_point
-from flows.serving_setup import Point, engine_of, scheduler_of
-from flows.systems.layered_prefill.settings import NAME, Job, Settings, Window
-from policies.serving import Disaggregated
-from policies.serving.groups import group_start, n_groups
-from replay.serving import ServingRun
-from replay.serving_metrics import token_times
-from warehouse.results import has_rows, side_path, write_together
-from warehouse.tape import Store
+from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows.serving.points import measure, point_id, rows_of, serve_point
+from tokentape.flows.serving.setup import Point, engine_of, scheduler_of
+from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, Window
+from tokentape.policies.serving import Disaggregated
+from tokentape.policies.serving.groups import group_start, n_groups
+from tokentape.replay.serving.metrics import token_times
+from tokentape.replay.serving.run import ServingRun
+from tokentape.warehouse.results import has_rows, side_path, write_together
+from tokentape.warehouse.tape import Store
 
 Ints = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.serving_setup import Point
-from replay.serving_metrics import ServiceLevel
+from tokentape.flows.serving.setup import Point
+from tokentape.replay.serving.metrics import ServiceLevel
 
 NAME = "layered-prefill"
 PAPER = "layered_prefill"

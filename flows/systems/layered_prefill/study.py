@@ -1,6 +1,6 @@
 """The Layered Prefill study: schedulers of MoE serving under the paper's loads and others, and what they say about its numbers.
 
-Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving_fit.py). A point is one file, written when
+Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving/fit.py). A point is one file, written when
 it is complete: an interrupted study goes on where it stopped.
 """
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import polars as pl
 
-from flows.console import note
-from flows.systems.layered_prefill import traces
-from flows.systems.layered_prefill.answers import answers
-from flows.systems.layered_prefill.coverage import coverage_rows, error_lines
-from flows.systems.layered_prefill.points import of_job
-from flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
-from flows.workers import each, pool_of
-from hw import serving_constants
-from warehouse.results import write_rows
-from warehouse.tape import Store
+from tokentape.flows.console import note
+from tokentape.flows.systems.layered_prefill import traces
+from tokentape.flows.systems.layered_prefill.answers import answers
+from tokentape.flows.systems.layered_prefill.coverage import coverage_rows, error_lines
+from tokentape.flows.systems.layered_prefill.points import of_job
+from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
+from tokentape.flows.workers import each, pool_of
+from tokentape.hw import serving_constants
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 

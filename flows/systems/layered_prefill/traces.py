@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from capture.importers.request_traces import import_azure, import_mooncake
-from flows.serving_setup import Point
-from flows.systems.layered_prefill.settings import Job, Settings
-from warehouse.tape import Store
+from tokentape.capture.importers.request_traces import import_azure, import_mooncake
+from tokentape.flows.serving.setup import Point
+from tokentape.flows.systems.layered_prefill.settings import Job, Settings
+from tokentape.warehouse.tape import Store
 
 VARIABLE = "TOKENTAPE_ARRIVALS"
 IMPORTERS = {"azure": import_azure, "mooncake": import_mooncake}

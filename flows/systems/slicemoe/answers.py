@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from flows.sliced_policy import inside_model
-from hw.spec import HardwareSpec
-from replay.matched import METRICS, Point, at_quality, gains
-from warehouse import models
-from warehouse.formats import slice_bytes
-from warehouse.load import claims
+from tokentape.flows.sliced_policy import inside_model
+from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.matched import METRICS, Point, at_quality, gains
+from tokentape.warehouse import models
+from tokentape.warehouse.formats import slice_bytes
+from tokentape.warehouse.load import claims
 
 FIG_9 = "slicemoe/6.3-fig-9/decode_{}/max/{}/dbsc-over-high-bit-cache-prior-at-matched-accuracy"
 FIG_10 = "slicemoe/6.3-fig-10/decode_{}/pcw-over-empty-initial-cache"

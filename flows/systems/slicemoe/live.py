@@ -11,18 +11,18 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import capture
-from capture import models
-from capture.evaluate import NOT_MEASURED
-from capture.evaluate_policy import evaluate_policy
-from capture.orderings import Effort, Lab, orderings
-from flows.fidelity import compare
-from flows.grid import load_hardware, source_sha256
-from flows.sliced_policy import inside_model
-from flows.systems.slicemoe.settings import NAME, Settings
-from policies.sliced import PRECISIONS
-from warehouse.results import side_path, write_rows
-from warehouse.tape import Store
+from tokentape import capture
+from tokentape.capture import models
+from tokentape.capture.evaluate import NOT_MEASURED
+from tokentape.capture.evaluate_policy import evaluate_policy
+from tokentape.capture.orderings import Effort, Lab, orderings
+from tokentape.flows.fidelity import compare
+from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows.sliced_policy import inside_model
+from tokentape.flows.systems.slicemoe.settings import NAME, Settings
+from tokentape.policies.sliced import PRECISIONS
+from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.tape import Store
 
 PRECISION = "precision"  # of table `quality`: experts at one width throughout, no cache
 

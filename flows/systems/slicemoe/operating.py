@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from flows.systems.slicemoe.answers import FIG_9, FIG_10, GAINS, best_gains, chosen_tau, gains_by_seed, warmup_gains
-from flows.systems.slicemoe.settings import NAME
-from hw.spec import HardwareSpec
-from policies.matryoshka import MAT
-from policies.sliced import SlicedCache
-from replay.operating_point import implied_operating_point
-from warehouse import models
-from warehouse.load import claims
+from tokentape.flows.systems.slicemoe.answers import FIG_9, FIG_10, GAINS, best_gains, chosen_tau, gains_by_seed, warmup_gains
+from tokentape.flows.systems.slicemoe.settings import NAME
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.sliced import SlicedCache
+from tokentape.replay.slicemoe.operating_point import implied_operating_point
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 
 LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
 Pair = tuple[float, float]  # gains in energy and in speed

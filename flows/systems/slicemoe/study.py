@@ -13,14 +13,14 @@ from typing import Any
 
 import polars as pl
 
-from flows.grid import load_hardware
-from flows.systems.slicemoe import live, sweeps
-from flows.systems.slicemoe.answers import answers, fidelity_answers
-from flows.systems.slicemoe.operating import operating_points
-from flows.systems.slicemoe.settings import NAME, Settings, settings
-from flows.workers import each, pool_of
-from warehouse.results import read_rows, write_rows
-from warehouse.tape import Store
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.slicemoe import live, sweeps
+from tokentape.flows.systems.slicemoe.answers import answers, fidelity_answers
+from tokentape.flows.systems.slicemoe.operating import operating_points
+from tokentape.flows.systems.slicemoe.settings import NAME, Settings, settings
+from tokentape.flows.workers import each, pool_of
+from tokentape.warehouse.results import read_rows, write_rows
+from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
 

@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from capture.run import CaptureSettings, capture
-from capture.synthetic.tape import SynthesisSettings, synthesize
-from flows.grid import load_hardware, source_sha256
-from flows.scored import scored_trace
-from flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
-from policies.matryoshka import MAT
-from policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
-from replay.matched import sweep
-from replay.scores import Scores
-from replay.sliced import replay_sliced, slices_of
-from replay.trace import Trace
-from replay.windows import window_costs
-from warehouse import models
-from warehouse.results import has_rows, side_path, write_together
-from warehouse.tape import Store, Tape
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
+from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows.scored import scored_trace
+from tokentape.flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from tokentape.replay.matched import sweep
+from tokentape.replay.scores import Scores
+from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
+from tokentape.replay.trace import Trace
+from tokentape.replay.windows import window_costs
+from tokentape.warehouse import models
+from tokentape.warehouse.results import has_rows, side_path, write_together
+from tokentape.warehouse.tape import Store, Tape
 
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
 Job = tuple[Model | Captured, int]  # and the seed of its tape

@@ -1,0 +1,135 @@
+"""What placement and mixed precision do to a live model's quality: perplexity, agreement and KL on text, exact match on items.
+
+As capture/evaluate_policy.py measures: windows of text, each a prompt at full precision and then teacher-forced decode, every
+decoded token but the first compared with the unmodified model on the same window. Placements stand through a decode, so a window
+runs in one pass: a token's experts depend on its place in the window alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from tokentape.capture import models
+from tokentape.capture.cxl_ndp.loop import Counts, NDPLoop
+from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+from tokentape.capture.datasets import items
+from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
+from tokentape.capture.evaluate_policy import in_loop, windows
+from tokentape.capture.routing import RoutingCapture
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.policies.placement import Seen
+
+NAME = "ndp"
+
+
+@dataclass(frozen=True)
+class NDPRun:
+    """A policy and how it is tried. losses: (L, E, 4), what the rule goes by. n_items: windows of text, or items that have an
+    answer."""
+
+    policy: MixedPrecision
+    losses: NDArray[np.float64]
+    prompt_tokens: int = 64
+    decode_tokens: int = 192
+    n_items: int = 16
+
+    def __post_init__(self) -> None:
+        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
+            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
+
+    def parameters(self, experts: ReplicaExperts) -> dict[str, Any]:
+        """As table `quality` holds them."""
+        made_of = {"losses": experts.trace_id, "method": experts.method}
+        return asdict(self.policy) | made_of | {"prompt_tokens": self.prompt_tokens, "decode_tokens": self.decode_tokens}
+
+
+class PlainText:
+    """A seed's windows under the unmodified model: log probabilities of decoded tokens, what prompts and decode selected."""
+
+    @torch.inference_mode()
+    def __init__(self, loaded: models.Loaded, dataset: str, run: NDPRun, seed: int) -> None:
+        self.model, self.n_prompt = loaded.model, run.prompt_tokens
+        self.ids = torch.tensor(windows(loaded, dataset, run, seed), device=loaded.model.get_input_embeddings().weight.device)
+        vocabulary = loaded.model.config.get_text_config().vocab_size
+        self.per_batch = max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
+        n_layers, n_experts = run.losses.shape[:2]
+        is_prompt = np.arange(self.ids.shape[1] - 1) < self.n_prompt
+        log_probs, found = [], []
+        with RoutingCapture(loaded.model, with_scores=False) as routing:
+            for rows in self.batches():
+                log_probs.append(self.run(rows).log_softmax(-1))
+                step, n_rows = routing.take(), rows.stop - rows.start
+                prompt, decoded = Counts(n_rows, n_layers, n_experts), Counts(n_rows, n_layers, n_experts)
+                for layer, (ids, weights) in enumerate(zip(step.ids, step.weights, strict=True)):
+                    for counts, columns in ((prompt, is_prompt), (decoded, ~is_prompt)):
+                        counts.add(layer, ids, weights, np.broadcast_to(columns, (n_rows, columns.size)))
+                found.append((prompt.selections, prompt.weights, decoded.selections))
+        self.log_probs = torch.cat(log_probs)  # (windows, decode_tokens - 1, V)
+        selections, weights, decoded_too = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        self.seen = Seen(selections, weights, decoded_too, (selections + decoded_too).sum(axis=0))
+
+    def batches(self) -> list[slice]:
+        n = len(self.ids)
+        return [slice(start, min(start + self.per_batch, n)) for start in range(0, n, self.per_batch)]
+
+    def run(self, rows: slice) -> torch.Tensor:
+        """Logits (rows, decode_tokens - 1, V) f32 of the decoded tokens but the first, whose own come from the prompt."""
+        out = self.model(input_ids=self.ids[rows, :-1], use_cache=False)
+        return out.logits[:, self.n_prompt :].float()
+
+
+def evaluate_ndp(
+    loaded: models.Loaded,
+    experts: ReplicaExperts,
+    dataset: str,
+    run: NDPRun,
+    seed: int = 0,
+    progress: Report = lambda done, total, name: None,
+    plain: PlainText | None = None,
+) -> dict[str, Any]:
+    """A row of table `quality`. seed: which windows or items. plain: of the data set and seed, where it has been made before.
+
+    Raises ValueError for a data set too short for a window, or of which only some items have an answer.
+    """
+    loop = NDPLoop(experts, run.policy, run.losses)
+    found = items(dataset, run.n_items * (seed + 1))
+    with models.suitable_threads(loaded.model):
+        if all(item.answer is not None for item in found):
+            with loop:
+                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
+        else:
+            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
+            scores = on_text(plain or PlainText(loaded, dataset, run, seed), loop, told)
+    parameters = json.dumps(run.parameters(experts), sort_keys=True)
+    key = {"model_id": loaded.source.model_id, "policy": NAME, "parameters": parameters, "dataset": dataset, "seed": seed}
+    return key | NOT_MEASURED | scores | loop.measured
+
+
+@torch.inference_mode()
+def on_text(plain: PlainText, loop: NDPLoop, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+    """Perplexity, KL, acceptance and agreement of the policy on windows; `loop` counts the rest."""
+    sums = dict.fromkeys(("nll", "kl", "acceptance", "agreement_frac"), 0.0)
+    targets = plain.ids[:, plain.n_prompt + 1 :]
+    with loop:
+        loop.place(plain.seen)
+        for rows in plain.batches():
+            loop.hold(rows, plain.n_prompt)
+            ours, theirs = plain.run(rows).log_softmax(-1), plain.log_probs[rows]
+            loop.scored()
+            sums["nll"] += F.nll_loss(ours.flatten(0, 1), targets[rows].flatten(), reduction="sum").item()
+            sums["kl"] += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
+            sums["acceptance"] += torch.minimum(ours.exp(), theirs.exp()).sum().item()
+            sums["agreement_frac"] += (ours.argmax(-1) == theirs.argmax(-1)).sum().item()
+            progress(rows.stop, len(plain.ids))
+    n_tokens = targets.numel()
+    means = {name: total / n_tokens for name, total in sums.items()}
+    return {"perplexity": math.exp(means.pop("nll")), **means, "n_items": len(plain.ids), "n_tokens": n_tokens}

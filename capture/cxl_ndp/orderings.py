@@ -1,0 +1,104 @@
+"""What the selector of bit widths is expected to show inside a live model, against uniform widths and against its own reverse.
+
+Expected by the specification of CXL-NDP (section 7), not measured by the paper on models of this size: a row says how it fell.
+Half of the experts are hot, as for the paper's Mixtral-8x7B; the others run on replicas made by GPTQ or by rounding to nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tokentape.capture import models
+from tokentape.capture.cxl_ndp.evaluate import NDPRun, PlainText, evaluate_ndp
+from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+from tokentape.capture.orderings import DATASET, Ordering, measured
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.tape import Tape
+
+METHODS = ("gptq", "rtn")
+CALIBRATION: dict[str, Any] = {"dataset": "docs", "max_requests": 128}  # text that no window is cut from
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much text a seed has: windows, and tokens of prompt and decoded ones in each."""
+
+    n_windows: int = 32
+    prompt_tokens: int = 64
+    decode_tokens: int = 192
+
+
+class Bench:
+    """A model with its replicas by both quantisers, made once for all seeds. Raises ValueError for a tape of another model."""
+
+    def __init__(self, loaded: models.Loaded, tape: Tape, effort: Effort = Effort()) -> None:
+        self.loaded, self.effort = loaded, effort
+        self.experts = {method: ReplicaExperts(loaded, tape, method) for method in METHODS}
+        self.losses = {method: loss_table(tape, method) for method in METHODS}
+        self.half = tape.geometry.n_experts // 2
+
+
+class Lab:
+    """One seed's measurements, each made once."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.seed = bench, seed
+        self.plain = PlainText(bench.loaded, DATASET, self._run(METHODS[0], MixedPrecision(bench.half)), seed)
+        self.row = cache(self._row)
+
+    def _run(self, method: str, policy: MixedPrecision) -> NDPRun:
+        effort = self.bench.effort
+        return NDPRun(policy, self.bench.losses[method], effort.prompt_tokens, effort.decode_tokens, effort.n_windows)
+
+    def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
+        """A row of table `quality`."""
+        run, experts = self._run(method, policy), self.bench.experts[method]
+        return evaluate_ndp(self.bench.loaded, experts, DATASET, run, self.seed, plain=self.plain)
+
+    def perplexity(self, method: str, rule: str, bits: float, loss_weight: str = "none") -> float:
+        policy = MixedPrecision(self.bench.half, bits, rule, loss_weight=loss_weight)
+        return float(self.row(method, policy)["perplexity"])
+
+
+def _of(method: str) -> tuple[Ordering, ...]:
+    def ratio(above: tuple[Any, ...], below: tuple[Any, ...]) -> Callable[[Any], float]:
+        return lambda lab: lab.perplexity(method, *above) / lab.perplexity(method, *below)
+
+    selector = "prefix_split"
+    return (
+        *(
+            Ordering(
+                f"perplexity selector / uniform, {bits} bits, {method}", True, margin, ratio((selector, bits), ("uniform", bits))
+            )
+            for bits, margin in ((2, 1.0), (3, 1.01))
+        ),
+        *(
+            Ordering(
+                f"perplexity reversed / selector, {bits} bits, {method}", False, 1.0, ratio(("reversed", bits), (selector, bits))
+            )
+            for bits in (2, 3)
+        ),
+        Ordering(
+            f"perplexity selector by use / uniform, 2 bits, {method}",
+            True,
+            1.0,
+            ratio((selector, 2, "prefill_share"), ("uniform", 2)),
+        ),
+        Ordering(f"perplexity selector, 3 / 2 bits, {method}", True, 1.0, ratio((selector, 3), (selector, 2))),
+    )
+
+
+ORDERINGS = tuple(ordering for method in METHODS for ordering in _of(method))
+
+
+def orderings(
+    bench: Bench,
+    seeds: Iterable[int] = range(4),
+    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+) -> list[dict[str, Any]]:
+    """Rows of table `orderings`: see capture.orderings.measured."""
+    return measured(bench.loaded, ORDERINGS, lambda seed: Lab(bench, seed), seeds, progress)

@@ -1,0 +1,73 @@
+"""Every expert at full precision and at 1 to 4 bits inside a live model, held once and shared by all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tokentape.capture.losses.experts import Expert, expert_of, matrices_of, replicas
+from tokentape.capture.losses.run import Report, calibrated
+from tokentape.capture.models import Loaded
+from tokentape.capture.plan import CaptureSettings, plan, requests
+from tokentape.capture.stacked_experts import StackedExperts, experts_of, is_inputs_first
+from tokentape.policies.replicas import WIDTHS
+from tokentape.warehouse.tape import Tape
+
+
+class ReplicaExperts(StackedExperts):
+    """Context manager (capture/stacked_experts.py): copy 0 is the model's own expert, copy b its replica of b bits.
+
+    method: gptq, calibrated on the very text that the losses tape `tape` was, or rtn. Needs six times the experts' memory. Raises
+    ValueError where the tape is of another model.
+    """
+
+    def __init__(self, loaded: Loaded, tape: Tape, method: str, report: Report = lambda done, total, what: None) -> None:
+        super().__init__(loaded.model, n_copies=1 + len(WIDTHS))
+        self.method, self.trace_id = method, tape.trace_id
+        if tape.manifest.model_revision != loaded.source.fingerprint:
+            raise ValueError(
+                f"tape {tape.trace_id}: losses of {tape.manifest.model_id} as it was then, not of this model; capture them "
+                f"with `tokentape capture --model {loaded.source.model_id} --tables losses`"
+            )
+        tape.files("losses")  # refuses a tape of another kind
+        self._stacks = {
+            (layer, name): torch.cat([getattr(experts, name).detach()] * self.n_copies)
+            for layer, experts in self.experts.items()
+            for name in matrices_of(experts).values()
+        }
+        self._fill(loaded, tape, report)
+
+    @torch.inference_mode()
+    def _fill(self, loaded: Loaded, tape: Tape, report: Report) -> None:
+        total = sum(int(module.num_experts) for module in self.experts.values())  # type: ignore[arg-type]
+        every = _by_calibration(loaded, tape, report) if self.method == "gptq" else _as_loaded(loaded)
+        for n, (layer, index, expert, x) in enumerate(every, 1):
+            module = self.experts[layer]
+            for bits, replica in replicas(expert, x, self.method):
+                for part, name in matrices_of(module).items():
+                    made = getattr(replica, part)
+                    place = bits * int(module.num_experts) + index  # type: ignore[arg-type]
+                    self._stacks[layer, name][place] = made.T if is_inputs_first(module) else made
+            report(n, total, "replicas")
+
+    def stacked(self, layer: int, name: str) -> torch.Tensor:
+        return self._stacks[layer, name]
+
+
+Found = tuple[int, int, Expert, torch.Tensor | None]  # layer, expert, its weights, what calibrates it
+
+
+def _by_calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Found]:
+    """With the rows that the tape's losses were calibrated on."""
+    recorded = tape.manifest.settings
+    settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
+    prompts = requests(plan(settings), loaded.tokenizer)
+    for found in calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size, report):
+        yield found.layer, found.index, found.expert, found.rows.calibration.to(found.expert.up.device)
+
+
+def _as_loaded(loaded: Loaded) -> Iterator[Found]:
+    for layer, module in experts_of(loaded.model).items():
+        for index in range(int(module.num_experts)):  # type: ignore[arg-type]
+            yield layer, index, expert_of(module, index), None

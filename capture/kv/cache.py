@@ -1,0 +1,222 @@
+"""A transformers cache whose layers evict: per head, per KV head under GQA, per token where MLA shares one latent.
+
+A prompt sees all of itself; then each head keeps what the policy chooses and every decoded token enters the slot that the last
+eviction left. Keys stay rotated at their original positions; the logical length goes on counting, so the model's positions are
+right. What a mask function would make of such a cache is wrong, so masks come from here (capture/kv/loop.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from tokentape.capture.kv.storage import Plain
+from tokentape.policies.kv import KVPolicy
+from tokentape.policies.kv.importance import AERP
+from tokentape.policies.kv.slots import Slots, salts_of
+
+ONE_BY_ONE = "an evicting cache decodes one token at a time: its kept positions have gaps"
+
+
+class KVLayer(CacheLayerMixin):
+    """One layer: planes of keys and values (batch, heads, slots, width) and the slots that say which token lies where.
+
+    window: tokens a sliding layer attends to, 0: all. pads: (batch,) padded columns before each request's first token.
+    """
+
+    is_croppable = False
+
+    def __init__(self, index: int, policy: KVPolicy, storage: Plain, window: int, n_heads: int, pads: np.ndarray) -> None:
+        super().__init__()
+        self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
+        self.is_sliding = window > 0
+        self.n_heads, self.n_sets = n_heads, n_heads if policy.per_head else 1
+        self.slots = Slots(policy, np.tile(salts_of(index, self.n_sets), len(pads)))
+        self.seen = 0  # columns, padding included
+        self.width = 0  # slots in use
+        self.planes: dict[str, list[torch.Tensor]] = {}
+        self.is_x: np.ndarray | None = None  # (batch, tokens) what AERP stores as layer inputs
+        self._prompt: dict[str, torch.Tensor] = {}
+
+    # --------------------------------------------------------------------------------------------- as transformers calls it
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """What attention runs over: a prompt itself, or all slots in use with the new token among them."""
+        given = {"keys": key_states, "values": value_states}
+        n = key_states.shape[-2]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.seen, self._prompt = n, given
+            return key_states, value_states
+        if n != 1:
+            raise ValueError(f"{ONE_BY_ONE} (a pass of {n} came)")
+        if self._prompt:
+            raise ValueError("an evicting cache needs the attention of the prompt; run the model inside its KVLoop")
+        self.seen += 1
+        slots = self.slots.place(self._now())
+        self.width = max(self.width, int(slots.max()) + 1)
+        for name, x in given.items():
+            self._insert(name, x, slots)
+        is_hst = self._groups(key_states.device) if self.storage.needs_groups else None
+        return tuple(
+            self.storage.read(tuple(p[:, :, : self.width] for p in self.planes[name]), is_hst, (self.index, name))
+            for name in given
+        )
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise ValueError("an evicting cache cannot take tokens back; use it without assisted decoding")
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        raise ValueError("an evicting cache cannot change its batch; use it without beam search")
+
+    def reset(self) -> None:
+        raise ValueError("an evicting cache is for one batch; begin the next one")
+
+    # --------------------------------------------------------------------------------------------------- as its loop calls it
+
+    def end_prompt(self, mass: np.ndarray) -> None:
+        """Evicts after a prompt. mass (batch, heads, columns) f64: the attention its queries paid, padding included."""
+        c = self.seen
+        for row, pad in enumerate(self.pads):
+            mine = mass[row, :, pad:].reshape(self.n_sets, -1, c - pad).sum(axis=1)
+            self.slots.start(np.ascontiguousarray(mine), row * self.n_sets, self.window)
+        positions = self.slots.positions
+        self.width = int((positions >= 0).sum(axis=1).max())
+        columns = np.maximum(positions[:, : self.width], 0) + np.repeat(self.pads, self.n_sets)[:, None]
+        at = self._by_head(torch.from_numpy(columns.astype(np.int64)))
+        for name, x in self._prompt.items():
+            place = at.to(x.device)[..., None]
+            kept = x.gather(2, place.expand(-1, -1, -1, x.shape[-1]))
+            planes = self.storage.write(kept, (self.index, name), is_prompt=True)
+            self.planes[name] = [self._roomy(plane) for plane in planes]
+        self._prompt = {}
+        self._judge(range(c - int(self.pads.min())))
+
+    def end_step(self, mass: np.ndarray) -> None:
+        """Moves the scores on and evicts. mass (batch, sets, slots in use) f64."""
+        full = np.zeros(self.slots.positions.shape)
+        full[:, : self.width] = mass.reshape(len(full), -1)
+        now = self._now()
+        self.slots.settle(full, now, self.window)
+        if isinstance(self.policy, AERP):
+            self._judge(np.unique(now - self.policy.limits[2]).tolist())
+
+    def free(self) -> np.ndarray | None:
+        """(batch, sets, slots in use) bool where a slot holds nothing; None where all hold a token."""
+        empty = self.slots.positions[:, : self.width] < 0
+        return empty.reshape(len(self.pads), self.n_sets, -1) if empty.any() else None
+
+    def positions(self) -> np.ndarray:
+        """(batch, heads, slots) i32: the token in each slot, counted from its request's first; -1: none."""
+        by_set = self.slots.positions.reshape(len(self.pads), self.n_sets, -1)
+        return np.repeat(by_set, self.n_heads // self.n_sets, axis=1)
+
+    def stored_bytes(self) -> np.ndarray:
+        """(batch,) bytes of keys and values, or of layer inputs where AERP stores them, after the last step."""
+        positions = self.positions()
+        widths = [planes[0].shape[-1] for planes in self.planes.values()]
+        pair = sum(width * self.storage.bits_of(width) for width in widths) / 8
+        if self.is_x is None:
+            return np.asarray((positions >= 0).sum(axis=(1, 2)) * pair)
+        held = self._held()
+        x_bytes = self.x_width * 2.0
+        return np.asarray((held * ~self.is_x).sum(axis=1) * pair + (self.is_x & (held > 0)).sum(axis=1) * x_bytes)
+
+    x_width: int = 0  # values of a layer input; set where the policy recomputes
+
+    def _judge(self, tokens: Any) -> None:
+        """Which of `tokens` AERP stores as layer inputs; what all heads have dropped is no longer stored."""
+        if not isinstance(self.policy, AERP) or not self.x_width:
+            return
+        held = self._held()
+        if self.is_x is None:
+            self.is_x = np.zeros(held.shape, np.bool_)
+        elif self.is_x.shape[1] < held.shape[1]:
+            self.is_x = np.pad(self.is_x, ((0, 0), (0, held.shape[1] - self.is_x.shape[1])))
+        chosen = [t for t in tokens if 0 <= t < held.shape[1]]
+        self.is_x[:, chosen] |= held[:, chosen] > self.policy.theta * self.n_heads
+        self.is_x &= held > 0
+
+    def _held(self) -> np.ndarray:
+        """(batch, tokens) heads that retain each token."""
+        n = self.seen - int(self.pads.min())
+        held = np.zeros((len(self.pads), n + 1), np.int64)
+        for row, positions in enumerate(self.positions()):
+            np.add.at(held[row], positions.ravel(), 1)  # -1 falls on the last, which is cut off
+        return held[:, :n]
+
+    def _now(self) -> np.ndarray:
+        return np.repeat(self.seen - 1 - self.pads, self.n_sets).astype(np.int64)
+
+    def _by_head(self, of_set: torch.Tensor) -> torch.Tensor:
+        """(batch * sets, n) -> (batch, heads, n)."""
+        return of_set.view(len(self.pads), self.n_sets, -1).repeat_interleave(self.n_heads // self.n_sets, dim=1)
+
+    def _roomy(self, plane: torch.Tensor) -> torch.Tensor:
+        n = self.slots.positions.shape[1]
+        room = plane.new_zeros((*plane.shape[:2], n, plane.shape[-1]))
+        room[:, :, : plane.shape[2]] = plane
+        return room
+
+    def _insert(self, name: str, x: torch.Tensor, slots: np.ndarray) -> None:
+        planes = self.planes[name]
+        if planes[0].shape[2] < self.slots.positions.shape[1]:
+            planes[:] = [self._roomy(plane) for plane in planes]
+        written = self.storage.write(x, (self.index, name), is_prompt=False)
+        if (slots == slots[0]).all():
+            for plane, new in zip(planes, written, strict=True):
+                plane[:, :, int(slots[0])] = new[:, :, 0]
+            return
+        at = self._by_head(torch.from_numpy(slots)[:, None]).to(x.device)[..., None]
+        for plane, new in zip(planes, written, strict=True):
+            plane.scatter_(2, at.expand(-1, -1, -1, plane.shape[-1]), new)
+
+    def _groups(self, device: torch.device) -> torch.Tensor:
+        """(batch, heads, slots in use) bool: tokens whose score is at least their head's median (HST, ties too)."""
+        held = self.slots.positions[:, : self.width] >= 0
+        rank = np.where(held, self.slots.rank[:, : self.width], np.inf)
+        ranks, middle = np.sort(rank, axis=1), held.sum(axis=1)[:, None]
+        median = 0.5 * (np.take_along_axis(ranks, (middle - 1) // 2, 1) + np.take_along_axis(ranks, middle // 2, 1))
+        return self._by_head(torch.from_numpy(held & (rank >= median))).to(device)
+
+
+def windows_of(model: PreTrainedModel) -> list[int]:
+    """Sliding window of every layer, 0: none. Raises ValueError for layers that hold anything but keys and values."""
+    layers = DynamicCache(config=model.config).layers
+    odd = [type(layer).__name__ for layer in layers if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)]
+    if odd:
+        raise ValueError(f"{type(model).__name__}: its cache has layers of kind {odd[0]}; nothing is evicted from those")
+    return [getattr(layer, "sliding_window", 0) or 0 for layer in layers]
+
+
+class KVCache(Cache):
+    """Layers that evict; for one batch of requests, `pads` (batch,) padded columns before each."""
+
+    layers: list[KVLayer]
+
+    def __init__(
+        self, policy: KVPolicy, storage: Plain, windows: list[int], n_heads: int, pads: np.ndarray, x_width: int
+    ) -> None:
+        super().__init__(layers=[KVLayer(i, policy, storage, w, n_heads, pads) for i, w in enumerate(windows)])
+        for layer in self.layers:
+            layer.x_width = x_width
+
+    def stored_bytes(self) -> np.ndarray:
+        """(batch,) over all layers."""
+        return np.asarray(sum(layer.stored_bytes() for layer in self.layers))

@@ -1,0 +1,79 @@
+"""What a KV policy does to a live model's quality: perplexity, KL and acceptance on text, exact match on items.
+
+As capture/evaluate_policy.py measures: text in windows, a prompt seen whole, then teacher-forced decoding token by token with the
+policy in the loop, compared with the unmodified model on the same tokens; items are answered greedily.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokentape.capture import models
+from tokentape.capture.datasets import items
+from tokentape.capture.evaluate import NOT_MEASURED, Report, exact_match
+from tokentape.capture.evaluate_policy import in_loop, on_text, windows
+from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.kv.storage import WORDS, Leaking, Plain, Rotated
+from tokentape.policies.kv import KVPolicy
+from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.refresh import BitRates
+
+STORAGES = ("plain", *WORDS, "quarot")
+
+
+@dataclass(frozen=True)
+class KVRun:
+    """A KV policy and how it is tried. name, parameters: as table `quality` holds them. storage: plain, a word that loses bits at
+    `rates` (capture/kv/storage.py), quarot (4 bits after a rotation). n_items: windows of text, or items with an answer."""
+
+    policy: KVPolicy
+    name: str
+    parameters: dict[str, Any]
+    storage: str = "plain"
+    rates: BitRates = field(default_factory=BitRates)
+    resample: bool = False
+    bits: int = 4
+    prompt_tokens: int = 64
+    decode_tokens: int = 192
+    n_items: int = 16
+
+    def __post_init__(self) -> None:
+        if self.storage not in STORAGES:
+            raise ValueError(f"storage {self.storage!r} is unknown; choose {', '.join(STORAGES)}")
+        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
+            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
+
+    def loop(self, loaded: models.Loaded, seed: int, **options: bool) -> KVLoop:
+        """The policy in the model; seed: of bit flips and of policies that draw."""
+        policy = dataclasses.replace(self.policy, seed=seed) if hasattr(self.policy, "seed") else self.policy
+        return KVLoop(loaded.model, policy, self._storage(seed), **options)
+
+    def _storage(self, seed: int) -> Plain:
+        if self.storage == "plain":
+            return Plain()
+        if self.storage == "quarot":
+            return Rotated(QuaRot(self.bits))
+        return Leaking(self.rates, self.storage, self.resample, seed)
+
+
+def evaluate_kv(
+    loaded: models.Loaded, dataset: str, run: KVRun, seed: int = 0, progress: Report = lambda done, total, name: None
+) -> dict[str, Any]:
+    """A row of table `quality`. seed: of draws, and which windows or items.
+
+    Raises ValueError for a data set too short for a window, or of which only some items have an answer.
+    """
+    found = items(dataset, run.n_items * (seed + 1))
+    loop = run.loop(loaded, seed)
+    with models.suitable_threads(loaded.model):
+        if all(item.answer is not None for item in found):
+            with loop:
+                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
+        else:
+            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
+            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told)
+    key = {"model_id": loaded.source.model_id, "policy": run.name, "parameters": json.dumps(run.parameters, sort_keys=True)}
+    return key | {"dataset": dataset, "seed": seed} | NOT_MEASURED | scores | {"kv_bytes": loop.mean_bytes}

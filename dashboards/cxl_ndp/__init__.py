@@ -1,0 +1,1 @@
+"""The page of context-aware MoE on CXL GPU-NDP."""

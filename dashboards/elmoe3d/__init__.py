@@ -1,0 +1,1 @@
+"""The page of ELMoE-3D."""

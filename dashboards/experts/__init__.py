@@ -1,0 +1,1 @@
+"""The front page's panel: expert caches on recorded tapes."""

@@ -1,0 +1,1 @@
+"""The page of machines: parts, rooflines, where a step goes."""

@@ -1,0 +1,127 @@
+"""How the Layered Prefill page names and draws schedulers and settings, and where a service level is last met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from tokentape.dashboards import theme
+from tokentape.dashboards.layered_prefill.rows import KNOBS, SETTING
+
+WIDE = 1000  # of panels side by side
+STUDY = "Run: tokentape study layered-prefill, then tokentape load and tokentape site."
+BAND = "Bands: 5 to 95 % of the seeds; lines: their median."
+JITTER = "The engine's iterations do not jitter: in the paper chunks of 1024 tokens miss the limit on gaps, here they keep it."
+ATTAINED_FRAC = 0.9  # share of requests that must be in time: the paper's level, which its 90 % line shows
+HEADER = alt.Header(labelFontSize=14, labelLimit=480, labelFontWeight=600)
+LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, symbolStrokeWidth=0)
+SPARE_SHAPES = ("triangle-left", "diamond", "square", "triangle-right")
+# First word of a system's name -> colour and shape; chunked ones differ by chunk.
+LOOKS = {
+    "chunked 512": (theme.BLUE, "circle"),
+    "chunked 1024": (theme.SKY, "square"),
+    "chunked 2048": (theme.GREEN, "square"),
+    "layered": (theme.VERMILLION, "triangle-up"),
+    "orca": (theme.ORANGE, "diamond"),
+    "static": (theme.QUIET, "cross"),
+    "disaggregated": (theme.PURPLE, "triangle-down"),
+}
+
+
+def of_series(points: pl.DataFrame, *series: str) -> pl.DataFrame:
+    """Points of the series whose names begin so, in the order of these beginnings, each setting, rate and scheduler once; with
+    `setting` and `system` in words."""
+    if points.is_empty():
+        return points
+    found = pl.concat([points.filter(pl.col("series").str.starts_with(name)) for name in series])
+    once = found.unique((*SETTING, "rate", "scheduler", *KNOBS), keep="first", maintain_order=True)
+    return systems(once.with_columns(settings(once)), "setting", "rate")
+
+
+def settings(points: pl.DataFrame) -> pl.Series:
+    """Model and workload, and of the rest what differs between the points."""
+    told = ["model", "workload"] + [name for name in SETTING[2:] if points[name].n_unique() > 1]
+    usual = {"arrival": "poisson"}  # said only where it is another
+    words = [", ".join(str(row[name]) for name in told if row[name] != usual.get(name)) for row in points.to_dicts()]
+    return pl.Series("setting", words, pl.String)
+
+
+def systems(points: pl.DataFrame, *within: str) -> pl.DataFrame:
+    """With `system`: the scheduler, its chunk, and and other parameters where they differ at the same `within`."""
+    differing = {
+        name: set(points.group_by(*within, "scheduler").agg(pl.col(name).n_unique()).filter(pl.col(name) > 1)["scheduler"])
+        for name in KNOBS
+        if not points.is_empty()
+    }
+    words = [_system(row, {name for name, of in differing.items() if row["scheduler"] in of}) for row in points.to_dicts()]
+    return points.with_columns(pl.Series("system", words, pl.String))
+
+
+def _system(row: dict[str, Any], differing: set[str]) -> str:
+    said = [row["scheduler"]]
+    if row["chunk_tokens"] is not None and (row["scheduler"] == "chunked" or "chunk_tokens" in differing):
+        said.append(str(row["chunk_tokens"]))
+    written = {"n_max": "N {}", "n_lg_rule": "{} rule", "pass_tokens": "passes of {}"}
+    said += [form.format(row[name]) for name, form in written.items() if name in differing and row[name] is not None]
+    return " ".join(said[:2]) + "".join(f", {more}" for more in said[2:])
+
+
+def in_order(found: pl.DataFrame) -> list[str]:
+    """Settings: MoE models before dense ones, then by model, the paper's main one first, and workload."""
+    columns = ["is_dense", "model", "workload", "setting"]
+    order = found.select(columns).unique().sort(columns, descending=[False, True, False, False])
+    return order["setting"].to_list()
+
+
+def drawing_order(names: Iterable[str]) -> list[str]:
+    """Names of systems: known looks first, then by name, numbers by size."""
+    there = set(names)
+    known = [name for name in LOOKS if name in there]
+    return known + sorted(there - set(known), key=lambda name: [(len(word), word) for word in name.split(" ")])
+
+
+def looks(names: Sequence[str], legend: alt.Legend | None = LEGEND) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of systems. The first of several layered ones has the look of layered; others take a spare one."""
+    taken = {name: LOOKS[name] for name in names if name in LOOKS}
+    spare = iter(zip(theme.SPARE_COLOURS * 4, SPARE_SHAPES * 5, strict=True))
+    for name in names:
+        kind = LOOKS.get(name.split(" ", 1)[0])
+        if name not in taken:
+            taken[name] = kind if kind and kind not in taken.values() else next(spare)
+    colours, shapes = zip(*(taken[name] for name in names), strict=True)
+    return (
+        alt.Color("system:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend),
+        alt.Shape("system:N", scale=alt.Scale(domain=list(names), range=list(shapes)), legend=legend),
+    )
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Highest rate at which enough requests are in time: read between two rates, or at an end of them."""
+
+    rate: float
+    kind: str  # "", "at least" (every rate keeps the level) or "below" (none does)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rate:.2f}".strip() + "/s"
+
+
+def capacity(rates: Sequence[float], attained: Sequence[float]) -> Capacity:
+    """Where attainment first falls below the level, linear between rates; rates ascend. Not a rate beyond those simulated."""
+    for n, (rate, frac) in enumerate(zip(rates, attained, strict=True)):
+        if frac < ATTAINED_FRAC:
+            if n == 0:
+                return Capacity(rate, "below")
+            share = (attained[n - 1] - ATTAINED_FRAC) / (attained[n - 1] - frac)
+            return Capacity(rates[n - 1] + share * (rate - rates[n - 1]), "")
+    return Capacity(rates[-1], "at least")
+
+
+def level(data: str, value: float, by: Sequence[str] = ()) -> alt.Chart:
+    """A dashed rule across every panel of `data`."""
+    one = alt.Chart(alt.NamedData(data)).transform_aggregate(n="count()", groupby=list(by)).transform_calculate(level=f"{value}")
+    return one.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.2)

@@ -1,0 +1,80 @@
+"""Replays of the SliceMoE page as people say them: names for configurations and models, the words beside a chart."""
+
+from __future__ import annotations
+
+import polars as pl
+from polars import selectors
+
+from tokentape.dashboards.slicemoe import charts
+
+CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC", "dbsc + pcw": "DBSC + PCW", "cumsum": "Cumsum", "cache_prior": "Cache-Prior"}
+ROUTERS = {"cache_prior": "Cache-Prior", "max_rank": "Max-Rank", "cumsum": "Cumsum", "buddy": "BuddyMoE", "lru": "LRU"}
+METRICS = {"energy_gain": "energy", "speedup": "speed"}
+SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line
+BOTH = "low-bit and AMAT"
+DIGITS = 5  # of a drawn number
+EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constraint starts to act
+
+
+def gains(found: pl.DataFrame, paper: pl.DataFrame) -> pl.DataFrame:
+    """Gains with the paper's largest beside them, the model's name as the paper has it, and one line for what moves one load.
+
+    A captured model without a published number is left out: its caches are of another size.
+    """
+    wanted = found.filter(~pl.col("is_captured") | pl.col("model").is_in(paper["model"].implode())).drop("is_captured")
+    said = merged(wanted).join(paper, on=["model", "metric"], how="left", maintain_order="left")
+    named = said.with_columns(pl.col("name").max().over("model").fill_null(pl.col("model")))
+    return rounded(named.with_columns(metric_name=pl.col("metric").replace(METRICS)))
+
+
+def merged(found: pl.DataFrame) -> pl.DataFrame:
+    """Series by name, in drawing order; AMAT together with low-bit where the two agree everywhere."""
+    named = configured(found, "series")
+    low, amat = (named.filter(pl.col("series") == name) for name in ("low-bit", "AMAT"))
+    pairs = low.join(amat, on=["model", "cache", "pair", "metric"])
+    agree = (pl.col("gain") / pl.col("gain_right") - 1).abs() <= SAME_FRAC
+    if amat.is_empty() or pairs.height != amat.height or not pairs.select(agree.all()).item():
+        return named
+    return named.filter(pl.col("series") != "AMAT").with_columns(pl.col("series").replace({"low-bit": BOTH}))
+
+
+def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFrame:
+    """Configurations by name, in drawing order."""
+    named = found.with_columns(pl.col(column).replace(CONFIGURATIONS))
+    place = pl.col(column).replace_strict({name: n for n, name in enumerate(charts.LOOKS)}, default=len(charts.LOOKS))
+    return named.sort(place, maintain_order=True)
+
+
+def swept(found: pl.DataFrame) -> pl.DataFrame:
+    """Points of sweeps: drawn models first, wide pairs first, configurations in drawing order."""
+    placed = configured(found).sort(
+        "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
+    )
+    return rounded(placed.drop("is_captured", "gb"))
+
+
+def flash(found: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+    """Shares of Flash, a panel for each model, cache and pair. names: model -> as the paper has it."""
+    name = pl.col("model").replace(names)
+    return rounded(configured(found).with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair")))
+
+
+def warmups(found: pl.DataFrame, claims: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+    """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
+    stated = claims.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
+    metrics = {"energy gain": "energy", "speed-up": "latency"}
+    paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}
+    said = pl.col("metric").replace_strict(paper, default=None, return_dtype=pl.Float64)
+    name = pl.col("model").replace(names)
+    return rounded(found).with_columns(
+        pl.col("warmup").replace(charts.WARMUPS),
+        pl.col("steps").cast(pl.String),
+        paper=pl.when(pl.col("steps") == EARLY_STEPS).then(said),
+        name=name,
+        panel=pl.format("{}: {}", name, "metric"),
+    )
+
+
+def rounded(found: pl.DataFrame) -> pl.DataFrame:
+    """Numbers to the digits that a drawing shows: a page has to carry them."""
+    return found.with_columns(selectors.float().round_sig_figs(DIGITS))

@@ -1,0 +1,1 @@
+"""The words of the command line, by what they are about."""

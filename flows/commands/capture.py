@@ -1,0 +1,178 @@
+"""capture, train-embedded: what makes tapes and models. Settings and their checks are capture/'s own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
+
+DatasetOption = Annotated[
+    str,
+    typer.Option(
+        "--dataset", help="code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file."
+    ),
+]
+TablesOption = Annotated[
+    str,
+    typer.Option(
+        "--tables",
+        help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
+        "acceptance and rounds, and routing and scores of all nodes. Or losses alone: experts at 1 to 4 bits, calibrated on the "
+        "prompts.",
+    ),
+]
+
+
+def capture(
+    model: ModelOption,
+    dataset: DatasetOption,
+    tables: TablesOption = "requests,tokens,routing,scores",
+    max_requests: Annotated[int, typer.Option(help="Prompts to run.")] = 32,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are cut.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens after each prompt; 0 records prefill only.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Requests per forward pass; with --draft, requests that share a pool.")] = 1,
+    teacher_forced: Annotated[
+        bool, typer.Option("--teacher-forced", help="Feed the data set's own continuation, generate nothing.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample among so many tokens; 0 is all.")] = 0,
+    chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's chat template.")] = False,
+    attention: Annotated[str, typer.Option(help="What to keep of attention rows: full, top:M or block:N.")] = "full",
+    split: Annotated[
+        str | None, typer.Option(help="Split of a hub data set. [default: test, else the first]", show_default=False)
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Configuration of a hub data set.")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Field that holds the prompt. [default: prompt, text or question]", show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    device_map: Annotated[
+        str | None, typer.Option(help="Device map for transformers, such as auto; instead of --device.")
+    ] = None,
+    dtype: DtypeOption = "auto",
+    seed: Annotated[int, typer.Option(help="For sampling, and for which tokens calibrate losses.")] = 0,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), model:ID (a "
+            "small model), ngram (prompt lookup). The output stays the model's own. [default: decode token by token]",
+            show_default=False,
+        ),
+    ] = None,
+    draft_depth: Annotated[int, typer.Option(help="Levels of a draft.")] = 4,
+    draft_width: Annotated[int, typer.Option(help="Nodes per level; 1 is a chain.")] = 1,
+    verify_nodes: Annotated[
+        int | None,
+        typer.Option(help="Most nodes verified in a round. [default: all]", show_default=False),
+    ] = None,
+    pool: Annotated[str, typer.Option(help="elastic: hotness, lru, static, random, oracle (a bound).")] = "hotness",
+    pool_frac: Annotated[float, typer.Option(help="elastic: share of a layer's experts in the pool.")] = 0.5,
+    draft_bits: Annotated[
+        int,
+        typer.Option(help="elastic, quant: bits of 8 that the drafter reads; 0: weights as loaded."),
+    ] = 4,
+    draft_scheme: Annotated[
+        str | None,
+        typer.Option(
+            help="How low bits follow from 8 (docs/quantise.md). [default: elastic lsb_aug, quant base_sym]",
+            show_default=False,
+        ),
+    ] = None,
+    draft_static: Annotated[
+        str, typer.Option(help="Attention, shared parts and head: slices (draft bits too) or full.")
+    ] = "slices",
+    store: StoreOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a capture of the same settings that was stopped.")] = False,
+) -> None:
+    """Run a model over a data set and record what it did as a tape. Prints the trace id.
+
+    Equal settings find the finished tape. A capture that was stopped, however hard, ends with the same tape under --resume.
+    With --draft the requests of a batch go round by round together and share the drafter's pool; docs/speculation.md.
+
+    \b
+    Examples:
+      tokentape capture --model embedded --dataset math
+      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --device-map auto --max-requests 100
+      tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
+      tokentape capture --model embedded --dataset math --tables tokens,routing,scores,acceptance,rounds --draft elastic
+      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --draft model:Qwen/Qwen3-0.6B --draft-width 4
+      tokentape capture --model embedded --dataset docs --tables losses --max-requests 128
+    """
+    from tokentape.capture.run import CaptureSettings, estimate
+    from tokentape.capture.run import capture as record
+    from tokentape.capture.speculation.settings import DraftSettings
+    from tokentape.flows.console import capture_bar, mebibytes, note
+    from tokentape.warehouse.tape import Store
+
+    speculation = None
+    if draft is not None:
+        knobs = (draft_depth, draft_width, verify_nodes, pool, pool_frac, draft_bits, draft_scheme, draft_static)
+        speculation = DraftSettings(draft, *knobs)
+    settings = CaptureSettings(
+        model=model,
+        dataset=dataset,
+        tables=tuple(name.strip() for name in tables.split(",") if name.strip()),
+        max_requests=max_requests,
+        max_prompt_tokens=max_prompt_tokens,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        seed=seed,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        teacher_forced=teacher_forced,
+        chat_template=chat_template,
+        attention=attention,
+        split=split,
+        subset=subset,
+        field=field,
+        speculation=speculation,
+    )
+    place = Store(store)
+    expected = estimate(settings, place)
+    free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {place.uri}"
+    note(
+        f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {mebibytes(expected.total_bytes)} MiB{free}"
+    )
+    with capture_bar(dataset) as show:
+        trace_id = record(settings, place, resume, show)
+    print(trace_id)
+
+
+def train_embedded(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the checkpoint and then of the model.")],
+    tokens: Annotated[int, typer.Option(help="Length of the schedule in tokens; decides the weights.")] = 28_000_000,
+    minutes: Annotated[float | None, typer.Option(help="Pause after so long; the same command goes on.")] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: the shipped model's]", show_default=False)] = None,
+) -> None:
+    """Train the embedded model again, on one core; about two hours for the default.
+
+    The same command goes on after a pause or a kill, and ends with the same bits on the same machine and versions.
+    """
+    from tokentape.capture.embedded.card import write_card
+    from tokentape.capture.embedded.recipe import Recipe
+    from tokentape.capture.embedded.train import train
+    from tokentape.flows.console import note
+
+    recipe = Recipe(tokens=tokens) if seed is None else Recipe(tokens=tokens, seed=seed)
+
+    def line(row: dict[str, Any]) -> None:
+        note(
+            f"step {row['step']}/{recipe.n_steps}, {row['tokens'] / 1e6:.1f} M tokens, nats/token: text {row['text_nats']}, math "
+            f"{row['math_nats']}, recall {row['recall_nats']} (level {row['recall_level']}), {row['tokens_per_s']} tokens/s"
+        )
+
+    log = train(out, recipe, minutes, line)
+    if log is None:
+        note(f"paused; the same command goes on from {out}")
+        return
+    note("trained; measuring it on the held-out data sets")
+    write_card(out, recipe, log)
+    print(out)

@@ -1,0 +1,158 @@
+"""claims: what the studies of published systems computed, beside the papers' numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tokentape.flows.options import StoreOption
+from tokentape.flows.systems import SYSTEMS
+
+COLUMNS = (
+    "claim_id", "location", "metric", "setting", "role", "unit", "paper", "replay", "band_low", "band_high", "rel_err", "mode",
+    "error", "bound", "holds", "is_inside", "is_counted",
+)  # fmt: skip
+ROLES = ("input", "derived", "report", "calibrate", "predict")  # as they are listed: what matters most comes last
+UNCOUNTED = {"input": "the model reads them", "derived": "they follow from inputs and cannot miss"}
+PHYSICAL = "physical"
+Row = dict[str, Any]
+
+
+def claims(
+    paper: Annotated[
+        str | None, typer.Argument(metavar="[PAPER]", help=f"{', '.join(SYSTEMS)}: the short name of the paper. Without: all.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    store: StoreOption = None,
+) -> None:
+    """Show a paper's numbers and what its study computed for them, with the error of each and of all by role.
+
+    Calibrated rows were fitted on, predicted ones never. Inputs and what follows from them (derived) cannot miss and are not
+    counted. A percentage is off by points. A claim that the study cannot speak to is listed without a value. Without PAPER, one
+    line for each system that was studied.
+
+    \b
+    Examples:
+      tokentape study slicemoe && tokentape claims slicemoe
+      tokentape claims
+    """
+    from tokentape.flows.names import unknown
+    from tokentape.warehouse.claim_errors import by_system, compared
+    from tokentape.warehouse.load import claims as published
+    from tokentape.warehouse.results import read_rows
+    from tokentape.warehouse.tape import Store
+
+    if format not in ("table", "json"):
+        raise ValueError(f"unknown format {format!r}; known: table, json")
+    stated = published()
+    answers = read_rows(Store(store), "answers")
+    if paper is None:
+        if not answers:
+            raise ValueError("no study of a published system in this store; run `tokentape study kelle`, say, first")
+        errors = by_system(*compared(stated, answers))
+        print(json.dumps(errors, indent=1)) if format == "json" else _print_systems(errors)
+        return
+    paper, papers = paper.replace("-", "_"), set(stated["paper"].to_pylist())  # named so in claim ids; studies as words are
+    if paper not in papers:
+        raise unknown("paper", paper, papers)
+    of_study = paper.replace("_", "-")
+    answers = [row for row in answers if row["study"] == of_study]
+    if not answers:
+        raise ValueError(f"no study of {paper} in this store; run `tokentape study {of_study}` first")
+    found, summary = compared(stated, answers)
+    rows = sorted((row for row in found if row["system"] == paper), key=lambda row: ROLES.index(row["role"]))
+    # What is counted physically comes apart, after what is counted as the paper does.
+    summary = sorted(summary, key=lambda row: (row["mode"] == PHYSICAL, ROLES.index(row["role"]), row["mode"]))
+    if format == "json":
+        listed = [{name: row[name] for name in COLUMNS} | {"setting": _setting(row)} for row in rows]
+        print(json.dumps({"claims": listed, "summary": summary}, indent=1))
+    else:
+        _print_paper(paper, rows, summary)
+
+
+def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> None:
+    from tokentape.flows.console import note, print_table
+
+    answered = [row for row in rows if row["replay"] is not None]
+    n_stated, n_answered = (len({row["claim_id"] for row in of}) for of in (rows, answered))
+    shown = [
+        (
+            *(row["role"], row["metric"], _setting(row), _number(row["paper"]), _number(row["replay"])),
+            *(_band(row), _error(row), row["mode"]),
+        )
+        for row in answered
+    ]
+    columns = ("role", "metric", "setting", "paper", "replay", "over seeds", "error", "mode")
+    print_table(f"{paper}: {n_answered} of {n_stated} claims", columns, shown, numbers=("paper", "replay", "error"))
+    if n_answered < n_stated:
+        note(f"{n_stated - n_answered} claims have no value here: they need the real models (--format json lists them)")
+    units = {row["claim_id"]: row["unit"] for row in rows}
+    of_all = [
+        (
+            *(row["role"], row["mode"], row["n_values"], *map(_frac, (row["mean_error"], row["median_error"]))),
+            _off(row["worst_error"], units.get(row["worst_claim_id"], "")),
+            f"{row['n_inside']} of {row['n_banded']} ({_frac(row['inside_frac'])})" if row["n_banded"] else "",
+            f"{row['n_hold']} of {row['n_bounds']}" if row["n_bounds"] else "",
+        )
+        for row in summary
+    ]
+    columns = ("role", "mode", "values", "mean error", "median", "worst", "inside the band", "bounds that hold")
+    numbers = ("values", "mean error", "median", "worst")
+    print_table("errors by role and mode; a percentage counts in points", columns, of_all, numbers=numbers)
+    said = []
+    for role, why in UNCOUNTED.items():
+        n = len({row["claim_id"] for row in answered if row["role"] == role})
+        said += [f"{n} {role} ({why})"] if n else []
+    if said:
+        print(f"not counted: {', '.join(said)}")
+
+
+def _print_systems(errors: Sequence[Row]) -> None:
+    from tokentape.flows.console import print_table
+
+    columns = ("system", "fitted", "median", "mean", "predicted", "median ", "mean ", "worst", "worst predicted row")
+    shown = [
+        (
+            row["system"],
+            *(row["n_fitted"], *map(_frac, (row["fitted_median"], row["fitted_mean"]))),
+            *(row["n_predicted"], *map(_frac, (row["median"], row["mean"]))),
+            *(_off(row["worst"], row["worst_unit"]), row["worst_row"]),
+        )
+        for row in errors
+    ]
+    title = "errors of rows fitted and predicted, counted as each paper counts; a percentage counts in points"
+    print_table(title, columns, shown, numbers=columns[1:8])
+
+
+def _off(error: float | None, unit: str) -> str:
+    from tokentape.warehouse.claim_errors import signed
+
+    return "" if error is None else signed(error, unit)
+
+
+def _setting(row: Row) -> str:
+    return ", ".join(part for part in (row["model"], row["setting"]) if part)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _frac(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _band(row: Row) -> str:
+    return "" if row["band_low"] is None else f"{row['band_low']:.4g} to {row['band_high']:.4g}"
+
+
+def _error(row: Row) -> str:
+    """By how much it is off, or whether a bound holds; nothing of what cannot miss."""
+    if not row["is_counted"]:
+        return ""
+    if row["holds"] is not None:
+        return f"{row['bound']} {'holds' if row['holds'] else 'fails'}"
+    return _off(row["error"], row["unit"])

@@ -1,0 +1,332 @@
+"""hardware, calibrate, validate, step: machines as files, constants of GPU operators, how wrong they are, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption
+
+if TYPE_CHECKING:
+    from tokentape.hw.measured import Measurements
+    from tokentape.hw.reachable import LeftOut
+    from tokentape.hw.spec import HardwareSpec
+    from tokentape.hw.validate import Row
+
+TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names the folder of measured tables, which lie outside the project
+FilesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILES", help=f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]", show_default=False
+    ),
+]
+MachinesOption = Annotated[
+    list[str] | None, typer.Option("--hardware", help="Your machine, for a device no shipped one is measured as.")
+]
+FitsOption = Annotated[
+    Path | None, typer.Option("--fits", help="Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.")
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="Of the tables' rows, those with this dtype.")]
+
+
+def hardware_list() -> None:
+    """List the machines that ship with the project, and how many of their numbers are assumed."""
+    from tokentape.flows.console import print_table
+    from tokentape.hw import catalogue, spec
+
+    columns = ("machine", "what", "peak", "tiers: capacity at bandwidth", "assumed numbers")
+    print_table("", columns, catalogue.summary(spec.shipped()))
+
+
+def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped machine or my.toml.")]) -> None:
+    """Show every number of a machine: value, range and source.
+
+    \b
+    Examples:
+      tokentape hardware show h100
+      tokentape hardware show my.toml
+    """
+    from tokentape.flows.console import print_table
+    from tokentape.hw import catalogue, spec
+
+    machine = spec.load(name)
+    rows = [(row.key, row.value, row.band, row.source) for row in catalogue.rows(machine)]
+    print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
+
+
+def hardware_diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A shipped machine or my.toml.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Show in what two machines differ: numbers, bands, sources, names of parts.
+
+    \b
+    Example:
+      tokentape hardware diff a100 h100
+    """
+    from tokentape.flows.console import print_table
+    from tokentape.hw import catalogue, spec
+
+    first, second = spec.load(a), spec.load(b)
+    rows = catalogue.differences(first, second)
+    print_table(f"{first.name} and {second.name}: {len(rows)} differences", ("key", first.name, second.name), rows)
+
+
+def hardware_new(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The machine to start from: a shipped one or a .toml.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new machine; its file is NAME.toml in this folder.")],
+) -> None:
+    """Copy a machine's file under a new name, to edit. It loads as it is, and works wherever --hardware is asked for.
+
+    \b
+    Example:
+      tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
+    """
+    from tokentape.flows.console import note
+    from tokentape.hw import spec
+    from tokentape.hw.files import write_text
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"{name!r} is not a machine's name; use letters, digits, dots and dashes")
+    path = Path(f"{name.removesuffix('.toml')}.toml")
+    if path.exists():
+        raise ValueError(f"{path} exists; choose another name, or remove it first")
+    spec.load(source)
+    origin = spec.find(source)
+    text = origin.read_text(encoding="utf-8")
+    named = f"name = {json.dumps(path.stem)}"
+    head, opening, tables = text.partition("\n[")  # a name inside a table is another key
+    renamed, n_names = re.subn(r"(?m)^name\s*=.*$", named, head, count=1)
+    beside = re.search(r"(?m)^base\s*=\s*[\"'](.+\.toml)[\"']", head)
+    if beside and not Path(beside[1]).is_absolute():
+        renamed = renamed.replace(beside[1], str((origin.parent / beside[1]).resolve()))
+    write_text(path, (renamed if n_names else f"{named}\n{head}") + opening + tables)
+    try:
+        spec.load(str(path))
+    except spec.BadSpec:
+        path.unlink()
+        raise
+    note(f"{path}: a copy of {source}; edit it, then `tokentape hardware show {path}` checks it")
+
+
+def calibrate_gpu(
+    files: FilesArgument = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the constants, one file per setup.")] = Path("fits"),
+    hardware: MachinesOption = None,
+    dtype: DtypeOption = "bfloat16",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write constants that are more than 50 % off on their own rows.")
+    ] = False,
+    format: Annotated[str, typer.Option("--format", help="table or json (errors, and every row that was left out).")] = "table",
+) -> None:
+    """Fit the GPU operator models to measured tables and print how well they do.
+
+    Takes tables in the columns of NVIDIA's aiconfigurator: one row is one timed GEMM, MoE or attention operator. Every fifth
+    distinct shape is held out of a second fit, whose error on those rows is printed too. Rows above 105 % of what the machine's
+    file says it can do are left out, counted and named; constants that are off by more than 50 % on their own rows are refused.
+
+    \b
+    Example:
+      tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
+    """
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.hw import calibrate, measured, spec, validate
+
+    _check_format(format)
+    machines = tuple(spec.load(name) for name in hardware or [])
+    tables = measured.read(_tables(files), dtype)
+    beyond = _unreachable(tables, machines)
+    by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
+    with progress_bar("calibrate") as show:
+        for i, table in enumerate(tables):
+            show(i, len(tables), f"{table.operator}, {table.setup}")
+            machine = calibrate.machine_of(table.setup.device, machines)
+            by_setup.setdefault(table.setup, []).append(calibrate.calibrate(table, machine))
+    fitted = [{fit.operator: fit for fit in fits} for fits in by_setup.values()]
+    rows = [row for comparison in validate.compare(tables, fitted, machines) for row in comparison.rows()]
+    own = {(row.device, row.framework, row.version, row.operator): row.mape_frac for row in rows if row.split == "fitted"}
+    for fit in (fit for fits in by_setup.values() for fit in fits):
+        why = calibrate.unfit(fit, own[fit.setup.device, fit.setup.framework, fit.setup.version, fit.operator])
+        if why and not force:
+            raise ValueError(why)
+        if why:
+            note(why)
+    _tell(beyond)
+    out.mkdir(parents=True, exist_ok=True)
+    for setup, fits in by_setup.items():
+        path = out / calibrate.file_name(setup)
+        calibrate.save(fits, path)
+        note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
+    _print_rows(rows, format, [one for found in beyond for one in found])
+
+
+def validate_hardware(
+    files: FilesArgument = None,
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    fits: FitsOption = None,
+    hardware: MachinesOption = None,
+    dtype: DtypeOption = "bfloat16",
+    record: Annotated[bool, typer.Option("--record", help="Write the rows to the store, for the validation page.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Compare the cost models with measurements: DRAM against its anchors, GPU operators against measured tables.
+
+    Prints mean, median and 95th percentile of |predicted / measured - 1| per operator and regime: on the rows the constants were
+    fitted on, on rows held out, and on other devices. Without tables, the anchors that ship with the project are all there is.
+
+    \b
+    Examples:
+      tokentape validate hardware
+      tokentape validate hardware my-gpu/ --hardware my-gpu.toml --format json
+    """
+    from tokentape.flows.console import note
+    from tokentape.hw import calibrate, measured, spec, validate
+    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.tape import Store
+
+    _check_format(format)
+    machines = tuple(spec.load(name) for name in hardware or [])
+    rows, points = validate.dram_rows(), validate.dram_points()
+    found = _tables(files)
+    if found:
+        tables = measured.read(found, dtype)
+        _tell(_unreachable(tables, machines))
+        for comparison in validate.compare(tables, calibrate.known(fits), machines):
+            rows += comparison.rows()
+            points += comparison.points()
+    else:
+        note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
+    if record:
+        place = Store(store)
+        write_rows(place, "validation", validate.as_dicts(rows))
+        write_rows(place, "validation_points", validate.as_dicts(points))
+        note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
+    _print_rows(rows, format)
+
+
+def tables_folder() -> Path | None:
+    """The folder of measured tables, as the environment says. Raises ValueError if it names one that does not exist."""
+    named = os.environ.get(TABLES_VARIABLE)
+    if named and not Path(named).is_dir():
+        raise ValueError(f"{TABLES_VARIABLE}={named}: no such folder of measured tables")
+    return Path(named) if named else None
+
+
+def _tables(files: list[Path] | None) -> list[Path]:
+    """The files given, else the folder of measured tables; empty if there is none. Raises ValueError if a file does not exist."""
+    absent = [path for path in files or [] if not path.exists()]
+    if absent:
+        raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
+    if files:
+        return files
+    folder = tables_folder()
+    return [folder] if folder else []
+
+
+def _check_format(format: str) -> None:
+    if format not in ("table", "json"):
+        raise ValueError(f"unknown format {format!r}; known: table, json")
+
+
+def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[list[LeftOut]]:
+    """By table, the rows that no fit and no error counts. Raises BadSpec for a device without a machine."""
+    from tokentape.hw import calibrate, reachable
+
+    gpus = [calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), table.setup.dtype) for table in tables]
+    return [reachable.split(table, gpu)[1] for table, gpu in zip(tables, gpus, strict=True)]
+
+
+def _tell(beyond: list[list[LeftOut]]) -> None:
+    from tokentape.flows.console import note
+    from tokentape.hw import reachable
+
+    for found in filter(None, beyond):
+        note(reachable.said(found))
+
+
+def _print_rows(rows: list[Row], format: str, left_out: list[LeftOut] | None = None) -> None:
+    """left_out: what a table says in a note, json as rows beside the errors."""
+    from dataclasses import asdict
+
+    from tokentape.flows.console import percent, print_table
+
+    if format == "json":
+        errors = [asdict(row) for row in rows]
+        print(json.dumps(errors if left_out is None else {"errors": errors, "left_out": list(map(asdict, left_out))}, indent=1))
+        return
+    shown = [
+        (
+            *(r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", f"{r.n:,}"),
+            *(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac)),
+        )
+        for r in sorted(rows, key=lambda r: (r.check, r.operator, r.split, r.device))
+    ]
+    columns = ("operator", "split", "device", "measured in", "n", "mean", "median", "p95")
+    print_table("|predicted / measured - 1|", columns, shown, numbers=columns[4:])
+
+
+def step(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A shipped model or the path of a config.json.", show_default=False)
+    ],
+    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "h100",
+    batch: Annotated[int, typer.Option("--batch", help="Requests that decode one token each.")] = 16,
+    context: Annotated[int, typer.Option("--context", help="Tokens each of them attends to.")] = 2048,
+    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of one prompt that the step processes too.")] = 0,
+    trace: Annotated[
+        str | None, typer.Option("--trace", help="Tape whose routing says how many experts the step touches.")
+    ] = None,
+    coverage: Annotated[
+        str,
+        typer.Option(
+            "--coverage", help="recorded (needs --trace), or a closed form: uniform, pigeonhole, power-law, reuse, heaps."
+        ),
+    ] = "",
+    expert_format: Annotated[str, typer.Option("--weights", help="bf16, fp16, int8-g32, int4, mxfp4.")] = "bf16",
+    roofline: Annotated[bool, typer.Option("--roofline", help="Leave fitted operator constants out.")] = False,
+    fits: FitsOption = None,
+    record: Annotated[bool, typer.Option("--record", help="Write the operations to the store, for the hardware page.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Estimate one serving step of a model on a machine, operation by operation.
+
+    On a GPU that operator constants were fitted for, times come from those; elsewhere from the roofline. How many experts a batch
+    touches decides a MoE step: a tape of the model tells it, and the error of each closed form against the tape is printed.
+
+    \b
+    Examples:
+      tokentape step qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
+      tokentape step mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
+    """
+    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.flows.estimates import estimated
+    from tokentape.flows.grid import load_hardware
+    from tokentape.hw import calibrate
+    from tokentape.replay.estimate import Load
+    from tokentape.warehouse.tape import Store
+
+    load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
+    constants = {} if roofline else calibrate.fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
+    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants)
+    if record:
+        made.write(Store(store))
+        note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
+    rows = [
+        (name, f"{n:,}", quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), f"{ops / n_bytes:,.1f}")
+        for name, n, seconds, n_bytes, ops in made.by_name()
+    ]
+    columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
+    print_table(f"{made.title}: {quantity(made.seconds, 's')}", columns, rows, numbers=columns[1:])
+    total = tuple(sum(ends) for ends in zip(*made.joules.values(), strict=True))
+    parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
+    print(f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}; ", end="")
+    print(f"mean power {total[0] / made.seconds:,.0f} W")
+    for sentence in made.coverage:
+        print(sentence)
+    for sentence in made.outside:
+        note(f"extrapolated: {sentence}")

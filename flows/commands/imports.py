@@ -1,0 +1,256 @@
+"""import: traces of other engines become tapes. Formats and their checks are capture/importers' own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokentape.flows.options import StoreOption
+
+MaxBytesOption = Annotated[
+    int,
+    typer.Option(
+        "--max-bytes",
+        min=1,
+        help="Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]",
+        show_default=False,
+    ),
+]
+TWO_GIB = 2 << 30
+
+
+def import_bigmoe(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A `route_trace v1` CSV of BigMoeOnEdge.", show_default=False)],
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`."""
+    from tokentape.capture.importers.bigmoe import import_bigmoe as convert
+    from tokentape.warehouse.tape import Store
+
+    _report(Store(store), convert(file, Store(store), max_bytes))
+
+
+def import_vllm(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Responses of the server (JSON lines), or .npz with routed_experts and prompt_token_ids, token_ids or "
+            "prompt_routed_experts.",
+            show_default=False,
+        ),
+    ],
+    config: Annotated[Path, typer.Option("--config", help="The model's config.json: the trace does not say what the model is.")],
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import routed experts recorded by vLLM (--enable-return-routed-experts), all requests as one tape. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import vllm responses.jsonl --config config.json
+      tokentape import vllm request-*.npz --config config.json
+    """
+    from tokentape.capture.importers.vllm import import_vllm as convert
+    from tokentape.warehouse.tape import Store
+
+    _report(Store(store), convert(files, config, Store(store), max_bytes))
+
+
+def import_routing(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV, JSON lines or Parquet, also packed (.gz).", show_default=False)
+    ],
+    layer: Annotated[str | None, typer.Option(help="Column: absolute layer. [default: layer]", show_default=False)] = None,
+    experts: Annotated[
+        str | None,
+        typer.Option(help="Column: list of expert ids, or one id per row. [default: expert_ids]", show_default=False),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(
+            help="Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows. [default: phase]",
+            show_default=False,
+        ),
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(help="Column: name of the request. [default: request_id; without it all rows are one]", show_default=False),
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            help="Column: token's position, from 0. [default: position; without it rows of a request and layer are counted]",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Column: gate weights, as experts. [default: gate_weights; without it null]", show_default=False),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(min=1, help="Experts per token; needed with one id per row and no position.", show_default=False),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows with it, such as type=route.", show_default=False)
+    ] = None,
+    many: Annotated[
+        str,
+        typer.Option(
+            "--files",
+            help="What each file is: parts (of one table, in the order given), requests (one each) or layers (one each).",
+        ),
+    ] = "parts",
+    order: Annotated[
+        str,
+        typer.Option(
+            help="What the order of rows means: requests (nothing: one after another, a prefill as one pass layer by layer, then "
+            "token by token) or executed (as the engine ran them)."
+        ),
+    ] = "requests",
+    form: Annotated[
+        str | None, typer.Option("--form", help="csv, jsonl or parquet. [default: by the name]", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The model's config.json; or give --n-experts.", show_default=False)
+    ] = None,
+    n_experts: Annotated[
+        int | None, typer.Option(min=1, help="Experts per layer of a model without a config.", show_default=False)
+    ] = None,
+    expert_bytes: Annotated[
+        int | None, typer.Option(min=1, help="With --n-experts: bytes of one expert, for replays.", show_default=False)
+    ] = None,
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import any table of routing by the names of its columns. Prints the trace id; the manifest states what was read how.
+
+    \b
+    Examples:
+      tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
+          --weights topk_weights --phase decode --config config.json
+      tokentape import routing prompts/*.csv --files requests --layer "Layer ID" --experts "Activated Expert IDs" \\
+          --phase prefill --config config.json
+      tokentape import routing layer-*.parquet --files layers --experts indices --weights scores --phase prefill --n-experts 64
+      tokentape import routing trace.csv --experts expert --top-k 8 --phase decode --n-experts 128
+    """
+    from tokentape.capture.importers.routing_columns import Columns, Layout
+    from tokentape.capture.importers.routing_table import import_routing as convert
+    from tokentape.warehouse.tape import Store
+
+    column, equals, value = (where or "").partition("=")
+    if where is not None and not (column and equals):
+        raise ValueError(f"--where {where!r}: give COLUMN=VALUE")
+    layout = Layout(
+        Columns(request, position, layer, experts, weights, phase),
+        form,
+        many,
+        order,
+        top_k,
+        (column, value) if where is not None else None,
+    )
+    place = Store(store)
+    _report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
+
+
+def import_acceptance(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Responses of vLLM's server: JSON or JSON lines.", show_default=False)
+    ],
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
+
+    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape acceptance`.
+
+    \b
+    Example:
+      tokentape import acceptance responses.jsonl
+    """
+    from tokentape.capture.importers.acceptance import import_acceptance as convert
+    from tokentape.warehouse.tape import Store
+
+    _report(Store(store), convert(file, Store(store), max_bytes))
+
+
+def import_requests(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or JSONL, also packed (.gz).", show_default=False)],
+    form: Annotated[
+        str | None,
+        typer.Option("--form", help="azure, mooncake or csv. [default: by the name and the columns of FILE]", show_default=False),
+    ] = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option("--arrival", help="Column of a CSV: seconds, or a date and time. [default: arrival_s]", show_default=False),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help="Column of a CSV: prompt tokens. [default: n_prompt_tokens]", show_default=False),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", help="Column of a CSV: output tokens. [default: n_output_tokens]", show_default=False),
+    ] = None,
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import when requests came and how long they were: Azure (CSV), Mooncake (JSONL), or any CSV. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import requests AzureLLMInferenceTrace_code.csv
+      tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
+      tokentape simulate --workload TRACE --scheduler layered --rate 2
+    """
+    from tokentape.capture.importers import request_traces
+    from tokentape.flows.names import unknown
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    named = {"--arrival": arrival, "--prompt": prompt, "--output": output}
+    name = form or ("csv" if any(named.values()) else _form(file))
+    if name not in ("azure", "mooncake", "csv"):
+        raise unknown("form of requests", name, ("azure", "mooncake", "csv"))
+    for option, column in named.items():
+        if column is not None and name != "csv":
+            raise ValueError(f"{option} names a column of any CSV; {name} has its own")
+    if name == "azure":
+        trace_id = request_traces.import_azure(file, place, max_bytes)
+    elif name == "mooncake":
+        trace_id = request_traces.import_mooncake(file, place, max_bytes)
+    else:
+        columns = (arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")
+        trace_id = request_traces.import_request_csv(file, place, *columns, max_bytes=max_bytes)
+    _report(place, trace_id)
+
+
+def _form(file: Path) -> str:
+    """Of a file of requests, by its name and its first line."""
+    import gzip
+    import zlib
+
+    from tokentape.capture.importers.request_traces import AZURE
+
+    if ".jsonl" in file.suffixes:
+        return "mooncake"
+    opener = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
+            header = lines.readline(1 << 16)
+    except (EOFError, gzip.BadGzipFile, zlib.error):  # the importer says what is wrong with it
+        return "csv"
+    return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
+
+
+def _report(store: Any, trace_id: str) -> None:
+    """The trace id on stdout, what looks wrong about the trace on stderr."""
+    from tokentape.flows.console import note
+
+    for name, detail in store.open(trace_id).manifest.flags.items():
+        note(f"check {name}: {detail}")
+    print(trace_id)

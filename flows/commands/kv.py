@@ -1,0 +1,65 @@
+"""kv: a tape's attention through a KV eviction policy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption, TraceArgument
+
+
+def kv(
+    trace: TraceArgument,
+    policy: Annotated[
+        str,
+        typer.Option("--policy", help="full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy."),
+    ],
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ..."),
+    ] = None,
+    renorm: Annotated[
+        bool, typer.Option("--renorm/--no-renorm", help="Scale recorded rows to what is retained before scores are added up.")
+    ] = True,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Also take rows of which only the largest masses were recorded (top:M).")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
+    """Replay a tape's attention through a KV eviction policy: what stays, how much attention that is, and its bytes.
+
+    Open loop: the tape holds what the unmodified model attended to. What eviction does to the model is measured by `tokentape
+    evaluate --policy`. Writes tables kv_replays, kv_heads and kv_timeline.
+
+    \b
+    Examples:
+      tokentape capture --model embedded --dataset code --tables requests,tokens,attention
+      tokentape kv TRACE --policy aerp --param budget=64 --param sink=4
+      tokentape kv TRACE --policy oracle --param budget=64
+    """
+    from tokentape.flows import kv_policy, kv_tape
+    from tokentape.flows.console import note, percent, print_table, progress_bar, quantity
+    from tokentape.flows.own_policy import blamed, parse_params
+    from tokentape.warehouse.tape import Store
+
+    with blamed(policy), progress_bar("kv"):
+        chosen = kv_policy.make(policy, parse_params(param or []))
+        found = kv_tape.run(Store(store), trace, chosen, renorm, exact=not approximate)
+    row = found.replay
+    high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
+    rows = [
+        ("attention on retained tokens", percent(row["kept_mass_frac"]) + high),
+        ("tokens evicted", f"{row['n_evicted']:,}"),
+        ("tokens that most heads retain, of those that any does", percent(row["popular_frac"])),
+        ("keys and values", quantity(row["kv_bytes"], "B")),
+        ("layer inputs in their place", quantity(row["x_bytes"], "B")),
+        ("a full cache", quantity(row["full_bytes"], "B")),
+    ]
+    if row["popular_stays_frac"] is not None:
+        rows.insert(3, ("popular after the prompt and still at the end", percent(row["popular_stays_frac"])))
+    bound = " (a bound: it sees the future)" if row["is_bound"] else ""
+    title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} tokens"
+    print_table(title, ("", "mean after a token"), rows, numbers=("mean after a token",))
+    if not row["is_exact"]:
+        note("approximate: the tape holds a prompt as sums over all queries, or rows cut short")

@@ -1,0 +1,277 @@
+"""evaluate, orderings, fidelity: a model measured as it is, and with a policy inside it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Annotated, Any
+
+import typer
+
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
+
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
+        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of ndp: losses=TRACE, "
+        "bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
+    ),
+]
+CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
+SchemeOption = Annotated[
+    str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
+]
+
+SLICED, CACHE_FRAC, SCHEME = "slicemoe", "37.5%", "amat"
+
+
+def evaluate(
+    model: ModelOption = "embedded",
+    datasets: Annotated[
+        str, typer.Option("--datasets", help="Comma-separated, as --dataset of capture.")
+    ] = "code,docs,math,recall",
+    max_items: Annotated[
+        int | None, typer.Option(help="Items per data set. [default: as the model card]", show_default=False)
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Run it inside the model: slicemoe, ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
+            "random, full; my.py:MyPolicy. [default: the model as it is]",
+            show_default=False,
+        ),
+    ] = None,
+    param: ParamOption = None,
+    cache: CacheOption = CACHE_FRAC,
+    scheme: SchemeOption = SCHEME,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="Of a policy: how many seeds, each on text or items of its own.", min=1)
+    ] = 1,
+    tape: Annotated[
+        bool,
+        typer.Option("--tape", help="Also record a policy's routing and the model's own, a tape per data set and seed."),
+    ] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    store: StoreOption = None,
+) -> None:
+    """Measure a model, or a policy inside it. Writes table `quality`.
+
+    Without a policy: bits per byte on text, exact match where the data set has answers. With one: perplexity, KL and acceptance
+    against the unmodified model and the miss rate or KV bytes that were really had, or exact match.
+
+    \b
+    Examples:
+      tokentape evaluate --model embedded
+      tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
+      tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
+      tokentape evaluate --datasets code --policy full --param storage=quarot
+      tokentape evaluate --datasets code --policy ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
+    """
+    from tokentape.flows.console import note, print_table, progress_bar
+    from tokentape.flows.own_policy import blamed
+    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.tape import Store
+
+    names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
+    if tape and policy is None:
+        raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
+    with blamed(policy), progress_bar("evaluate") as show:
+        if policy is None:
+            from tokentape.capture.evaluate import evaluate as measure
+
+            rows, tapes = measure(model, names, max_items, device, dtype, show), []
+        else:
+            chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
+            if tape and policy != SLICED:
+                raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
+            rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
+    write_rows(place, "quality", rows)
+    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
+    print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    for trace_id in tapes:
+        note(f"tape {trace_id}: applied routing, and the model's own as natural_ids; `tokentape replay` takes it")
+
+
+def orderings(
+    model: ModelOption = "embedded",
+    of: Annotated[
+        str,
+        typer.Option(
+            "--of",
+            help="experts (precision, router), drafts (what is accepted), kv (eviction, lost bits, refresh) or ndp (bit widths).",
+        ),
+    ] = "experts",
+    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
+    store: StoreOption = None,
+) -> None:
+    """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
+
+    Held-out text, teacher-forced; about three minutes for the embedded model, seven with --of kv, five with --of ndp, which first
+    captures the losses of the experts if the store has none. A row holds if every seed keeps the margin.
+
+    \b
+    Examples:
+      tokentape orderings --model embedded
+      tokentape orderings --model embedded --of kv
+      tokentape orderings --model embedded --of ndp
+    """
+    from functools import partial
+
+    from tokentape.capture import models
+    from tokentape.capture import orderings as of_experts
+    from tokentape.capture.kv import orderings as kv_orderings
+    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.flows.names import unknown
+    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    measures = {  # and the study that asks the same
+        "experts": ("slicemoe", of_experts.orderings),
+        "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
+        "kv": ("kelle", kv_orderings.orderings),
+        "ndp": ("cxl-ndp", partial(_orderings_of_ndp, store=place)),
+    }
+    if of not in measures:
+        raise unknown("kind of orderings", of, measures)
+    study, measure = measures[of]
+    loaded = models.load(models.find(model))
+    with progress_bar("orderings") as show:
+        rows = measure(loaded, range(seeds), progress=show)
+    write_rows(place, "orderings", [{"study": study} | row for row in rows])
+    shown = [
+        (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
+        for r in rows
+    ]
+    columns = ("ratio or difference", "margin", "mean", f"over {seeds} seeds", "holds")
+    print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
+
+
+def _orderings_of_ndp(loaded: Any, seeds: range, progress: Any, store: Any) -> list[dict[str, Any]]:
+    """With the losses on `docs`, captured now if the store does not hold them."""
+    from tokentape.capture.cxl_ndp.orderings import CALIBRATION, Bench, orderings
+    from tokentape.capture.run import CaptureSettings, capture
+
+    settings = CaptureSettings(loaded.source.model_id, tables=("losses",), **CALIBRATION)
+    trace_id = capture(settings, store, resume=True, progress=lambda done: progress(done.done, done.total, done.what))
+    return orderings(Bench(loaded, store.open(trace_id)), seeds, progress)
+
+
+def fidelity(
+    model: ModelOption = "embedded",
+    datasets: Annotated[str, typer.Option("--datasets", help="Comma-separated texts, as --dataset of capture.")] = "code",
+    max_items: Annotated[int | None, typer.Option(help="Windows of text per seed. [default: 16]", show_default=False)] = None,
+    param: ParamOption = None,
+    cache: CacheOption = "37.5%",
+    scheme: SchemeOption = "amat",
+    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="A shipped machine or my.toml, for time and energy.")
+    ] = "slicemoe-xpu",
+    store: StoreOption = None,
+) -> None:
+    """Compare open-loop replay with the closed loop: the same policy on the same text, replayed and inside the model.
+
+    A policy that reroutes changes what the model does next, and a replay of recorded scores cannot know that. Prints misses,
+    bytes, time and energy per decoded token both ways, mean and range over seeds, and writes table `fidelity`.
+
+    \b
+    Example:
+      tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
+    """
+    from tokentape.flows.console import print_table, progress_bar, quantity
+    from tokentape.flows.fidelity import UNITS, compare
+    from tokentape.flows.grid import load_hardware
+    from tokentape.flows.sliced_policy import NAME
+    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    run = _policy_run(NAME, param or [], cache, scheme, max_items, place)
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    with progress_bar("fidelity") as show:
+        rows = compare(model, names, run, seeds, load_hardware(hardware), show)
+    write_rows(place, "fidelity", rows)
+    shown = []
+    for name, unit in UNITS.items():
+        pairs = [(row["open_loop"], row["closed_loop"]) for row in rows if row["metric"] == name]
+        gaps = [100 * (opened / closed - 1) if closed else 0.0 for opened, closed in pairs]
+        means = [sum(side) / len(pairs) for side in zip(*pairs, strict=True)]
+        shown.append(
+            (
+                name,
+                *(quantity(mean, unit) for mean in means),
+                f"{sum(gaps) / len(gaps):+.2f} %",
+                f"{min(gaps):+.2f} to {max(gaps):+.2f} %",
+            )
+        )
+    columns = ("per decoded token", "open loop", "closed loop", "open / closed - 1", "over seeds")
+    print_table(f"{model}: {run.parameters}", columns, shown, numbers=columns[1:])
+
+
+def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
+    """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
+    from tokentape.capture.evaluate_policy import DEFAULT_WINDOWS
+    from tokentape.flows import kv_policy, sliced_policy
+    from tokentape.flows.cxl_ndp import policy as ndp_policy
+    from tokentape.flows.names import unknown
+    from tokentape.flows.own_policy import is_path, parse_params
+
+    if policy != SLICED and (cache, scheme) != (CACHE_FRAC, SCHEME):
+        raise ValueError(f"--cache and --scheme are of {SLICED}; give what {policy} takes by --param")
+    if policy == ndp_policy.NAME:
+        return ndp_policy.inside_model(parse_params(param), max_items or DEFAULT_WINDOWS, store)
+    if kv_policy.is_kv(policy) or is_path(policy):
+        return kv_policy.inside_model(policy, parse_params(param), max_items or DEFAULT_WINDOWS)
+    if policy != SLICED:
+        raise unknown("policy inside a model", policy, (SLICED, ndp_policy.NAME, *kv_policy.NAMES))
+    share = cache.removesuffix("%")
+    if share == cache or not share.replace(".", "", 1).isdigit():
+        raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
+    return sliced_policy.inside_model(
+        parse_params(param), float(share) / 100, scheme, store, n_items=max_items or DEFAULT_WINDOWS
+    )
+
+
+def _measure_policy(
+    model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any, store: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `quality`, and the tapes recorded where there is a store for them."""
+    from tokentape.capture import models
+    from tokentape.capture.applied import AppliedTape
+    from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy
+    from tokentape.capture.kv.evaluate import evaluate_kv
+    from tokentape.flows.cxl_ndp.policy import Chosen
+
+    loaded = models.load(models.find(model), device, dtype)
+    rows, tapes = [], []
+    if isinstance(run, Chosen):
+        return _measure_ndp(loaded, names, run, seeds, show), []
+    if not isinstance(run, PolicyRun):
+        return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []
+    for name, seed in product(names, range(seeds)):
+        tape = AppliedTape(store, loaded, name, run, seed) if store else None
+        rows.append(evaluate_policy(loaded, name, run, seed, show, tape)[0])
+        tapes += [tape.finish()] if tape else []
+    return rows, tapes
+
+
+def _measure_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
+    from tokentape.capture.cxl_ndp.evaluate import evaluate_ndp
+    from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+
+    experts = ReplicaExperts(loaded, chosen.tape, chosen.method, show)
+    return [evaluate_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
+
+
+MEASURED = (
+    *("bits_per_byte", "perplexity", "kl", "acceptance", "agreement_frac", "accuracy", "miss_frac", "flash_bytes_per_token"),
+    *("kv_bytes", "hot_frac", "table_loss"),
+)
+
+
+def _short(value: object) -> object:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else value

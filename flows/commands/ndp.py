@@ -1,0 +1,156 @@
+"""calibrate cxl-ndp, ndp: the knobs of the GPU-NDP model ratio by ratio, and decode and requests of one's own on its systems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption
+
+
+def calibrate_cxl_ndp(
+    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl-ndp.toml"),
+    check: Annotated[
+        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl-ndp or a file.", show_default=False)
+    ] = None,
+) -> None:
+    """Fit the three knobs of the GPU-NDP model to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
+
+    Only claims of role `calibrate` are fitted on. Under a minute.
+
+    \b
+    Examples:
+      tokentape calibrate cxl-ndp --check cxl-ndp      how the shipped knobs do
+      tokentape calibrate cxl-ndp --out my-knobs.toml
+    """
+    from dataclasses import asdict
+
+    from tokentape.flows.console import note, print_table
+    from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
+    from tokentape.flows.systems.cxl_ndp.settings import settings
+    from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+
+    study = settings()
+    if check is not None:
+        fit = ndp_knobs.load(check)
+    else:
+        fit = fitted(study)
+        ndp_knobs.save(fit, out)
+        note(f"{out}: mean |ln(ours / published)| {fit.mean_abs_log:.3g} on {len(fit.fitted_on)} claims")
+    found = compared_with_claims(study, fit.knobs)
+    shown = [
+        (role, what, f"{stated:.4g}", f"{ours:.4g}", f"{100 * (ours / stated - 1):+.1f} %") for role, what, stated, ours in found
+    ]
+    columns = ("role", "decode ratio", "paper", "ours", "error")
+    print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
+    values = asdict(fit.knobs)
+    note(", ".join(f"{name} {values[name]:.4g}" for name in ndp_knobs.BOUNDS))
+
+
+def ndp(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A model that ships or a config.json. [default: the tape's]", show_default=False),
+    ] = None,
+    tape: Annotated[
+        str | None,
+        typer.Option("--tape", help="Recorded routing, the start of a trace id. [default: drawn]", show_default=False),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--system", help="ours, monde, hobbit or all; MoNDE's migration: monde-never, -always, -balance.")
+    ] = "all",
+    bits: Annotated[str, typer.Option("--bits", help="Mean bits of ours, 1 to 4 or 16, with commas.")] = "3,2",
+    batch: Annotated[int, typer.Option("--batch", help="Sequences decoded together.", min=1)] = 16,
+    hot: Annotated[
+        int | None, typer.Option("--hot", help="Experts of a layer on the GPU. [default: half]", show_default=False, min=0)
+    ] = None,
+    alpha: Annotated[float, typer.Option("--alpha", help="Counts against gate weights in an expert's importance, 0 to 1.")] = 0.5,
+    placement: Annotated[
+        str, typer.Option("--placement", help="prefill_guided, static_global, random, oracle: which experts those are.")
+    ] = "prefill_guided",
+    rule: Annotated[
+        str, typer.Option("--rule", help="prefix_split, uniform, greedy, optimum, reversed: bits of the experts in memory.")
+    ] = "prefix_split",
+    hardware: Annotated[
+        str, typer.Option("--hardware", help="Machine with an engine ndp, such as h100-cxl-ndp-gen5, or a file.")
+    ] = "h100-cxl-ndp",
+    knobs: Annotated[str, typer.Option("--knobs", help="cxl-ndp (as shipped) or a file of `calibrate cxl-ndp`.")] = "cxl-ndp",
+    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of a request.", min=1)] = 256,
+    output: Annotated[int, typer.Option("--output", help="Tokens it generates.", min=1)] = 512,
+    fixed_macs: Annotated[bool, typer.Option("--fixed-macs", help="Low bits do not speed up the NDP's multipliers.")] = False,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Experts cross the link while GPU and NDP compute.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of drawn routing.", min=0)] = 0,
+    store: StoreOption = None,
+) -> None:
+    """Decode a batch of a mixture of experts on a GPU and a memory that computes, and on systems that move its experts instead.
+
+    Routing is a tape's, or drawn so that prompts foretell their answers as published for Mixtral-8x7B. Prints the time of a
+    layer-step and its parts, gains over MoNDE, hits, and what crosses the link per token; then whole requests.
+
+    \b
+    Examples:
+      tokentape ndp --model mixtral-8x7b
+      tokentape ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
+      tokentape ndp --tape TRACE --batch 4 --placement oracle
+      tokentape ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
+    """
+    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.flows.cxl_ndp.points import Options
+
+    asked = Options(
+        model=model,
+        tape=tape,
+        system=system,
+        bits=bits,
+        hardware=hardware,
+        knobs=knobs,
+        batch=batch,
+        hot=hot,
+        alpha=alpha,
+        placement=placement,
+        rule=rule,
+        compute_scales=not fixed_macs,
+        overlaps=overlap,
+        seed=seed,
+        store=store,
+    )
+    found = asked.answer()
+    rows = [
+        (
+            name,
+            *(quantity(of[part], "s") for part in ("step_s", "other_s", "gpu_s", "ndp_s", "transfer_s")),
+            f"{of['tokens_per_s']:.4g}",
+            f"{of['decode_gain']:.3g}x",
+            percent(of["hit_frac"]),
+            f"{of['moved_per_layer_step']:.2f}",
+            quantity(of["link_weight_bytes_per_token"] + of["link_activation_bytes_per_token"], "B"),
+        )
+        for name, of in found.metrics.items()
+    ]
+    columns = (
+        "system",
+        "layer-step",
+        "attention",
+        "GPU",
+        "NDP",
+        "link",
+        "tokens/s",
+        "over MoNDE",
+        "hits",
+        "moved",
+        "link per token",
+    )
+    print_table(found.title, columns, rows, numbers=columns[1:])
+    ran = {name: found.request(name, prompt, output) for name in found.metrics}
+    shown = [
+        (name, *(quantity(value, "s") for value in (one.seconds, one.prefill_s, one.seconds - one.prefill_s, one.ndp_s)))
+        for name, one in ran.items()
+    ]
+    columns = ("system", "request", "prompts", "decode", "NDP busy")
+    print_table(f"{batch} requests of {prompt} + {output} tokens", columns, shown, numbers=columns[1:])
+    for text in found.notes:
+        note(text)
+    if any(one.is_extrapolated for one in ran.values()):
+        note("more output tokens than the routing has: its mean step is used throughout")

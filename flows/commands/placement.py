@@ -1,0 +1,148 @@
+"""placement, bits: which experts a GPU should hold while the rest compute in memory, and with how many bits they may do so."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption
+
+CapacityOption = Annotated[
+    str, typer.Option("--capacity", help="Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.")
+]
+ScopeOption = Annotated[
+    str, typer.Option("--scope", help="per-layer, or global: the layers share the places, or the bits, by importance.")
+]
+AlphaOption = Annotated[float, typer.Option("--alpha", help="Importance: weight of selections against gate weights.")]
+
+
+def placement(
+    traces: Annotated[
+        list[str],
+        typer.Argument(metavar="TRACE...", help="Tapes of one model: their requests count as one set.", show_default=False),
+    ],
+    placements: Annotated[
+        str | None,
+        typer.Option(
+            "--placement",
+            help="prefill_guided, static_global, random, shuffled_prompts, oracle, ema, never, always, balance. [default: all]",
+            show_default=False,
+        ),
+    ] = None,
+    capacity: CapacityOption = "50%",
+    scope: ScopeOption = "per-layer",
+    batch: Annotated[str, typer.Option("--batch", help="Sequences that share a placement and decode together.")] = "1,16",
+    alpha: AlphaOption = 0.5,
+    beta: Annotated[float, typer.Option("--beta", help="ema: weight of the past.")] = 0.9,
+    seed: Annotated[int, typer.Option("--seed", help="random: its draws.")] = 0,
+    weight_source: Annotated[str, typer.Option("--weight-source", help="gate (as applied) or softmax (of the scores).")] = "gate",
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-tokens", help="Take so many first tokens as the prompt. [default: as recorded]", show_default=False
+        ),
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", help="Decode steps that count. [default: all]", show_default=False)
+    ] = None,
+    expert_format: Annotated[str, typer.Option("--expert-format", help="Of a capacity in bytes.")] = "recorded",
+    bin_steps: Annotated[int, typer.Option("--bin-steps", help="Decode steps in a bin of expert use, of two requests.")] = 4,
+    store: StoreOption = None,
+) -> None:
+    """How often decode finds its experts on the GPU, by placement, and how far prompts foretell the experts of their decode.
+
+    Open loop: the tape's routing. Writes tables ndp_hits, ndp_similarity and ndp_use.
+
+    \b
+    Examples:
+      tokentape placement TRACE
+      tokentape placement TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
+      tokentape placement TRACE --scope global --alpha 1
+      tokentape placement embedded-math embedded-code embedded-docs
+    """
+    from tokentape.flows.console import note, percent, print_table
+    from tokentape.flows.placement import placed
+    from tokentape.replay.cxl_ndp.tapes import Reading
+    from tokentape.warehouse.tape import Store
+
+    reading = Reading(weight_source=weight_source, prompt_tokens=prompt_tokens, max_steps=max_steps)
+    names = None if placements is None else [name.strip() for name in placements.split(",")]
+    given = {"alpha": alpha, "beta": beta, "seed": seed}
+    numbers = tuple(_numbers(batch, "--batch", int))
+    found = placed(Store(store), traces, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
+    sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
+    rows = []
+    for label in dict.fromkeys(label for label, _ in found.hits):
+        of_batch = [found.hits.get((label, b)) for b in batches]
+        hit = ["" if hits is None else percent(hits.hit_frac) for hits in of_batch]
+        moved = ["" if hits is None else f"{hits.moves_per_step().mean():.3g}" for hits in of_batch]
+        rows.append((label, *hit, *moved))
+    columns = (*(f"hits, batch {b}" for b in batches), *(f"moved per layer-step, batch {b}" for b in batches))
+    where = f"{found.capacity.experts} of a layer's {found.routing.n_experts} experts on the GPU"
+    where += " on average" if scope == "global" else ""
+    print_table(f"{found.routing.trace_id}: {sequences} sequences, {where}", ("placement", *columns), rows, numbers=columns)
+    if len(batches) < len(numbers):
+        note(f"left out: batches of more than the tape's {sequences} sequences")
+    shown = ("own_cosine", "shuffled_cosine", "static_cosine", "flat_cosine", "static_frac")
+    cells_of = [["" if row[name] is None else f"{row[name]:.3f}" for name in shown] for row in found.similarity]
+    layers = ["all" if row["layer"] is None else str(row["layer"]) for row in found.similarity]
+    words = ("own prompt", "other prompts", "all others summed", "nothing in common", "share of popularity")
+    if found.similarity:
+        table = [(layer, *cells) for layer, cells in zip(layers, cells_of, strict=True)]
+        print_table("cosine of expert counts in decode with", ("layer", *words), table, numbers=words)
+    else:
+        note("fewer than two sequences decode: no other prompts to compare with")
+
+
+def bits(
+    losses: Annotated[str, typer.Argument(metavar="LOSSES", help="Tape that holds table losses.", show_default=False)],
+    mean_bits: Annotated[str, typer.Option("--mean-bits", help="Bits per expert on average, with commas: 1 to 4.")] = "2,3",
+    method: Annotated[str, typer.Option("--method", help="Quantiser: gptq or rtn.")] = "gptq",
+    routing: Annotated[
+        str | None,
+        typer.Option(
+            "--routing", help="Tape whose prompts rank the experts. [default: ranked by their loss at 1 bit]", show_default=False
+        ),
+    ] = None,
+    capacity: CapacityOption = "50%",
+    scope: ScopeOption = "per-layer",
+    alpha: AlphaOption = 0.5,
+    loss_weight: Annotated[
+        str, typer.Option("--loss-weight", help="none: experts count equally; prefill_share: by their share of the prompt.")
+    ] = "none",
+    store: StoreOption = None,
+) -> None:
+    """What each bit-width rule loses by the table: the selector, uniform, greedy, the optimum, and the ranking upside down.
+
+    Of experts outside the hot set, where prompts place one. Writes table bit_losses.
+
+    \b
+    Examples:
+      tokentape bits LOSSES --mean-bits 2,2.5,3
+      tokentape bits LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
+    """
+    from tokentape.flows.console import print_table
+    from tokentape.flows.placement import bit_losses
+    from tokentape.warehouse.tape import Store
+
+    means = _numbers(mean_bits, "--mean-bits", float)
+    rows = bit_losses(Store(store), losses, method, means, scope, routing, capacity, alpha, loss_weight)
+    totals = [row for row in rows if row["layer"] is None]
+    shown = []
+    for row in totals:
+        over = (_over(row["loss"], row[f"{of}_loss"]) for of in ("uniform", "optimum"))
+        shown.append((row["rule"], f"{row['mean_bits']:g}", f"{row['loss']:.4g}", *over))
+    columns = ("rule", "mean bits", "table loss", "over uniform", "over the optimum")
+    print_table(f"{totals[0]['source']}, {method}, ranked by {totals[0]['ranking']}", columns, shown, numbers=columns[1:])
+
+
+def _over(loss: float, reference: float) -> str:
+    return f"{loss / reference:.4f}" if reference else ""
+
+
+def _numbers(text: str, option: str, kind: type) -> list[float]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text!r} is not a list of numbers; write them with commas, such as 1,16") from None

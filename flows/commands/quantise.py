@@ -1,0 +1,59 @@
+"""quantise-report: what bits cost the weights of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def quantise_report(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="embedded, a .safetensors file, a directory, or a cached hub id owner/name.", show_default=False
+        ),
+    ],
+    pairs: Annotated[str, typer.Option("--pairs", help="High and low width in bits, comma-separated.")] = "MAT42,MAT84",
+    schemes: Annotated[
+        str, typer.Option("--schemes", help="Comma-separated, of those in docs/quantise.md. [default: all]", show_default=False)
+    ] = "",
+    group: Annotated[int, typer.Option("--group", help="Weights along the input that share a scale.")] = 32,
+    only: Annotated[
+        str, typer.Option("--only", help="experts: the routed experts' matrices; else a regular expression on tensor names.")
+    ] = "experts",
+    by: Annotated[str, typer.Option("--by", help="all: one total; layer: a row per layer too.")] = "all",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="cpu, cuda, mps or auto: calculate there in torch. [default: numpy]", show_default=False),
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")] = "table",
+    out: Annotated[Path | None, typer.Option("--out", help="Write to this file. [default: stdout]", show_default=False)] = None,
+) -> None:
+    """Show what each quantisation scheme costs a checkpoint's weights: error and bytes, low-bit slices against the original.
+
+    Tensors are streamed: a checkpoint larger than memory is fine. Errors are of weights, not of answers: those take a live model.
+
+    \b
+    Examples:
+      tokentape quantise-report embedded
+      tokentape quantise-report Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
+      tokentape quantise-report model.safetensors --only 'mlp.(up|down)_proj' --group 128
+    """
+    import polars as pl
+
+    from tokentape.capture.quantise_report import report
+    from tokentape.flows.console import progress_bar
+    from tokentape.policies.matryoshka import MAT, SCHEMES
+    from tokentape.warehouse.sql import FORMATS, render
+
+    if format not in FORMATS:  # before an hour of reading, not after
+        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"{out.parent}: no such directory; make it or give another --out")
+    wanted = [MAT.parse(name) for name in pairs.split(",") if name.strip()]
+    names = [name.strip() for name in schemes.split(",") if name.strip()] or list(SCHEMES)
+    with progress_bar("quantise") as show:
+        rows = report(model, wanted, names, group, only, by, device, show)
+    render(pl.DataFrame(rows), format, out)

@@ -1,0 +1,255 @@
+"""replay, verify, study: tapes through policies and hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption, TraceArgument
+
+if TYPE_CHECKING:
+    from tokentape.replay.result import ReplayResult
+
+# What a sliced replay counts as the paper does is blocking fetches; physical mode overlaps them and counts KV traffic.
+MODES = {"blocking": "paper", "overlapped": "physical"}
+COLUMNS = ("metric", "unit", "value", "low", "high", "denominator")
+NO_SCOPE = (
+    "--scope is missing: global (one cache that all layers share) or per-layer (an equal share for each layer); "
+    "their hit rates differ and are not comparable, so neither is the default"
+)
+
+
+def replay(
+    trace: TraceArgument,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe."
+        ),
+    ],
+    capacity: Annotated[
+        str, typer.Option("--capacity", help="Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")
+    ],
+    scope: Annotated[str | None, typer.Option("--scope", help="global or per-layer. Required; there is no default.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param", help="A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ..."
+        ),
+    ] = None,
+    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
+    lookup: Annotated[
+        str, typer.Option("--lookup", help="atomic (one event's experts together) or serial (one by one).")
+    ] = "atomic",
+    recency: Annotated[
+        str, typer.Option("--recency", help="Of one event's experts: list-order, or hits-first (its hits, then its misses).")
+    ] = "list-order",
+    prefill: Annotated[
+        str, typer.Option("--prefill", help="layer-major (each expert loaded once per layer) or token-major.")
+    ] = "layer-major",
+    start: Annotated[
+        str, typer.Option("--start", help="persistent (the cache lives on) or cold (empty for every request).")
+    ] = "persistent",
+    overflow: Annotated[
+        str,
+        typer.Option(
+            "--overflow", help="An event larger than the cache: evict (no more is kept than fits) or keep (until the next)."
+        ),
+    ] = "evict",
+    fetching: Annotated[
+        str, typer.Option("--fetching", help="blocking (a layer waits for its misses) or overlapped (they hide behind work).")
+    ] = "blocking",
+    expert_format: Annotated[
+        str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="For policies that draw at random.")] = 0,
+    store: StoreOption = None,
+) -> None:
+    """Replay one tape through one cache policy on one machine.
+
+    Prints the metrics and writes them to the store as study 'adhoc', where `tokentape load` finds them.
+
+    \b
+    Examples:
+      tokentape replay TRACE --policy lru --capacity 50% --scope global
+      tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
+      tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
+      tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
+    """
+    from tokentape.flows.console import progress_bar
+    from tokentape.hw import spec
+    from tokentape.replay.semantics import Semantics
+    from tokentape.warehouse.tape import Store
+
+    if scope is None:
+        raise ValueError(NO_SCOPE)
+    semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
+    spec.load(hardware)
+    place = Store(store)
+    trace_id = place.resolve(trace)
+    from tokentape.flows import own_policy, sliced_policy, sliced_replay  # kernels, once the words are known to be good
+    from tokentape.flows.grid import Cell, run_cell
+
+    params = own_policy.parse_params(param or [])
+    if policy == sliced_policy.NAME:
+        fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "recency": (recency, "list-order")}
+        fixed |= {"prefill": (prefill, "layer-major"), "overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
+        for name, (given, only) in fixed.items():
+            if given != only:
+                raise ValueError(f"--{name} {given} does not go with slicemoe: it has --{name} {only} only")
+        with progress_bar(f"replay {policy}"):
+            made = sliced_replay.run(place, trace_id, params, hardware, capacity, MODES[fetching], start, seed)
+        _print_result(*made)
+        return
+    if seed and getattr(own_policy.policy_class(policy), "kind", "") != "uniform":
+        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
+    cell = Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed)
+    with progress_bar(f"replay {policy}"):
+        made = run_cell(place, cell)
+    _print_result(*made)
+
+
+def _print_result(replay_id: str, result: ReplayResult) -> None:
+    from tokentape.flows.console import note, percent, print_table, quantity
+
+    tables = result.tables(replay_id, "adhoc")
+    (ran,) = tables["replays"].to_pylist()
+    rows = []
+    for name, unit, value, low, high, of in ((m[c] for c in COLUMNS) for m in tables["metrics"].to_pylist()):
+        shown = percent(value) if name.partition("_frac")[1] else quantity(value, unit)
+        band = "" if low is None or high is None else f"{quantity(low, unit)} to {quantity(high, unit)}"
+        rows.append((name, shown, band, of or ""))
+    bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
+    size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
+    rules = f"{ran['lookup']} lookup, {ran['recency']} recency, {ran['prefill']} prefill, {ran['start']} start"
+    title = (
+        f"{ran['policy']} {ran['policy_params']}{bound}, {ran['scope']}, {size} of all, on {ran['hardware']}\n"
+        f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}, {ran['fetching']} fetches; "
+        f"one token cycles through {ran['cycle_experts']} experts"
+    )
+    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    if ran["is_extrapolated"]:
+        note(f"outside the range of the hardware's costs: {ran['outside_envelope']}; read times and energies as an extrapolation")
+    note(f"result {replay_id}")
+
+
+def timeline(
+    result: Annotated[str, typer.Argument(metavar="RESULT", help="A replay's id, or the start of one.", show_default=False)],
+    which: Annotated[
+        str, typer.Option("--pass", help="The slowest or median decode pass, or a pass number of the tape.")
+    ] = "slowest",
+    policy: Annotated[str | None, typer.Option("--policy", help="my.py:MyCache, where the replay ran a policy of yours.")] = None,
+    hardware: Annotated[str | None, typer.Option("--hardware", help="my.toml, where it ran on a machine of yours.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Show when each resource of the machine is busy in one forward pass of a replay, and record it for the hardware page.
+
+    \b
+    Examples:
+      tokentape timeline 3f2a91
+      tokentape timeline 3f2a91 --pass 40
+    """
+    from tokentape.flows import steps
+    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.hw.timeline import busy_s
+    from tokentape.warehouse.tape import Store
+
+    step_id, title, placed, end_s = steps.of_replay(Store(store), result, which, policy, hardware)
+    rows = [
+        (name, quantity(busy, "s"), percent(busy / end_s)) for name, busy in sorted(busy_s(placed).items(), key=lambda b: -b[1])
+    ]
+    print_table(f"{title}: {quantity(end_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))
+    note(f"step {step_id} recorded: `tokentape load` and `tokentape site` draw it")
+
+
+def verify(
+    trace: TraceArgument,
+    budget_mib: Annotated[float, typer.Option("--budget-mib", help="Cache budget the engine ran with, in MiB.")],
+    store: StoreOption = None,
+) -> None:
+    """Replay an imported tape under the engine's own semantics and count the rows that agree with its recorded residency.
+
+    Exit code 1 if any differs.
+
+    \b
+    Example:
+      tokentape verify TRACE --budget-mib 4000
+    """
+    from tokentape.flows.console import percent, print_table, progress_bar, quantity
+    from tokentape.warehouse.tape import Store
+
+    if not 0 < budget_mib < 2**33:
+        raise ValueError(f"--budget-mib {budget_mib:g} is no cache size; give the MiB that the engine ran with")
+    place = Store(store)
+    tape = place.open(trace)
+    routing = tape.read("routing")
+    if "residency" not in routing.columns:
+        raise ValueError(f"tape {tape.trace_id} records no residency: only tapes of an engine that wrote it can be verified")
+    residency = routing["residency"].explode().to_numpy()
+    from tokentape.flows.grid import load_trace  # kernels, once the tape is known to be one
+    from tokentape.replay.verify import verify as check
+
+    with progress_bar("verify"):
+        found = check(load_trace(place, tape.trace_id), residency, round(budget_mib * 2**20))
+    rows = (
+        ("decode rows that agree", f"{found.n_agree:,} of {found.n_decode_rows:,}"),
+        ("hit rate, of unique lookups", percent(found.hit_frac)),
+        ("hit rate in decode", percent(found.hit_frac_decode)),
+        ("prefill misses", f"{found.n_prefill_misses:,}"),
+        ("read from the backing tier", quantity(found.backing_bytes, "B")),
+    )
+    print_table(
+        f"tape {tape.trace_id}, LRU of {budget_mib:g} MiB as the engine runs it", ("", "replay"), rows, numbers=("replay",)
+    )
+    if found.n_agree != found.n_decode_rows:
+        print(f"the first that differs is decode lookup {found.first_difference}: another budget or policy, or a damaged tape")
+        raise typer.Exit(1)
+
+
+def study(
+    name: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="A shipped study or my.toml; without one, all are listed.")
+    ] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            "--runner",
+            help="threads or processes; the results are the same. [default: processes for published systems, else threads]",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="[default: number of cores]", min=1, show_default=False)
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Also measure inside a live model, which takes minutes and needs torch.")
+    ] = True,
+    store: StoreOption = None,
+) -> None:
+    """Run the replays of a study that are not done yet, and write their results to the store.
+
+    The studies of published systems (cxl-ndp, elmoe3d, kelle, layered-prefill, slicemoe) make their own inputs and answer the
+    paper's numbers: see `tokentape claims`. All but layered-prefill also measure inside a live model, unless --no-live.
+
+    \b
+    Examples:
+      tokentape study baselines
+      tokentape study slicemoe
+      tokentape study layered-prefill
+      tokentape study kelle --no-live
+      tokentape study my.toml --runner processes
+    """
+    from tokentape.flows.study_run import check, run_study
+    from tokentape.flows.systems import questions
+
+    if name is None:
+        for study_name, question in questions().items():  # plain, so that the list is there at once
+            print(f"{study_name:16} {question}")
+        return
+    check(name, runner, live)
+    from tokentape.flows.workers import gone_soon
+    from tokentape.warehouse.tape import Store
+
+    with gone_soon():
+        run_study(name, Store(store), runner, workers, live)

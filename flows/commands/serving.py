@@ -1,0 +1,220 @@
+"""simulate, capacity: requests through a serving engine, iteration by iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokentape.flows.options import StoreOption
+from tokentape.flows.serving.options import (
+    AcceptanceOption,
+    ArrivalOption,
+    BlocksOption,
+    CoverageOption,
+    CvOption,
+    DraftOption,
+    FitOption,
+    MachineOption,
+    MemoryOption,
+    NodesOption,
+    ParamOption,
+    PrefixOption,
+    RequestsOption,
+    SchedulerOption,
+    SeedsOption,
+    SeqsOption,
+    ServedOption,
+    TbtOption,
+    TimesOption,
+    TtftOption,
+    WeightsOption,
+    WorkloadOption,
+    level_of,
+    point_of,
+)
+
+if TYPE_CHECKING:
+    from tokentape.flows.serving.points import Measured
+    from tokentape.replay.serving.metrics import ServiceLevel
+
+STUDY = "adhoc"
+LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
+MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
+
+
+def simulate(
+    scheduler: SchedulerOption = "layered",
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.", show_default=False)] = None,
+    param: ParamOption = None,
+    model: ServedOption = "qwen3-30b-a3b",
+    hardware: MachineOption = "h100x2",
+    workload: WorkloadOption = "arxiv",
+    arrival: ArrivalOption = None,
+    cv: CvOption = 1.0,
+    requests: RequestsOption = None,
+    seeds: SeedsOption = None,
+    slo_ttft: TtftOption = None,
+    slo_tbt: TbtOption = None,
+    kv_blocks: BlocksOption = None,
+    memory_frac: MemoryOption = None,
+    max_seqs: SeqsOption = 256,
+    coverage: CoverageOption = "paper_table",
+    expert_format: WeightsOption = "bf16",
+    expert_times: TimesOption = "fitted",
+    prefix_cache: PrefixOption = False,
+    verify_nodes: NodesOption = 0,
+    acceptance: AcceptanceOption = None,
+    draft_ms: DraftOption = 0.0,
+    fit: FitOption = "h100x2",
+    store: StoreOption = None,
+) -> None:
+    """Serve requests with a scheduler on a machine, over many seeds: latencies, service levels, expert bytes, energy.
+
+    Medians with their 5 to 95 % band over the seeds: near saturation a single run is off by tens of percent. What lies outside
+    the range of the constants is said, and a queue that grows without bound too. A model that does not fit the machine's memory
+    is refused; KV gets what weights and activations leave. The rows go to the store as study 'adhoc'.
+
+    \b
+    Examples:
+      tokentape simulate --scheduler layered --rate 1.3
+      tokentape simulate --scheduler chunked --param chunk_tokens=1024 --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
+      tokentape simulate --scheduler layered --rate 1.3 --cv 3                      bursts
+      tokentape simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
+      tokentape simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
+      tokentape simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
+    """
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.flows.grid import load_trace
+    from tokentape.flows.serving.points import measure, rows_of
+    from tokentape.flows.serving.setup import COVERAGES
+    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    point = point_of(
+        scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, memory_frac, max_seqs,
+        coverage, expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=40,
+    )  # fmt: skip
+    level = level_of(point, slo_ttft, slo_tbt)
+    with progress_bar(f"simulate {scheduler}") as show:
+        measured = measure(place, point, level, progress=show)
+    _print(measured, level)
+    for name, rows in rows_of(STUDY, STUDY, measured).items():
+        if rows:
+            write_rows(place, name, rows)
+    if coverage not in COVERAGES or coverage == "recorded":
+        trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
+        for sentence in _coverage_errors(trace, fit):
+            print(sentence)
+    for sentence in measured.outside:
+        note(f"outside the envelope: {sentence}")
+
+
+def capacity(
+    scheduler: SchedulerOption = "layered",
+    param: ParamOption = None,
+    model: ServedOption = "qwen3-30b-a3b",
+    hardware: MachineOption = "h100x2",
+    workload: WorkloadOption = "arxiv",
+    arrival: ArrivalOption = None,
+    cv: CvOption = 1.0,
+    seeds: SeedsOption = None,
+    slo_ttft: TtftOption = None,
+    slo_tbt: TbtOption = None,
+    attained: Annotated[float, typer.Option("--attained", help="Share of the requests that must meet both limits.")] = 0.9,
+    kv_blocks: BlocksOption = None,
+    memory_frac: MemoryOption = None,
+    max_seqs: SeqsOption = 256,
+    coverage: CoverageOption = "paper_table",
+    expert_format: WeightsOption = "bf16",
+    expert_times: TimesOption = "fitted",
+    prefix_cache: PrefixOption = False,
+    verify_nodes: NodesOption = 0,
+    acceptance: AcceptanceOption = None,
+    draft_ms: DraftOption = 0.0,
+    fit: FitOption = "h100x2",
+    store: StoreOption = None,
+) -> None:
+    """Find the highest rate at which enough requests meet a service level, within 1 %, by doubling and bisection.
+
+    \b
+    Examples:
+      tokentape capacity --scheduler chunked
+      tokentape capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
+    """
+    from dataclasses import replace
+
+    from tokentape.flows.console import note, percent, progress_bar
+    from tokentape.flows.serving.points import serve_point
+    from tokentape.flows.serving.setup import engine_of
+    from tokentape.replay.serving.capacity import capacity as search
+    from tokentape.replay.serving.run import ServingRun
+    from tokentape.replay.serving.workload import RUN_S
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    point = point_of(
+        scheduler, param, model, hardware, workload, arrival, None, cv, None, seeds, kv_blocks, memory_frac, max_seqs, coverage,
+        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=10,
+    )  # fmt: skip
+    if point.scheduler == "disaggregated":
+        raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
+    if point.arrival == "at_once":
+        which = f"--workload {workload}" if arrival is None else "--arrival at_once"
+        raise ValueError(f"{which} has no rate to search for; choose poisson, gamma or trace")
+    level = level_of(point, slo_ttft, slo_tbt)
+    if level is None:
+        raise ValueError(f"the paper has no limits for {model} on {workload}; give --slo-ttft and --slo-tbt")
+    engine, n_served = engine_of(place, point), 0
+    with progress_bar(f"capacity {scheduler}") as show:
+
+        def serve_at(rate: float, seed: int) -> ServingRun:
+            nonlocal n_served
+            n_served += 1
+            show(n_served % point.n_seeds, point.n_seeds, f"{rate:.4g} requests/s, {n_served} runs")
+            n_requests = max(LEAST_REQUESTS, int(RUN_S * rate))
+            if n_requests > MOST_REQUESTS:
+                raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
+            return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
+
+        found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
+    limits = f"{level.ttft_s:g} s to the first token, {1e3 * level.tbt_s:g} ms between tokens"
+    if found.rate_per_s == 0:
+        print(f"{scheduler}: no rate meets {limits} for {percent(attained)} of the requests")
+    else:
+        print(
+            f"{scheduler}: {found.rate_per_s:.4g} requests/s meet {limits} for {percent(found.attained_frac)} of the requests; "
+            f"{found.first_missed_per_s:.4g} do not"
+        )
+    for sentence in engine.outside:
+        note(f"outside the envelope: {sentence}")
+
+
+def _print(measured: Measured, level: ServiceLevel | None) -> None:
+    from tokentape.flows.console import percent, print_table, quantity
+
+    point = measured.point
+    rows = []
+    for name, metric in measured.metrics.items():
+        shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)
+        ends = (metric.low, metric.high)
+        band = f"{shown(ends[0])} to {shown(ends[1])}" if point.n_seeds > 1 and None not in ends else ""
+        rows.append((name, shown(metric.value), band, metric.denominator or ""))
+    rate = "" if point.rate_per_s is None else f" at {point.rate_per_s:g} requests/s"
+    limits = "" if level is None else f"; within limits: {level.ttft_s:g} s, {1e3 * level.tbt_s:g} ms"
+    title = (
+        f"{point.scheduler}{f' {point.params}' if point.params else ''} on {point.hardware}, {point.model}, "
+        f"{point.workload} ({point.arrival_text}){rate}, {point.n_seeds} seed{'s' if point.n_seeds > 1 else ''}{limits}"
+    )
+    print_table(title, ("metric", "median", "over seeds", "per"), rows, numbers=("median",))
+
+
+def _coverage_errors(trace: Any, fit: str) -> list[str]:
+    from tokentape.flows.coverage_errors import sentences
+    from tokentape.hw import serving_constants
+    from tokentape.replay.serving.coverage import published_coverage
+    from tokentape.warehouse.load import claims
+
+    correlation = serving_constants.load(fit).constants.prefill_correlation
+    return sentences(trace, published_coverage(claims().to_pylist(), correlation))

@@ -1,0 +1,115 @@
+"""calibrate serving: the constants of the serving engine, fitted to published facts and shown fact by fact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
+PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
+FEWER = (16, 80)  # seeds of a search, where many searches are made
+
+
+def calibrate_serving(
+    out: Annotated[Path, typer.Option("--out", help="File of the constants; simulate and capacity take it as --fit.")] = Path(
+        "serving-h100x2.toml"
+    ),
+    mode: Annotated[
+        str,
+        typer.Option("--mode", help="chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
+    ] = "chunked",
+    check: Annotated[
+        str | None,
+        typer.Option("--check", help="Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
+    ] = None,
+    cross_validate: Annotated[
+        bool,
+        typer.Option(
+            "--cross-validate", help="Write nothing: leave out each group of facts in turn and predict it; most of an hour."
+        ),
+    ] = False,
+) -> None:
+    """Fit the serving engine's constants to Layered Prefill's chunked runs and microbenchmarks, and print fact by fact.
+
+    Only claims of role `calibrate` are fitted on; every number of layered prefill is predicted. Minutes on one core. The
+    constants are correlated, so each is pulled to a generic start; --cross-validate shows how well facts that are left out are
+    predicted with weaker and stronger pulls, by which the pull was chosen.
+
+    \b
+    Examples:
+      tokentape calibrate serving --check h100x2              how the shipped constants do
+      tokentape calibrate serving --out my-fit.toml && tokentape simulate --rate 1.3 --fit my-fit.toml
+    """
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.flows.grid import load_hardware
+    from tokentape.hw import serving_constants
+    from tokentape.replay.serving.facts import MODES
+    from tokentape.replay.serving.fit import Search, calibrate
+    from tokentape.warehouse import models
+    from tokentape.warehouse.load import claims
+
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is unknown; choose {' or '.join(MODES)}")
+    if cross_validate and check is not None:
+        raise ValueError("--check and --cross-validate ask for different things; give one of them")
+    rows = claims().to_pylist()
+    if cross_validate:
+        _print_left_out([Search(rows, models.load(MODEL).geometry, load_hardware(MACHINE), mode, pull, FEWER) for pull in PULLS])
+        return
+    if check is not None:
+        found = serving_constants.load(check)
+    else:
+        n_told = 0
+        with progress_bar("calibrate serving") as show:
+
+            def say(line: str) -> None:
+                nonlocal n_told
+                n_told += 1
+                show(n_told, None, line)
+
+            show(0, None, "searching: minutes")
+            found = calibrate(rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode, say)
+        serving_constants.save(found, out)
+        note(f"{out}: loss {found.loss:.3g} on {len(found.fitted_on)} claims")
+    _print_facts(rows, found, mode)
+
+
+def _print_left_out(searches: list[Any]) -> None:
+    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.replay.serving.fit import left_out
+
+    found: list[dict[str, float]] = []
+    with progress_bar("cross-validate") as show:
+        show(0, None, "most of an hour on one core")
+        for search in searches:
+            found.append(left_out(search, lambda line: show(len(found), len(searches), line)))
+    shown = [
+        (f"{search.pull:g}", *(f"{of[group]:.1f}" for group in of), f"{sum(of.values()):.1f}")
+        for search, of in zip(searches, found, strict=True)
+    ]
+    columns = ("pull", *found[0], "all")
+    print_table(
+        "Squared misses, in sigmas, of facts left out of the fit, by the sigma of the pull", columns, shown, numbers=columns
+    )
+
+
+def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
+    from tokentape.flows.console import print_table
+    from tokentape.flows.grid import load_hardware
+    from tokentape.replay.serving.cost import cost_tables
+    from tokentape.replay.serving.coverage import published_coverage
+    from tokentape.replay.serving.facts import facts, simulated
+    from tokentape.replay.serving.fit import SEEDS
+    from tokentape.warehouse import models
+
+    coverage = published_coverage(rows, found.constants.prefill_correlation)
+    cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants, coverage)
+    made = simulated(cost, found.length_scale, range(SEEDS[-1]), mode)
+    shown = [
+        (" ".join(fact.key), f"{fact.target:.4g}", f"{made[fact.key]:.4g}", f"{100 * (made[fact.key] / fact.target - 1):+.1f} %")
+        for fact in facts(rows, mode)
+    ]
+    title = f"{found.model} on {found.machine}: facts that the constants are fitted on, in SI units"
+    print_table(title, ("fact", "published", "here", "error"), shown, numbers=("published", "here", "error"))

@@ -1,0 +1,47 @@
+"""acceptance: what the rounds of a speculative tape say, and its pools under another policy or size."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tokentape.flows.options import StoreOption, TraceArgument
+
+
+def acceptance(
+    trace: TraceArgument,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Replay the pools under hotness, lru, static, random or oracle. [default: the recorded one]"),
+    ] = None,
+    pool_frac: Annotated[
+        float | None, typer.Option(help="Share of a layer's experts in the pool. [default: the recorded one]")
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Print a speculative tape's accepted lengths, every metric by its name, recomputed from its drafts; replay its pools.
+
+    A pool other than the recorded one is approximate: the recorded drafts' original routing stands for what would have been.
+
+    \b
+    Examples:
+      tokentape acceptance TRACE
+      tokentape acceptance TRACE --pool lru --pool-frac 0.25
+    """
+    from tokentape.flows.console import print_table
+    from tokentape.flows.speculation import metrics_of, replayed
+    from tokentape.warehouse.tape import Store
+
+    tape = Store(store).open(trace)
+    shown = [(name, f"{value:.4g}") for name, value in metrics_of(tape).items()]
+    print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
+    if pool is None and pool_frac is None and not _has_pools(tape.manifest.settings):
+        return
+    found = replayed(tape, pool, pool_frac)
+    proxies = [("pool_overlap_frac", found.overlap_frac), ("captured_mass_frac", found.captured_mass_frac)]
+    print_table(f"pools, {found.fidelity}", ("metric", "value"), [(n, f"{v:.4g}") for n, v in proxies], numbers=("value",))
+
+
+def _has_pools(settings: dict[str, Any]) -> bool:
+    return (settings.get("speculation") or {}).get("draft") == "elastic"

@@ -1,0 +1,98 @@
+"""ls, show, rm, check: what is in the store, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokentape.flows.options import DatabaseOption, StoreOption, TraceArgument
+
+
+def ls(store: StoreOption = None) -> None:
+    """List the tapes of the store, unfinished captures included."""
+    from tokentape.flows.console import mebibytes, note, print_table
+    from tokentape.warehouse.results import result_ids
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    rows: list[tuple[object, ...]] = []
+    tapes, damaged = place.tapes()
+    for tape in tapes:
+        m, trace_id = tape.manifest, tape.trace_id
+        n_tokens, size = m.rows.get("tokens", 0), mebibytes(place.size_bytes(trace_id))
+        rows.append(
+            (trace_id, m.origin, m.model_id, m.dataset, m.rows.get("requests", 0), f"{n_tokens:,}", ", ".join(m.tables), size)
+        )
+    for trace_id, reason in damaged.items():
+        rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(place.size_bytes(trace_id))))
+        note(reason)
+    for trace_id in place.unfinished_ids():
+        size = mebibytes(place.size_bytes(trace_id))
+        rows += [(trace_id, "unfinished", "", "", "", "", "go on with capture --resume, or rm", size)]
+    if not rows:
+        note(f"no tapes in {place.uri}; make one with `tokentape capture --model embedded --dataset math`")
+        return
+    columns = ("trace", "origin", "model", "data set", "requests", "tokens", "tables", "MiB")
+    print_table("", columns, rows, numbers=("requests", "tokens", "MiB"))
+    note(f"{len(result_ids(place))} replay results in {place.uri}")
+
+
+def show(trace: TraceArgument, store: StoreOption = None) -> None:
+    """Print a tape's manifest as JSON: model, geometry, tables, seeds, versions, contamination flags."""
+    from tokentape.warehouse.tape import Store
+
+    print(json.dumps(Store(store).open(trace).manifest.model_dump(mode="json"), indent=2))
+
+
+def rm(
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Full trace ids, finished or not.", show_default=False)],
+    store: StoreOption = None,
+) -> None:
+    """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
+    from tokentape.flows.console import note
+    from tokentape.warehouse.tape import Store
+
+    for trace in traces:
+        Store(store).remove(trace)
+        note(f"removed {trace}")
+
+
+def check(
+    folder: Annotated[str | None, typer.Argument(metavar="STORE", help="The store; --store says the same.")] = None,
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove litter, damaged results and a damaged warehouse: they can be made again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of findings as JSON.")] = False,
+) -> None:
+    """Read every tape, result and the warehouse; name what is damaged, missing or orphaned. Exit code 1: something is wrong.
+
+    \b
+    Examples:
+      tokentape check
+      tokentape check ./tape --repair
+    """
+    from tokentape.flows.console import note
+    from tokentape.warehouse import check as checker
+    from tokentape.warehouse.load import database_path
+    from tokentape.warehouse.tape import Store
+
+    place = Store(folder or store)
+    if not place.exists:
+        raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
+    found = list(checker.check(place, Path(database) if database else database_path(place)))
+    if repair:
+        found = [checker.repair(place, finding) for finding in found]
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    for finding in () if as_json else found:
+        print(f"{finding.kind}{' (removed)' if finding.is_repaired else ''}: {finding.path}: {finding.what}")
+    n_wrong = sum(finding.is_wrong for finding in found)
+    can_mend = any(finding.is_wrong and finding.files for finding in found)
+    note(f"{place.uri}: {n_wrong} wrong" + ("; --repair removes what can be made again" if can_mend else ""))
+    raise typer.Exit(1 if n_wrong else 0)

@@ -1,0 +1,99 @@
+"""synthesize, calibrate router: tapes drawn from a generator of router logits, and the fit of its one fitted parameter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tokentape.flows.options import StoreOption
+
+
+def synthesize(
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like", help="A shipped model (`tokentape models list`) or the path of a config.json.", show_default=False
+        ),
+    ],
+    requests: Annotated[int, typer.Option("--requests", help="Requests, run back to back.")] = 8,
+    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of every prompt.")] = 500,
+    output: Annotated[int, typer.Option("--output", help="Tokens generated after every prompt; 0 makes prefill only.")] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed is another model of the same kind and other requests.")] = 0,
+    scores: Annotated[
+        bool, typer.Option("--scores/--no-scores", help="Keep all router logits: policies that reroute need them.")
+    ] = True,
+    routing: Annotated[
+        str,
+        typer.Option(
+            "--routing",
+            help="popular (experts are, tokens drift), context (prompts foretell their decode), table (drawn from --counts).",
+        ),
+    ] = "popular",
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            "--counts", help="table: a JSON file of counts per expert, FILE#KEY/KEY for a part of it.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Make a tape of a model that cannot be run here, from a generator of router logits. Prints the trace id.
+
+    Two models are calibrated: the generator misses an LRU cache as often as they were measured to (docs/synthetic.md). With
+    --routing context Mixtral-8x7B is: prompts are as like their decode as published. Any other gets the generator's defaults, and
+    the tape says so.
+
+    \b
+    Examples:
+      tokentape synthesize --like DeepSeek-V2-Lite
+      tokentape synthesize --like Qwen1.5-MoE-A2.7B --requests 100 --seed 1 --no-scores
+      tokentape synthesize --like ./my-model/config.json
+      tokentape synthesize --like Mixtral-8x7B --routing context --requests 64 --prompt 128 --no-scores
+      tokentape synthesize --like OLMoE-1B-7B --routing table --counts counts.json.gz#olmoe
+    """
+    from tokentape.capture.synthetic import profiles
+    from tokentape.capture.synthetic.tape import SynthesisSettings
+    from tokentape.capture.synthetic.tape import synthesize as draw
+    from tokentape.flows.console import note, percent, progress_bar
+    from tokentape.warehouse import models
+    from tokentape.warehouse.tape import Store
+
+    settings = SynthesisSettings(requests=requests, prompt=prompt, output=output, seed=seed, scores=scores)
+    model, place = models.load(like), Store(store)
+    drawn = profiles.of_routing(routing, model.name, model.geometry, counts)
+    with progress_bar(f"synthesize {model.name}") as show:
+        trace_id = draw(model.name, model.geometry, settings, place, show, drawn=drawn)
+    told = place.open(trace_id).manifest.statistics
+    if not told["is_calibrated"]:
+        note(told["note"])
+    if told["achieved"]["lru_miss_frac"] is not None:
+        note(f"LRU over half of every layer's experts misses {percent(told['achieved']['lru_miss_frac'])} of decode lookups")
+    print(trace_id)
+
+
+def calibrate_router() -> None:
+    """Fit the synthetic router's popularity again to the published LRU miss rates; prints what ships beside what is found.
+
+    Under a minute. Fits only to claims whose role is `calibrate`.
+
+    \b
+    Example:
+      tokentape calibrate router
+    """
+    from tokentape.capture.synthetic import calibrate, profiles
+    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.warehouse import load, models
+
+    claims, names = load.claims().to_pylist(), profiles.fitted_models()
+    seeds, length = profiles.calibration()
+    rows = []
+    with progress_bar("calibrate router") as show:
+        for i, name in enumerate(names):
+            show(i, len(names), name)
+            shipped = profiles.fit_of(name)
+            aim = calibrate.anchor(claims, shipped["claim_id"])
+            found = calibrate.calibrate(profiles.default_generator(), models.load(name).geometry, aim, seeds, length)
+            rows.append((name, aim, f"{shipped['sd_b']:.3f}", f"{found.sd_b:.3f}", f"{found.lru_miss_frac:.4f}"))
+    columns = ("model", "LRU miss rate of the anchor", "sd_b shipped", "sd_b found", "LRU miss rate reached")
+    print_table("", columns, rows, numbers=columns[1:])

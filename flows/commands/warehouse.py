@@ -1,0 +1,99 @@
+"""load, sql, query, site: results into DuckDB, questions, pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokentape.flows.options import DatabaseOption, StoreOption
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FormatOption = Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Write to this file instead of the terminal (parquet needs it).")]
+
+
+def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
+    """Build the DuckDB warehouse from the store's tapes and results, and swap it in at once.
+
+    Readers see the old warehouse or the new one, never half of it. Dropping the file and loading again gives the same tables.
+    """
+    from tokentape.flows import machines
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.warehouse import load as loader
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    target = _database(store, database)
+    with progress_bar("load"):
+        report = loader.load(place, target, machines.shipped())
+    note(f"{target}: {report}")
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.", show_default=False)],
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+    format: FormatOption = "table",
+    out: OutOption = None,
+) -> None:
+    """Ask the warehouse in SQL, read-only.
+
+    \b
+    Examples:
+      tokentape sql "select trace_id, dataset, n_tokens from traces"
+      tokentape sql "from baselines" --format csv --out baselines.csv
+    """
+    _answer(statement, store, database, format, out)
+
+
+def query(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A named query; without one, all are listed.")] = None,
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+    format: FormatOption = "table",
+    out: OutOption = None,
+) -> None:
+    """Ask a standing question of the warehouse by name (warehouse/queries/*.sql)."""
+    from tokentape.flows.console import print_table
+    from tokentape.flows.names import unknown
+    from tokentape.warehouse.sql import named
+
+    queries = named()
+    if name is None:
+        print_table("", ("query", "question"), [(n, q.question) for n, q in sorted(queries.items())])
+        return
+    if name not in queries:
+        raise unknown("query", name, queries)
+    _answer(queries[name].sql, store, database, format, out)
+
+
+def site(
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the pages.")] = Path("site"),
+) -> None:
+    """Write the static site: pages that need no network and open from a file. Run `tokentape load` first."""
+    from tokentape.dashboards.site import build
+    from tokentape.flows.console import progress_bar
+
+    with progress_bar("site"):
+        page = build(_database(store, database), out)
+    print(page)
+
+
+def _database(store: str | None, database: str | None) -> Path:
+    from tokentape.warehouse.load import database_path
+    from tokentape.warehouse.tape import Store
+
+    return Path(database) if database else database_path(Store(store))
+
+
+def _answer(statement: str, store: str | None, database: str | None, format: str, out: Path | None) -> None:
+    from tokentape.warehouse import sql as asker
+
+    frame: pl.DataFrame = asker.query(_database(store, database), statement)
+    asker.render(frame, format, out)

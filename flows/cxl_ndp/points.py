@@ -1,0 +1,134 @@
+"""What the options of `ndp` name, as the replays that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.names import unknown
+from tokentape.flows.study import matching
+from tokentape.flows.systems.cxl_ndp.settings import settings
+from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
+from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.replay.cxl_ndp.capacity import notes
+from tokentape.replay.cxl_ndp.decode import Decoded
+from tokentape.replay.cxl_ndp.prefill import Request, request
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Machine, Shape, machine_of, shape_of, system_of
+from tokentape.warehouse import models
+from tokentape.warehouse.tape import Store
+
+KINDS = {
+    "ours": OURS,
+    "monde": MONDE,
+    **{f"monde-{policy}": f"{MONDE} {policy}" for policy in ("never", "always", "balance")},
+    "hobbit": HOBBIT,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Metrics by system (replay.ndp.decode.UNITS and gains), and what to know of them."""
+
+    title: str
+    metrics: dict[str, dict[str, float]]
+    decoded: dict[str, Decoded]
+    machine: Machine
+    knobs: Knobs
+    setting: Setting
+    notes: list[str]
+
+    def request(self, system: str, n_context_tokens: int, n_decode_tokens: int) -> Request:
+        """A batch of whole requests on one of the systems."""
+        of = self.setting
+        return request(
+            self.decoded[system], self.machine, self.knobs, n_context_tokens, n_decode_tokens, of.batch, of.hot_experts
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options as typed."""
+
+    model: str | None
+    tape: str | None
+    system: str
+    bits: str
+    hardware: str
+    knobs: str
+    batch: int
+    hot: int | None
+    alpha: float
+    placement: str
+    rule: str
+    compute_scales: bool
+    overlaps: bool
+    seed: int
+    store: str | None
+
+    def answer(self) -> Answer:
+        """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
+        knobs, machine = ndp_knobs.load(self.knobs).knobs, machine_of(load_hardware(self.hardware))
+        systems = self._systems()
+        shape, routing_of = self._source()
+        hot = shape.n_experts // 2 if self.hot is None else self.hot
+        setting = Setting(
+            batch=self.batch,
+            hot_experts=hot,
+            alpha=self.alpha,
+            placement=self.placement,
+            rule=self.rule,
+            overlaps=self.overlaps,
+            compute_scales=self.compute_scales,
+            seed=self.seed,
+        )
+        setting.refuse_what_is_not(shape.n_experts)
+        for name in systems:
+            system_of(name, knobs, shape, machine)
+        routing = routing_of()
+        spread = settings().losses.spread
+        losses = stand_in_losses(shape.n_layers, shape.n_experts, gaussian_errors(), self.seed, spread)
+        decoded = run(routing, shape, machine, knobs, setting, dict.fromkeys([*systems, MONDE]), losses)
+        metrics = {name: of for name, of in compared(decoded).items() if name in systems}
+        title = f"{shape.name} on {machine.name}, batch {self.batch}, {hot} of {shape.n_experts} experts hot, {routing.trace_id}"
+        said = notes(shape, machine, knobs, hot, self.batch)
+        return Answer(title, metrics, decoded, machine, knobs, setting, said)
+
+    def _systems(self) -> list[str]:
+        if self.system != "all" and self.system not in KINDS:
+            raise unknown("system", self.system, ("all", *KINDS))
+        kinds = [OURS, MONDE, HOBBIT] if self.system == "all" else [KINDS[self.system]]
+        return [
+            name for kind in kinds for name in ([f"{OURS}-{width:g}" for width in self._widths()] if kind == OURS else [kind])
+        ]
+
+    def _widths(self) -> list[float]:
+        try:
+            return [float(text) for text in self.bits.split(",")]
+        except ValueError:
+            raise ValueError(f"--bits {self.bits}: give mean bits from 1 to 4, or 16, with commas") from None
+
+    def _source(self) -> tuple[Shape, Callable[[], NDPRouting]]:
+        """The model's shape, and what reads the tape's routing or draws one."""
+        if self.tape is None:
+            if self.model is None:
+                raise ValueError("nothing to decode: give --model, --tape or both")
+            model = models.load(self.model)
+            shape = shape_of(model.name, model.geometry)
+            n_sequences = max(self.batch, ndp_routing.N_PROMPT // 8)
+            return shape, partial(ndp_routing.drawn, model.geometry, n_sequences, self.seed)
+        store = Store(self.store)
+        (trace_id, *others) = matching((self.tape,), store.trace_ids())
+        if others:
+            raise ValueError(
+                f"--tape {self.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id"
+            )
+        manifest = store.open(trace_id).manifest
+        named = models.load(self.model) if self.model else None
+        shape = shape_of(named.name, named.geometry) if named else shape_of(manifest.model_id, manifest.geometry)
+        return shape, partial(ndp_routing.of_tape, store, trace_id)

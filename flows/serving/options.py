@@ -1,0 +1,206 @@
+"""Options of the commands that serve requests, and the point that they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from tokentape.flows.serving.setup import Point
+    from tokentape.replay.serving.metrics import ServiceLevel
+
+SchedulerOption = Annotated[str, typer.Option("--scheduler", help="static, orca, chunked, layered or disaggregated.")]
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        help="A field of the scheduler, NAME=VALUE; repeatable: chunk_tokens=1024; n_max=8, n_lg_rule=fixed, pass_tokens=32768.",
+    ),
+]
+ServedOption = Annotated[str, typer.Option("--model", help="A shipped model (`tokentape models list`) or a config.json.")]
+MachineOption = Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml; all its devices share a layer.")]
+FitOption = Annotated[
+    str, typer.Option("--fit", help="Constants of the engine: a shipped fit or a file that `calibrate serving` wrote.")
+]
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        "--workload",
+        help="sharegpt, arxiv or 30k; a tape (TRACE); requests.csv of arrival_s, n_prompt_tokens, n_output_tokens; prompt-8192.",
+    ),
+]
+ArrivalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arrival",
+        help="poisson; gamma (bursty, see --cv); trace (as recorded, scaled to --rate); at_once. "
+        "[default: trace for tapes and files, gamma with --cv, else poisson]",
+        show_default=False,
+    ),
+]
+CvOption = Annotated[float, typer.Option("--cv", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")]
+RequestsOption = Annotated[
+    int | None,
+    typer.Option("--requests", help="Requests of a run. [default: 600 seconds of them]", show_default=False, min=1),
+]
+SeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        help="Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]",
+        show_default=False,
+        min=1,
+    ),
+]
+TtftOption = Annotated[
+    float | None,
+    typer.Option("--slo-ttft", help="Seconds to the first token. [default: the paper's for its models]", show_default=False),
+]
+TbtOption = Annotated[
+    float | None,
+    typer.Option("--slo-tbt", help="Seconds of a request's longest gap between tokens.", show_default=False),
+]
+BlocksOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-blocks",
+        help="KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option("--memory-frac", help="Share of the machine's memory that the engine takes. [default: 0.9]", show_default=False),
+]
+SeqsOption = Annotated[int, typer.Option("--max-seqs", help="Requests that decode or are in prefill together.", min=1)]
+CoverageOption = Annotated[
+    str,
+    typer.Option(
+        "--coverage",
+        help="Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with "
+        "routing), or a TRACE whose curves are taken.",
+    ),
+]
+WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, int8-g32, int4, mxfp4.")]
+TimesOption = Annotated[
+    str,
+    typer.Option("--expert-times", help="fitted (the constants'), or measured: timed kernels of the machine's GPU."),
+]
+NodesOption = Annotated[
+    int,
+    typer.Option("--verify-nodes", help="Speculative decoding: drafts that each request has verified per iteration.", min=0),
+]
+AcceptanceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--acceptance",
+        help="Chance that a draft is accepted once those before it are: 0.8, by position 0.8,0.7, or a TRACE with rounds.",
+        show_default=False,
+    ),
+]
+DraftOption = Annotated[float, typer.Option("--draft-ms", help="Milliseconds in which a round's drafts are made.", min=0)]
+PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
+
+
+def point_of(
+    scheduler: str,
+    param: list[str] | None,
+    model: str,
+    hardware: str,
+    workload: str,
+    arrival: str | None,
+    rate: float | None,
+    cv: float,
+    requests: int | None,
+    seeds: int | None,
+    kv_blocks: str | None,
+    memory_frac: float | None,
+    max_seqs: int,
+    coverage: str,
+    expert_format: str,
+    expert_times: str,
+    prefix_cache: bool,
+    verify_nodes: int,
+    acceptance: str | None,
+    draft_ms: float,
+    fit: str,
+    default_seeds: int,
+) -> Point:
+    """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
+    from tokentape.flows.own_policy import parse_params
+    from tokentape.flows.serving.setup import ONE_PROMPT, Point, scheduler_of
+    from tokentape.replay.serving.memory import MEMORY_FRAC
+    from tokentape.replay.serving.workload import LENGTHS
+
+    params = parse_params(param or [])
+    scheduler_of(scheduler, params)
+    is_prompt = workload.startswith(ONE_PROMPT)
+    own = workload not in LENGTHS and not is_prompt
+    chosen = arrival or ("at_once" if is_prompt else "gamma" if cv != 1.0 else "trace" if own else "poisson")
+    if cv != 1.0 and chosen != "gamma":
+        raise ValueError(f"--cv {cv:g} goes with --arrival gamma, not with {chosen}")
+    is_one_run = is_prompt or (own and chosen in ("trace", "at_once"))
+    said = f"--workload {workload}" if is_prompt else f"--arrival {chosen}"
+    as_recorded = f"{workload} is served as it is; --arrival poisson with --rate draws from it"
+    without = {  # option: whether it was given and would be ignored, and why
+        "--arrival": (is_prompt and chosen != "at_once", "one prompt comes alone"),
+        "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
+        "--requests": (is_one_run and requests is not None, "it is one prompt" if is_prompt else as_recorded),
+        "--seeds": (is_one_run and seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
+        "--verify-nodes": (is_prompt and verify_nodes > 0, "it asks for one token, and nothing decodes"),
+        "--prefix-cache": (prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
+    }
+    for option, (is_ignored, why) in without.items():
+        if is_ignored:
+            raise ValueError(f"{option} has no effect with {said}: {why}")
+    if kv_blocks is not None and memory_frac is not None:
+        raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
+    return Point(
+        model=model,
+        hardware=hardware,
+        fit=fit,
+        scheduler=scheduler,
+        params=params,
+        workload=workload,
+        arrival=chosen,
+        rate_per_s=rate,
+        cv=cv,
+        n_requests=requests or (500 if chosen == "at_once" and not is_one_run else None),
+        n_seeds=1 if is_one_run else seeds or default_seeds,
+        kv_blocks=_blocks(kv_blocks),
+        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
+        max_seqs=max_seqs,
+        coverage=coverage,
+        expert_format=expert_format,
+        expert_times=expert_times,
+        prefix_cache=prefix_cache,
+        verify_nodes=verify_nodes,
+        acceptance=acceptance,
+        draft_s=draft_ms / 1e3,
+    )
+
+
+def _blocks(text: str | None) -> int | Literal["unbounded"] | None:
+    """KV blocks as a person writes them. Raises ValueError for no whole number of at least 1."""
+    if text is None or text == "unbounded":
+        return text  # type: ignore[return-value]
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"--kv-blocks {text}: kv_blocks must be at least 1, in whole blocks of 16 tokens, or unbounded")
+    return int(text)
+
+
+def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> ServiceLevel | None:
+    """The limits given, or the paper's for its models and data sets. Raises ValueError for one limit without the other."""
+    from tokentape.flows.systems.layered_prefill.settings import settings
+    from tokentape.replay.serving.metrics import ServiceLevel
+
+    if point.scheduler == "disaggregated":
+        if ttft_s is not None or tbt_s is not None:
+            raise ValueError("--slo-ttft and --slo-tbt have no effect on disaggregated: service levels are told of one engine")
+        return None
+    if ttft_s is None and tbt_s is None:
+        return settings().level(point)
+    if ttft_s is None or tbt_s is None:
+        raise ValueError("--slo-ttft and --slo-tbt go together; a request must meet both")
+    return ServiceLevel(ttft_s, tbt_s)

@@ -1,0 +1,297 @@
+"""A point of a serving engine by names: model, machine, scheduler, workload, coverage. What `simulate` and studies run."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from tokentape.flows.grid import load_hardware, load_trace
+from tokentape.flows.names import unknown
+from tokentape.flows.own_policy import convert
+from tokentape.hw import calibrate, serving_constants
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
+from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
+from tokentape.replay.serving.experts import expert_times
+from tokentape.replay.serving.masks import ExpertMasks, masks_of
+from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
+from tokentape.replay.serving.prefix_cache import cached_tokens
+from tokentape.replay.serving.run import Limits
+from tokentape.replay.serving.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
+from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.load import claims
+from tokentape.warehouse.tape import Store
+
+NAMES = (*SCHEDULERS, "disaggregated")
+COVERAGES = ("paper_table", "independent", "full", "recorded")
+ARRIVALS = ("poisson", "gamma", "trace", "at_once")
+ONE_PROMPT = "prompt-"  # a workload of one prompt of so many tokens that asks for one token
+EXPERT_TIMES = ("fitted", "measured")
+COLUMNS = ("arrival_s", "n_prompt_tokens", "n_output_tokens")
+
+
+class Point(BaseModel):
+    """A serving engine under one load.
+
+    scheduler: a name with its fields in `params`. workload: a data set of replay/serving/workload.py, `prompt-8192`, a CSV of
+    COLUMNS, or a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace,
+    one per seed. coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
+    of the machine's GPU. acceptance: of the verify_nodes drafts of a decode: chances by position, or a tape with rounds.
+    constants: of the fit, replaced. kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "qwen3-30b-a3b"
+    hardware: str = "h100x2"
+    fit: str = "h100x2"
+    scheduler: str
+    params: dict[str, int | float | str] = {}
+    workload: str = "arxiv"
+    arrival: str = "poisson"
+    rate_per_s: float | None = None
+    cv: float = 1.0
+    n_requests: int | None = None
+    windows: int = 1
+    prefix_cache: bool = False
+    verify_nodes: int = 0
+    acceptance: str | None = None
+    draft_s: float = 0.0
+    coverage: str = "paper_table"
+    expert_format: str = "bf16"
+    expert_times: str = "fitted"
+    constants: dict[str, float] = {}
+    kv_blocks: int | Literal["unbounded"] | None = None
+    memory_frac: float = MEMORY_FRAC
+    max_seqs: int = 256
+    n_seeds: int = 40
+
+    @property
+    def arrival_text(self) -> str:
+        """As table serving_points says it."""
+        return f"gamma, CV {self.cv:g}" if self.arrival == "gamma" else self.arrival.replace("_", " ")
+
+    @property
+    def text(self) -> str:
+        """All that decides the point, but for the code and the machine's numbers."""
+        return json.dumps(self.model_dump(), sort_keys=True)
+
+
+def scheduler_of(name: str, params: dict[str, Any]) -> Static | Continuous | Chunked | Layered | Disaggregated:
+    """The scheduler. Raises ValueError with the nearest name, or naming a field that it lacks or that does not fit."""
+    if name not in NAMES:
+        raise unknown("scheduler", name, NAMES)
+    kind = SCHEDULERS.get(name, Disaggregated)
+    kinds = get_type_hints(kind)
+    for field in params:
+        if field not in kinds:
+            raise unknown(f"field of {name}", field, kinds)
+    return kind(**{field: convert(f"{name}: {field}", value, kinds[field]) for field, value in params.items()})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Engine:
+    """What a point's runs share. masks: where coverage is exact. outside: why results are extrapolated."""
+
+    cost: CostTables
+    limits: Limits
+    length_scale: float
+    masks: ExpertMasks | None
+    outside: tuple[str, ...]
+
+
+def engine_of(store: Store, point: Point) -> Engine:
+    """Costs and limits of a point. Raises ValueError for names that do not exist or do not fit together."""
+    fit, machine = serving_constants.load(point.fit), load_hardware(point.hardware)
+    known = {field.name for field in dataclasses.fields(fit.constants)}
+    if bad := sorted(set(point.constants) - known):
+        raise unknown("constant", bad[0], known)
+    constants = dataclasses.replace(fit.constants, **point.constants)
+    geometry = models.load(point.model).geometry
+    _refuse_of_experts(point, geometry)
+    exact = point.coverage == "recorded"
+    coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
+    times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
+    drafts = _speculation(store, point)
+    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, exact, times, drafts)
+    outside = [cost.outside] if cost.outside else []
+    if machine.name != fit.machine:
+        outside.append(f"constants were fitted on {fit.machine}")
+    if Path(point.model).stem != fit.model:
+        outside.append(f"constants were fitted with {fit.model}")
+    if drafts and point.coverage in COVERAGES[:2]:
+        outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
+    masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
+    limits = Limits(point.max_seqs, _kv_blocks(point, geometry, machine))
+    return Engine(cost, limits, fit.length_scale, masks, tuple(outside))
+
+
+def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
+    """KV blocks of a point; None: unbounded. Raises ValueError with the sizes where the model, or so many, do not fit."""
+    if point.kv_blocks == "unbounded":
+        return None
+    scheduler = scheduler_of(point.scheduler, point.params)
+    rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
+    held = footprint(
+        point.model, geometry, machine, point.expert_format, rule_of(geometry.n_layers), point.max_seqs, point.verify_nodes
+    )
+    if point.kv_blocks is None:
+        return held.kv_blocks(point.memory_frac)
+    held.refuse_more_than_fit(point.kv_blocks)
+    return point.kv_blocks
+
+
+def _refuse_of_experts(point: Point, geometry: Geometry) -> None:
+    """Raises ValueError where a model without experts is told something of them."""
+    plain = Point(scheduler=point.scheduler)
+    for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
+        if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
+            raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
+
+
+def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArray[np.float64]:
+    """Times of measured kernels. Raises ValueError where the machine's GPU, or these weights, were never measured."""
+    if point.expert_times not in EXPERT_TIMES:
+        raise unknown("source of expert times", point.expert_times, EXPERT_TIMES)
+    fits = calibrate.fits_of(machine, calibrate.known())
+    if "moe" not in fits:
+        raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
+    if point.expert_format != "bf16":
+        raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
+    return expert_times(geometry, machine, fits["moe"])
+
+
+def _speculation(store: Store, point: Point) -> Speculation | None:
+    """What decodes draft. Raises ValueError where the options do not go together, naming a tape that recorded no rounds."""
+    if not point.verify_nodes:
+        if point.acceptance is not None or point.draft_s:
+            raise ValueError("--acceptance and --draft-ms go with --verify-nodes, the drafts of a round")
+        return None
+    if point.acceptance is None:
+        raise ValueError("--verify-nodes needs --acceptance: a chance such as 0.8, or a tape with recorded rounds")
+    try:
+        chances = [float(chance) for chance in point.acceptance.split(",")]
+    except ValueError:
+        tape = store.open(_tape(store, point.acceptance, f"acceptance {point.acceptance!r} is no number and no tape"))
+        if not tape.has("rounds"):
+            raise ValueError(f"tape {tape.trace_id} recorded no rounds; give --acceptance as a number") from None
+        rounds = tape.read("rounds").unique(["request_id", "round"])
+        return Speculation.recorded(point.verify_nodes, rounds["n_accepted"].to_numpy(), point.draft_s)
+    return Speculation.conditional(point.verify_nodes, chances[0] if len(chances) == 1 else chances, point.draft_s)
+
+
+def _coverage(store: Store, name: str, correlation: float) -> Coverage:
+    if name == "paper_table":
+        return published_coverage(_claims(), correlation)
+    if name in COVERAGES:
+        return IndependentCoverage() if name == "independent" else FixedCoverage()
+    return _curves(store.absolute, _tape(store, name, f"coverage {name!r} is none of {', '.join(COVERAGES)} and no tape"))
+
+
+@lru_cache(maxsize=1)
+def _claims() -> list[dict[str, Any]]:
+    return claims().to_pylist()  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _curves(uri: str, trace_id: str) -> RecordedCurves:
+    return RecordedCurves.of(load_trace(Store(uri), trace_id))
+
+
+def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> Requests:
+    """The requests of a seed. Raises ValueError naming what is wrong with them."""
+    if point.arrival not in ARRIVALS:
+        raise unknown("arrival", point.arrival, ARRIVALS)
+    if point.workload.startswith(ONE_PROMPT):
+        return Requests(np.zeros(1), np.array([_prompt(point.workload)]), np.array([1]), origin=point.workload)
+    cv = point.cv if point.arrival == "gamma" else 1.0
+    if point.workload in LENGTHS:
+        if point.arrival == "trace":
+            raise ValueError(f"{point.workload} has no arrivals of its own; choose --arrival poisson or gamma")
+        if point.rate_per_s is None and point.n_requests is None:
+            raise ValueError(f"{point.workload}: --rate is missing, or --arrival at_once with a number of requests")
+        scale = length_scale if point.workload == "arxiv" else 1.0
+        rate = 1.0 if point.arrival == "at_once" or point.rate_per_s is None else point.rate_per_s
+        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=cv, length_scale=scale)
+        return drawn.at_once() if point.arrival == "at_once" else drawn
+    read = _own(store.absolute, point.workload, point.prefix_cache)
+    if point.arrival == "at_once":
+        return read.at_once()
+    if point.arrival != "trace":
+        if point.rate_per_s is None:
+            raise ValueError(f"--arrival {point.arrival} needs --rate; `--arrival trace` keeps the trace's own")
+        return resampled(read, point.n_requests, point.rate_per_s, seed, cv)
+    if point.rate_per_s is not None:
+        if read.rate_per_s == float("inf"):
+            raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")
+        read = read.scaled(point.rate_per_s / read.rate_per_s)
+    return _window(read, point.windows, seed)
+
+
+def _prompt(text: str) -> int:
+    length = text.removeprefix(ONE_PROMPT)
+    if not length.isdigit():
+        raise ValueError(f"workload {text!r}: give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192")
+    return int(length)
+
+
+@lru_cache(maxsize=4)
+def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
+    """Requests of a CSV or a tape, with what earlier prompts left in a prefix cache."""
+    if workload.endswith(".csv"):
+        return _from_csv(Path(workload))
+    store = Store(uri)
+    trace_id = _tape(store, workload, f"workload {workload!r} is none of {', '.join(LENGTHS)}, no .csv and no tape")
+    rows = store.open(trace_id).read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
+    read = spread_ties(from_table(rows, trace_id))
+    if not prefix_cache:
+        return read
+    if "prefix_blocks" not in rows.columns:
+        raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
+    return dataclasses.replace(read, n_cached_tokens=cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens))
+
+
+def _from_csv(path: Path) -> Requests:
+    try:
+        frame = pl.read_csv(io.BytesIO(path.read_bytes()), infer_schema_length=None)
+    except pl.exceptions.NoDataError:
+        raise ValueError(f"{path}: the file is empty; give a header and a row per request: {', '.join(COLUMNS)}") from None
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: cannot be read as CSV ({str(error).splitlines()[0]})") from None
+    if missing := [name for name in COLUMNS if name not in frame.columns]:
+        raise ValueError(f"{path}: column {missing[0]} is missing; `tokentape import requests` takes columns of other names")
+    try:
+        arrival, prompt, output = (frame[name].cast(pl.Float64).to_numpy() for name in COLUMNS)
+        return Requests(arrival, prompt, output, origin=path.name)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns hold numbers") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _tape(store: Store, name: str, otherwise: str = "") -> str:
+    try:
+        return store.resolve(name)
+    except ValueError as error:
+        raise ValueError(f"{otherwise}: {error}" if otherwise else str(error)) from None
+
+
+def _window(requests: Requests, n_windows: int, number: int) -> Requests:
+    """One of n equal stretches of a trace, from its own first arrival."""
+    edges = np.linspace(0, len(requests), n_windows + 1).astype(int)
+    of = slice(edges[number % n_windows], edges[number % n_windows + 1])
+    names = ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens", "tape_request")
+    cut = {name: getattr(requests, name)[of] for name in names}
+    cut["arrival_s"] = cut["arrival_s"] - cut["arrival_s"][0]
+    return dataclasses.replace(requests, **cut)

@@ -1,0 +1,100 @@
+"""Constants of the ELMoE-3D model: what its paper's table implies and no data sheet says, kept in hw/fits/elmoe3d-*.toml.
+
+Two levels: L0 ties the popularity's exponent to the hit law (s = 1 - beta), L1 fits it apart. Two sets of rows for what
+speculation costs: `calibrate`, the rows whose role says so, and `all-open`, every published row, which is no prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tokentape.hw.fit_files import read_fit, write_fit
+
+COMMAND = "tokentape calibrate elmoe3d"
+LEVELS = ("L0", "L1")
+ROWS = ("calibrate", "all-open")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLaw:
+    """Of a model. beta: hit rate = (resident share of the experts)^beta; exponent: s of its experts' popularity (hw/coverage.py);
+    head_bytes: of its EAGLE head, 0 where it has none."""
+
+    beta: float
+    exponent: float
+    head_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.beta <= 1.0:
+            raise ValueError(f"beta is {self.beta}; it must be above 0 and at most 1")
+        if not 0.0 <= self.head_bytes < float("inf"):
+            raise ValueError(f"head_bytes is {self.head_bytes}; it must be finite and at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """Of a round. Tokens are EFFECTIVE independent ones per request, the overlap inside a request folded in: not tree sizes.
+
+    n_draft_steps: d. verify_tokens: K, draft_tokens: w, both at batch 1 and growing with batch^growth (a). fade: c of the hit
+    law in verification, beta_v = 1 - (1 - beta) batch^-c.
+    """
+
+    verify_tokens: float
+    draft_tokens: float
+    growth: float
+    fade: float
+    n_draft_steps: int = 8
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0.0 <= value < float("inf") or (value == 0.0 and field.name not in ("growth", "fade")):
+                raise ValueError(f"{field.name} is {value}; it must be finite and above 0")
+
+
+@dataclass(frozen=True)
+class ElasticFit:
+    """Constants with their origin. rows: of ROWS; fitted_on: ids of the claims; loss: mean square of the relative errors of
+    Phi_SD that is left on them."""
+
+    level: str
+    rows: str
+    speculation: Speculation
+    laws: dict[str, ModelLaw]
+    fitted_on: tuple[str, ...]
+    loss: float
+
+    @property
+    def name(self) -> str:
+        return fit_name(self.level, self.rows)
+
+    def law(self, model: str) -> ModelLaw:
+        """Raises ValueError for a model that the paper has no row of."""
+        if model not in self.laws:
+            raise ValueError(f"no hit law is fitted for {model}; give its beta and exponent, or one of {', '.join(self.laws)}")
+        return self.laws[model]
+
+
+def fit_name(level: str, rows: str) -> str:
+    """`elmoe3d-l1`, with the rows where they are not the headline's."""
+    return f"elmoe3d-{level.lower()}" + ("" if rows == ROWS[0] else f"-{rows}")
+
+
+def save(fit: ElasticFit, path: Path) -> None:
+    """Writes a fit as TOML, aside and then renamed."""
+    sections = {"speculation": asdict(fit.speculation)} | {f'laws."{model}"': asdict(law) for model, law in fit.laws.items()}
+    facts: dict[str, str | float] = {"level": fit.level, "rows": fit.rows, "loss": fit.loss}
+    write_fit(path, COMMAND, facts, fit.fitted_on, sections, digits=7)
+
+
+def load(name_or_path: str) -> ElasticFit:
+    """A shipped fit by name, elmoe3d-l1 for one, or a file by path. Raises BadSpec naming the file and the key."""
+
+    def parse(data: dict[str, Any]) -> ElasticFit:
+        laws = {model: ModelLaw(**law) for model, law in data["laws"].items()}
+        rest = {name: data[name] for name in ("level", "rows", "loss")}
+        return ElasticFit(speculation=Speculation(**data["speculation"]), laws=laws, fitted_on=tuple(data["fitted_on"]), **rest)
+
+    return read_fit(name_or_path, "elmoe3d-*", "ELMoE-3D constants", COMMAND, parse)

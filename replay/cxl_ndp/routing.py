@@ -1,0 +1,113 @@
+"""Routing by sequence and phase: what prompts used and what every decode step uses, in the arrays that placement is judged on.
+
+P counts a prompt's tokens that selected an expert, W sums the gate weights of those selections (specification 3). Decode step t
+is the t-th decoded token of its sequence: a batch of sequences is replayed in lockstep by t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.policies.placement import Seen
+
+ENDED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class NDPRouting:
+    """S sequences, L MoE layers, E experts per layer, top k, T steps of the longest decode.
+
+    layers: absolute numbers (L,). request_ids: (S,) i64. prefill_counts: (S, L, E) i32, P. prefill_weights: (S, L, E) f64, W;
+    zeros where no weights were recorded. decode_ids: (S, T, L, k) i16, ENDED from step n_decode[s] on. n_decode: (S,) i32.
+    decode_weights: (S, T, L, k) f32, 0 where ended; None where not asked for.
+    """
+
+    trace_id: str
+    origin: str
+    layers: tuple[int, ...]
+    request_ids: NDArray[np.int64]
+    prefill_counts: NDArray[np.int32]
+    prefill_weights: NDArray[np.float64]
+    decode_ids: NDArray[np.int16]
+    n_decode: NDArray[np.int32]
+    decode_weights: NDArray[np.float32] | None = None
+
+    @property
+    def n_sequences(self) -> int:
+        return int(self.decode_ids.shape[0])
+
+    @property
+    def n_steps(self) -> int:
+        return int(self.decode_ids.shape[1])
+
+    @property
+    def n_layers(self) -> int:
+        return int(self.decode_ids.shape[2])
+
+    @property
+    def top_k(self) -> int:
+        return int(self.decode_ids.shape[3])
+
+    @property
+    def n_experts(self) -> int:
+        return int(self.prefill_counts.shape[2])
+
+    def decode_counts(self) -> NDArray[np.int64]:
+        """(S, L, E) selections of every sequence's decode."""
+        counts = np.zeros(self.prefill_counts.shape, np.int64)
+        of_layer = np.arange(self.n_layers)[None, :, None] * self.n_experts
+        for sequence, ids in enumerate(self.decode_ids):
+            keys = (ids[: self.n_decode[sequence]] + of_layer).ravel()
+            counts[sequence] = np.bincount(keys, minlength=counts[0].size).reshape(counts[0].shape)
+        return counts
+
+    def seen(self, groups: NDArray[np.int64]) -> Seen:
+        """What the groups (G, B) of sequences did, for fixed placements. The tape's counts are of all sequences, in or out."""
+        decoded = self.decode_counts()
+        tape = self.prefill_counts.sum(axis=0, dtype=np.int64) + decoded.sum(axis=0)
+        prefill = self.prefill_counts[groups].sum(axis=1, dtype=np.int64)
+        return Seen(prefill, self.prefill_weights[groups].sum(axis=1), decoded[groups].sum(axis=1), tape)
+
+    def refuse_other_model(self, n_experts: int, top_k: int, model: str) -> None:
+        """Raises ValueError, with both values, where the tape is of another number of experts or another top k."""
+        for name, here, there in (("experts per layer", self.n_experts, n_experts), ("experts per token", self.top_k, top_k)):
+            if here != there:
+                raise ValueError(f"tape {self.trace_id} routes over {here} {name}, {model} has {there}; give another tape")
+
+
+def joined(routings: Sequence[NDPRouting]) -> NDPRouting:
+    """The sequences of several tapes of one model as one, in order; request ids are counted anew. Weights of decode are dropped.
+
+    Raises ValueError where the tapes are of different layers, experts or top k.
+    """
+    first = routings[0]
+    for other in routings[1:]:
+        other.refuse_other_model(first.n_experts, first.top_k, first.trace_id)
+        if other.layers != first.layers:
+            raise ValueError(f"tape {other.trace_id} has MoE layers {other.layers}, {first.trace_id} has {first.layers}")
+    longest = max(routing.n_steps for routing in routings)
+    short = [((0, 0), (0, longest - routing.n_steps), (0, 0), (0, 0)) for routing in routings]
+    ids = [np.pad(routing.decode_ids, pad, constant_values=ENDED) for routing, pad in zip(routings, short, strict=True)]
+    return NDPRouting(
+        trace_id=" + ".join(routing.trace_id for routing in routings),
+        origin=" + ".join(dict.fromkeys(routing.origin for routing in routings)),
+        layers=first.layers,
+        request_ids=np.arange(sum(routing.n_sequences for routing in routings)),
+        prefill_counts=np.concatenate([routing.prefill_counts for routing in routings]),
+        prefill_weights=np.concatenate([routing.prefill_weights for routing in routings]),
+        decode_ids=np.concatenate(ids),
+        n_decode=np.concatenate([routing.n_decode for routing in routings]),
+    )
+
+
+def in_batches(n_sequences: int, batch: int) -> NDArray[np.int64]:
+    """(G, batch) sequences decoded together, in the order of the tape; a remainder is left out. Raises ValueError for none."""
+    if batch < 1:
+        raise ValueError(f"batch {batch} must be 1 sequence or more")
+    if n_sequences < batch:
+        raise ValueError(f"a batch of {batch} needs as many sequences, the tape has {n_sequences}; lower the batch")
+    return np.arange(n_sequences // batch * batch).reshape(-1, batch)

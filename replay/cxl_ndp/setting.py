@@ -1,0 +1,115 @@
+"""One setting of the comparison: how a batch's experts are placed and quantised, and the systems that then decode it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.policies.bits import BIT_RULES, BitRule, assign
+from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
+from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
+from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
+
+Floats = NDArray[np.float64]
+COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts;
+    empty: all have the mean width. overlaps, compute_scales: see System. seed: of a random placement."""
+
+    batch: int
+    hot_experts: int
+    alpha: float = 0.5
+    placement: str = "prefill_guided"
+    rule: str = "prefix_split"
+    overlaps: bool = False
+    compute_scales: bool = True
+    seed: int = 0
+
+    def refuse_what_is_not(self, n_experts: int) -> None:
+        """Raises ValueError for a placement, rule or alpha that there is not, and for more hot experts than a layer has."""
+        _placement(self)
+        _rule(self.rule or "uniform")
+        importance(np.ones(n_experts), np.ones(n_experts), self.alpha)
+        hot_set(np.ones(n_experts), self.hot_experts)
+
+
+def stand_in_losses(n_layers: int, n_experts: int, errors: Sequence[float], seed: int, spread: float = 0.2) -> Floats:
+    """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, times a lognormal of an expert's own.
+
+    An expert's share of its batch's prompts is left to `widths` (specification 4.4).
+    """
+    own = np.random.default_rng(seed).lognormal(0.0, spread, (n_layers, n_experts, 1))
+    return np.asarray(own * np.asarray(errors, np.float64))
+
+
+def widths(
+    routing: NDPRouting, placed: Placed, losses: Floats, mean_bits: float, rule: str, weighted: bool = True
+) -> NDArray[np.int8]:
+    """(G, L, E) bits of the NDP's experts, 0 of hot ones. weighted: losses count by the experts' shares of the prompts.
+
+    Raises ValueError for an unknown rule.
+    """
+    share = shares(routing.prefill_counts[placed.groups].sum(axis=1)) if weighted else None
+    return assign(_rule(rule), losses, placed.scores, placed.hot, mean_bits, share=share)
+
+
+def _rule(name: str) -> BitRule:
+    if name not in BIT_RULES:
+        raise ValueError(f"unknown bit rule {name!r}; known: {', '.join(BIT_RULES)}")
+    return BIT_RULES[name]
+
+
+def placed_by(routing: NDPRouting, setting: Setting) -> Placed:
+    """The setting's placement of every batch."""
+    return place(routing, setting.batch, setting.hot_experts, setting.alpha, _placement(setting))
+
+
+def _placement(setting: Setting) -> FixedPlacement | None:
+    """None: guided by the prompts, with the setting's alpha."""
+    return None if setting.placement == "prefill_guided" else fixed(setting.placement, setting.seed)
+
+
+def run(
+    routing: NDPRouting,
+    shape: Shape,
+    machine: Machine,
+    knobs: Knobs,
+    setting: Setting,
+    systems: Iterable[str] = COMPARED,
+    losses: Floats | None = None,
+) -> dict[str, Decoded]:
+    """Every system's decode of the same batches, by name. losses: (L, E, 4); None: all of the NDP's experts have mean bits."""
+    refuse_other_model(routing, shape)
+    placed, found = placed_by(routing, setting), {}
+    for name in systems:
+        system = system_of(name, knobs, shape, machine, overlaps=setting.overlaps, compute_scales=setting.compute_scales)
+        found[system.name] = replay(
+            routing, placed, shape, machine, knobs, system, _bits(routing, placed, system, setting, losses)
+        )
+    return found
+
+
+def _bits(
+    routing: NDPRouting, placed: Placed, system: System, setting: Setting, losses: Floats | None
+) -> NDArray[np.int8] | None:
+    if losses is None or not setting.rule or system.bits == FP16_BITS:
+        return None
+    return widths(routing, placed, losses, system.bits, setting.rule)
+
+
+def compared(found: Mapping[str, Decoded]) -> dict[str, dict[str, float]]:
+    """Metrics by system (decode.UNITS), and where they ran too, the gains over MoNDE and over HOBBIT in tokens per second."""
+    metrics = {name: decoded.metrics() for name, decoded in found.items()}
+    for of in metrics.values():
+        for gain, over in (("decode_gain", MONDE), ("gain_over_hobbit", HOBBIT)):
+            if over in metrics:
+                of[gain] = of["tokens_per_s"] / metrics[over]["tokens_per_s"]
+    return metrics

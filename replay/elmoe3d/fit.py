@@ -1,0 +1,120 @@
+"""Fits the constants of ELMoE-3D's model to Table 3 (the paper gives none): by root finding per model, then least squares.
+
+Of a model, one cell each: beta from Elastic-SD at batch 1, the head's size from EAGLE3 at batch 1, and at level L1 the exponent
+from a cell at batch 16. At batch 1 the popularity plays no part, so one turn in this order is enough. What a round costs
+(K, a, c, w) is fitted on Phi_SD, relative errors squared, at a fixed number of draft steps. Pure: the cells are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.coverage import STEEPEST
+from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ElasticFit, ModelLaw, Speculation
+from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, as_points
+from tokentape.replay.elmoe3d.timing import evaluate
+
+Floats = NDArray[np.float64]
+
+START = Speculation(verify_tokens=6.0, draft_tokens=5.0, growth=0.8, fade=0.4)
+BOUNDS = {"verify_tokens": (1.0, 64.0), "growth": (0.1, 1.0), "fade": (0.01, 2.0), "draft_tokens": (1.0, 64.0)}
+LEAST_BETA, HALVINGS = 1e-3, 60
+
+
+def calibrate(cells: Sequence[Cell], setup: Setup, level: str = "L1", rows: str = ROWS[0], n_draft_steps: int = 8) -> ElasticFit:
+    """The constants. rows: `calibrate` fits speculation on the cells whose role_sd says so, `all-open` on every open one.
+
+    Deterministic; a second. Raises ValueError for an unknown level or rows, and where a model lacks a calibration cell or no
+    constant reproduces it; ImportError without scipy.
+    """
+    if level not in LEVELS or rows not in ROWS:
+        raise ValueError(f"level {level!r} with rows {rows!r} is unknown; choose of {', '.join(LEVELS)} and {', '.join(ROWS)}")
+    laws, of_laws = {}, []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        mine = [cell for cell in cells if cell.model == model and cell.role_ar == CALIBRATE]
+        laws[model], used = fit_law(mine, setup, level, model)
+        of_laws += used
+    chosen = [cell for cell in cells if cell.is_open and (rows != ROWS[0] or cell.role_sd == CALIBRATE)]
+    start = replace(START, n_draft_steps=n_draft_steps)
+    speculation, loss = fit_speculation(chosen, setup, laws, start)
+    fitted_on = tuple(sorted({cell.ar_claim for cell in of_laws} | {cell.sd_claim for cell in chosen}))
+    return ElasticFit(level, rows, speculation, laws, fitted_on, loss)
+
+
+def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tuple[ModelLaw, list[Cell]]:
+    """A model's law from its calibration cells of Phi_AR, and the cells that were used."""
+    by_scheme = {cell.scheme: cell for cell in cells if cell.phi_ar is not None}
+    others = [cell for scheme, cell in by_scheme.items() if scheme not in (ELASTIC, EAGLE)]
+    if not {ELASTIC, EAGLE} <= set(by_scheme) or (level == LEVELS[1] and len(others) != 1):
+        raise ValueError(f"{model}: needs open cells to calibrate on, of {ELASTIC}, {EAGLE} and, at {LEVELS[1]}, one more scheme")
+
+    def error(cell: Cell, law: ModelLaw) -> float:
+        fit = ElasticFit(level, "", START, {model: law}, (), 0.0)
+        found = evaluate(as_points([setup.point(cell, fit)]))
+        assert cell.phi_ar is not None
+        return float(found.phi_ar[0]) - cell.phi_ar
+
+    room = setup.machines[by_scheme[EAGLE].hb_gb].hb_bytes
+    beta = _root(lambda b: error(by_scheme[ELASTIC], ModelLaw(beta=b, exponent=1.0)), *_betas(by_scheme[ELASTIC], setup), "beta")
+    tied = ModelLaw(beta=beta, exponent=1.0 - beta)
+    head = _root(lambda e: error(by_scheme[EAGLE], replace(tied, head_bytes=e)), 1.0, room, f"{model}: head_bytes")
+    law = replace(tied, head_bytes=head)
+    used = [by_scheme[ELASTIC], by_scheme[EAGLE]]
+    if level == LEVELS[1]:
+        (cell,) = others
+        law = replace(law, exponent=_root(lambda s: error(cell, replace(law, exponent=s)), 0.0, STEEPEST / 4, "exponent"))
+        used.append(cell)
+    return law, used
+
+
+def _betas(cell: Cell, setup: Setup) -> tuple[float, float]:
+    """Where Phi_AR falls with beta: below the first one HB would be the slower tier."""
+    law = ModelLaw(beta=1.0, exponent=0.0)
+    point = setup.point(cell, ElasticFit("", "", START, {cell.model: law}, (), 0.0))
+    share, machine = evaluate(as_points([point])).mapping.share[0], point.machine
+    both_busy = machine.hb_bytes_per_s / (machine.hb_bytes_per_s + machine.ext_bytes_per_s)
+    return max(LEAST_BETA, float(np.log(both_busy) / np.log(share))), 1.0
+
+
+def _root(error: Callable[[float], float], low: float, high: float, name: str) -> float:
+    """By bisection. Raises ValueError where the error has one sign at both ends."""
+    at_low, at_high = error(low), error(high)
+    if at_low * at_high > 0.0:
+        raise ValueError(f"{name}: no value from {low:g} to {high:g} reproduces the cell it is read off")
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if error(middle) * at_low > 0.0 else (low, middle)
+    return (low + high) / 2.0
+
+
+def fit_speculation(
+    cells: Sequence[Cell], setup: Setup, laws: dict[str, ModelLaw], start: Speculation = START
+) -> tuple[Speculation, float]:
+    """K, a, c and w by least squares of relative errors of Phi_SD, and the mean square that is left. Needs scipy."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
+    if len(cells) < len(BOUNDS):
+        raise ValueError(f"{len(cells)} cells cannot fix {len(BOUNDS)} constants of speculation")
+    fit = ElasticFit("", "", start, laws, (), 0.0)
+    published = np.array([cell.phi_sd for cell in cells], np.float64)
+    points = as_points([setup.point(cell, fit) for cell in cells])
+
+    def errors(values: Floats) -> Floats:
+        return evaluate(with_speculation(points, dict(zip(BOUNDS, values, strict=True)))).phi_sd / published - 1.0
+
+    bounds = np.array(list(BOUNDS.values())).T
+    found = least_squares(errors, [getattr(start, name) for name in BOUNDS], bounds=tuple(bounds), x_scale="jac", xtol=1e-12)
+    values = {name: float(value) for name, value in zip(BOUNDS, found.x, strict=True)}
+    return replace(start, **values), float((found.fun**2).mean())  # type: ignore[arg-type]
+
+
+def with_speculation(points: Points, values: dict[str, float]) -> Points:
+    """The points with other constants of speculation."""
+    return replace(points, **{name: np.full(len(points), value) for name, value in values.items()})

@@ -1,0 +1,42 @@
+"""What a tape says of a model for these formulas: its popularity, how hot its hottest experts are, and what a round accepted."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tokentape.hw.coverage import PowerLaw
+from tokentape.hw.elmoe3d_constants import ModelLaw
+from tokentape.replay.trace import Trace
+
+HALF = 0.5
+LEAST_BETA = 1e-6
+
+
+def law_of(trace: Trace) -> ModelLaw:
+    """Exponent of the popularity, mean over layers, and the beta at which (half of the experts)^beta is the share of lookups that
+    go to the hotter half: a static cache's hit rate, not an LRU's. No head.
+
+    Raises ValueError where fewer than two tokens were routed.
+    """
+    geometry, exponents, hottest = trace.geometry, [], []
+    for layer in range(len(geometry.moe_layers)):
+        rows = np.flatnonzero(trace.row_layer == layer)
+        widths = np.diff(trace.offsets)[rows]
+        taken = np.repeat(trace.offsets[rows] - (np.cumsum(widths) - widths), widths) + np.arange(widths.sum())
+        counts = np.sort(np.bincount(trace.ids[taken], minlength=geometry.n_experts))[::-1]
+        exponents.append(PowerLaw.from_counts(counts, rows.size).exponent)
+        hottest.append(counts[: geometry.n_experts // 2].sum() / counts.sum())
+    beta = np.log(np.mean(hottest)) / np.log(HALF)
+    return ModelLaw(beta=float(np.clip(beta, LEAST_BETA, 1.0)), exponent=float(np.mean(exponents)))
+
+
+def mean_accepted(rounds: pl.DataFrame) -> float:
+    """Accepted tokens of a round, mean over all requests; rounds: the tape's table, with a row per round and layer or per round.
+
+    Raises ValueError without a round.
+    """
+    if rounds.is_empty():
+        raise ValueError("the tape has no round: nothing was drafted")
+    per_round = rounds.group_by("request_id", "round").agg(pl.col("n_accepted").first())
+    return float(per_round["n_accepted"].cast(pl.Float64).mean())  # type: ignore[arg-type]

@@ -1,0 +1,65 @@
+"""Popularity of experts and how many of them n independent tokens touch, for many points at once (paper section 5, our form).
+
+An expert of rank i is chosen by a token with p_i = 1 - exp(-c i^-s), hw/coverage.py; n tokens miss it with exp(-n c i^-s). So a
+point needs its `weights` c i^-s alone: U(n) = sum_i 1 - exp(-n c i^-s), n real, U(1) = k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.coverage import PowerLaw
+
+Floats = NDArray[np.float64]
+DOUBLINGS = 60  # of a bisection
+
+
+@lru_cache(maxsize=4096)
+def _weights(n_experts: int, top_k: float, exponent: float) -> Floats:
+    with np.errstate(divide="ignore"):  # an expert that every token chooses: its weight is infinite
+        return np.asarray(-np.log1p(-PowerLaw(exponent=exponent).popularity(n_experts, top_k)))
+
+
+def weights_of(laws: Sequence[tuple[int, float, float]]) -> Floats:
+    """(n, largest N) weights by rank, 0 beyond a point's own experts. laws: of a point N, k and s.
+
+    Raises ValueError for an exponent that is out of range.
+    """
+    found = np.zeros((len(laws), max(n_experts for n_experts, _, _ in laws)))
+    for i, law in enumerate(laws):
+        found[i, : law[0]] = _weights(*law)
+    return found
+
+
+def touched(weights: Floats, n_tokens: Floats) -> Floats:
+    """(n,) expected experts that n_tokens (n,) independent tokens touch in a layer."""
+    return np.asarray(-np.expm1(-n_tokens[:, None] * weights).sum(axis=1))
+
+
+def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
+    """(n,) hit rate of an LRU of n_slots experts per layer, each step referring to those that n_tokens independent tokens touch.
+
+    Che's approximation (Fricker, Robert, Roberts, ITC 2012): an expert stays for T steps, where the expected experts seen in T
+    steps fill the cache. Here that is U(T n_tokens) = n_slots, so the time is the same in tokens whatever the batch.
+    """
+    n_experts = (weights > 0.0).sum(axis=1)
+    low, high = np.zeros(len(weights)), np.ones(len(weights))
+    is_whole = n_slots >= n_experts
+    wanted = np.where(is_whole, 0.0, n_slots)
+    for _ in range(DOUBLINGS):
+        is_short = touched(weights, high) < wanted
+        if not is_short.any():
+            break
+        high = np.where(is_short, 2.0 * high, high)
+    for _ in range(DOUBLINGS):
+        middle = (low + high) / 2.0
+        is_short = touched(weights, middle) < wanted
+        low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
+    referred = -np.expm1(-n_tokens[:, None] * weights)
+    kept = -np.expm1(-high[:, None] * weights)
+    found = np.where(is_whole, 1.0, (referred * kept).sum(axis=1) / referred.sum(axis=1))
+    return np.asarray(np.where(n_slots > 0.0, found, 0.0))

@@ -1,0 +1,1 @@
+"""A tape's attention through policies that keep part of the KV cache."""

@@ -1,0 +1,159 @@
+"""A tape's attention rows as an engine reads them: in pieces, grouped into events, checked for what a replay may rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokentape.warehouse.geometry import Geometry
+
+COLUMNS = ("request_id", "position", "layer", "kv_head", "reduction", "n_queries", "key_positions", "mass", "rest")
+PIECE_BYTES = 32 << 20  # of masses that a piece of the tape should hold
+EQUAL_SCORES = 1e-3  # relative spread below which a prompt's scores count as all the same
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTape:
+    """pieces: opens the rows of table `attention` anew, in order, some at a time. requests: id -> (prompt tokens, inputs in all).
+
+    notes: `attention` of the tape's manifest.
+    """
+
+    trace_id: str
+    origin: str
+    geometry: Geometry
+    notes: Mapping[str, Any]
+    requests: Mapping[int, tuple[int, int]]
+    pieces: Callable[[], Iterable[pa.RecordBatch]]
+
+    @property
+    def n_heads(self) -> int:
+        """KV heads whose rows are recorded; 1 with MLA."""
+        return int(self.notes["n_kv_heads"])
+
+    @property
+    def row_sum(self) -> float:
+        """What a row sums to: its query heads; negative where learned sinks take a share."""
+        heads = float(self.notes["query_heads_per_kv_head"])
+        return -heads if self.notes.get("has_sinks") else heads
+
+    @property
+    def is_truncated(self) -> bool:
+        """Rows hold their largest masses only."""
+        return str(self.notes["keep"]).startswith("top")
+
+    def refuse_blocks(self) -> None:
+        if str(self.notes["keep"]).startswith("block"):
+            raise ValueError(
+                f"tape {self.trace_id} sums its attention over blocks: single tokens cannot be followed; "
+                "record it with --attention full or top:M"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Events of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat rows (kv_events.py)."""
+
+    request_id: int
+    is_prompt: NDArray[np.bool_]
+    layers: NDArray[np.int32]
+    now: NDArray[np.int64]
+    mass_bounds: NDArray[np.int64]
+    mass: NDArray[np.float32]
+    key_bounds: NDArray[np.int64]
+    keys: NDArray[np.int32]
+    rest: NDArray[np.float32]
+
+    def part(self, where: NDArray[np.bool_], n_heads: int) -> Events:
+        """The events of `where`, rows copied together."""
+        if where.all():
+            return self
+        rows = np.flatnonzero(np.repeat(where, n_heads))
+        mass_bounds, mass = _taken(self.mass_bounds, self.mass, rows)
+        key_bounds, keys = _taken(self.key_bounds, self.keys, rows)
+        return Events(
+            self.request_id, self.is_prompt[where], self.layers[where], self.now[where], mass_bounds, mass, key_bounds, keys,
+            self.rest[rows],
+        )  # fmt: skip
+
+
+def events_of(tape: AttentionTape) -> Iterator[Events]:
+    """The tape's events, request by request within a piece; an event that a piece cuts in two is put together again.
+
+    Raises ValueError naming the request for heads that are missing or out of order, or a request that the tape does not list.
+    """
+    tape.refuse_blocks()
+    heads, left = tape.n_heads, None
+    for piece in tape.pieces():
+        frame = pl.from_arrow(piece.select(COLUMNS))
+        assert isinstance(frame, pl.DataFrame)
+        if left is not None:
+            frame = pl.concat([left, frame])
+        whole = len(frame) // heads * heads
+        left = frame[whole:] if whole < len(frame) else None
+        yield from _grouped(tape, frame[:whole])
+    if left is not None:
+        raise ValueError(f"tape {tape.trace_id}: its last attention event has {len(left)} of {heads} heads; record it again")
+
+
+def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
+    heads = tape.n_heads
+    keys = {name: frame[name].to_numpy().reshape(-1, heads) for name in ("request_id", "position", "layer", "kv_head")}
+    if keys["kv_head"].size == 0:
+        return
+    same = all((keys[name] == keys[name][:, :1]).all() for name in ("request_id", "position", "layer"))
+    if not same or (keys["kv_head"] != np.arange(heads)).any():
+        raise ValueError(f"tape {tape.trace_id}: attention rows lack the {heads} heads of each layer in order; record it again")
+    requests = keys["request_id"][:, 0]
+    is_prompt = (frame["reduction"] == "column_sum").to_numpy().reshape(-1, heads)[:, 0]
+    mass_bounds, mass = _flat(frame["mass"], np.float32)
+    key_bounds, listed = _flat(frame["key_positions"], np.int32)
+    everything = Events(
+        -1, is_prompt, keys["layer"][:, 0].astype(np.int32), keys["position"][:, 0].astype(np.int64), mass_bounds, mass,
+        key_bounds, listed, frame["rest"].to_numpy().astype(np.float32),
+    )  # fmt: skip
+    for request_id in np.unique(requests).tolist():
+        if request_id not in tape.requests:
+            raise ValueError(f"tape {tape.trace_id}: attention of request {request_id}, which `requests` does not list")
+        part = everything.part(requests == request_id, heads)
+        yield Events(request_id, *(getattr(part, name) for name in Events.__dataclass_fields__ if name != "request_id"))
+
+
+def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """(bounds (n + 1,), values) of a column of lists; null: an empty list."""
+    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    values = column.drop_nulls().explode(empty_as_null=False).to_numpy() if lengths.any() else np.zeros(0)
+    return np.concatenate(([0], np.cumsum(lengths))), np.ascontiguousarray(values, dtype)
+
+
+def _taken(bounds: NDArray[np.int64], values: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    lengths = (bounds[1:] - bounds[:-1])[rows]
+    new = np.concatenate(([0], np.cumsum(lengths)))
+    at = np.arange(new[-1]) + np.repeat(bounds[rows] - new[:-1], lengths)
+    return new, values[at]
+
+
+def prompt_mass(tape: AttentionTape, events: Events, e: int) -> NDArray[np.float64]:
+    """(n_heads, c) f64 column sums of prompt event e over its c tokens.
+
+    Raises ValueError where they are not column sums: a key that no query saw has none, and row sums are all the same.
+    """
+    c, heads = int(events.now[e]) + 1, tape.n_heads
+    dense = np.zeros((heads, c))
+    for h in range(heads):
+        row = e * heads + h
+        mass = events.mass[events.mass_bounds[row] : events.mass_bounds[row + 1]]
+        keys = events.keys[events.key_bounds[row] : events.key_bounds[row + 1]]
+        dense[h, keys if keys.size else slice(0, mass.size)] = mass
+    where = f"tape {tape.trace_id}: request {events.request_id}, layer {events.layers[e]}"
+    if not np.isfinite(dense).all() or (dense < 0).any():
+        raise ValueError(f"{where}: prompt attention is NaN or negative; record it again")
+    if c >= 4 and bool((np.ptp(dense, axis=1) < EQUAL_SCORES * dense.mean(axis=1)).any()):
+        raise ValueError(f"{where}: every prompt token scores the same, as sums over keys do; give sums over queries")
+    return dense

@@ -1,0 +1,1 @@
+"""Serving: arrivals through a scheduler, priced iteration by iteration."""

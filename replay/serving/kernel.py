@@ -1,0 +1,246 @@
+"""The serving engine's loop: iterations back to back, requests in and out of them (Layered Prefill section 4, common rules).
+
+What happens in every iteration is written out here: numba counts references to every array that a call is handed, atomically, and
+completing batches in a function of its own halved the speed of chunked prefill.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokentape.policies.kernels import array, float64, int64, kernel, uint64, void
+from tokentape.policies.serving.groups import group_start, n_groups
+from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
+from tokentape.replay.serving.state import (
+    ARRIVED,
+    BUCKET_NEXT,
+    CACHED,
+    CONTEXT,
+    CONTEXT_W,
+    FREE,
+    GENERATED,
+    HEAD,
+    IN_WINDOW,
+    JOINED,
+    N_DECODE,
+    N_REQUEUED,
+    N_STATE,
+    NEWEST,
+    OLDEST,
+    OUTPUT,
+    PARTIAL,
+    POSITION,
+    PROMPT,
+    REQUEUED,
+    TARGET,
+    blocks_of,
+    form_batch,
+    join,
+    leave,
+    restart,
+)
+from tokentape.replay.serving.step import (
+    ATTENTION_S,
+    COMM_S,
+    DENSE_S,
+    EXPERT_BYTES,
+    MOE_S,
+    N_COST,
+    OTHER_S,
+    covered,
+    iteration_cost,
+)
+from tokentape.replay.serving.union import exact_shares
+from tokentape.replay.serving.verify import node_blocks, verify
+
+# Rows of `times` (4, n), seconds.
+STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
+# Entries of `counts` (N_COUNTS,).
+N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES, N_ACCEPTED = range(7)
+N_COUNTS = 7
+# Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
+BUSY_S, NOW = N_COST, N_COST + 1
+N_TOTALS = N_COST + 2
+# Columns of the recorded iterations.
+RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
+RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
+
+_I1, _I2 = array(int64, 1), array(int64, 2)
+_F1, _F2 = array(float64, 1), array(float64, 2)
+_U3 = array(uint64, 3)
+_REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
+_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
+
+
+@kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), error_model="numpy")
+def run_engine(  # type: ignore[no-untyped-def]
+    arrival, requests,
+    rule, steps, limits, survival, seed,
+    layers, engine, expert_times, layers_before, cov_prefill, cov_decode,
+    masks, blocks, first_rows, moe_of,
+    times, histogram, sums, totals, counts, touches, recorded, recorded_n,
+):  # fmt: skip
+    """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
+
+    arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
+    the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
+    tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
+    layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables (0 in dense
+    layers): CostTables.
+    masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
+    iterations as fit.
+    """
+    n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
+    waits_for_idle, starts_decoding = rule[3], rule[5]
+    max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
+    n_kinds, n_layers = layers.shape[0], layers_before.shape[0] - 1
+    cov_mixed, cov_only = np.zeros(n_kinds), np.zeros(n_kinds)
+    in_group, others = np.zeros(n_kinds), np.zeros(n_kinds)
+    bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
+    leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
+    state = np.zeros(N_STATE, np.int64)
+    state[FREE] = n_blocks
+    state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
+    # Longest gaps are asked for since the oldest decode joined: not more iterations than the longest output has tokens.
+    stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), 0
+    scratch = np.zeros(1)
+    members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
+    n_members, group, n_of_groups = 0, 0, 1
+    batch_tokens, pairs, pairs_w = 0, 0.0, 0.0
+    union = np.zeros(masks.shape[2], np.uint64)
+    now, n_done, at = arrival[0], 0, 0
+    while n_done < n:
+        arrived = state[ARRIVED]
+        while arrived < n and arrival[arrived] <= now:
+            arrived += 1
+        state[ARRIVED] = arrived
+        if state[N_DECODE] == 0 and n_members == 0 and state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == arrived:
+            now = arrival[arrived]
+            continue
+        if starts_decoding:
+            while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < max_seqs:
+                r = state[HEAD]
+                needed = blocks_of(requests[r, PROMPT], block_tokens)
+                if n_blocks > 0 and needed > state[FREE]:
+                    break
+                state[HEAD] += 1
+                state[FREE] -= needed
+                times[STARTED, r] = now
+                requests[r, GENERATED] = 1
+                join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+        if n_blocks > 0:
+            at_block = at % block_tokens
+            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+            while state[N_DECODE] > 0 and state[FREE] < needed:
+                r = state[NEWEST]
+                if at - requests[r, JOINED] > 1:
+                    longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
+                    times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+                restart(r, at, requests, state, bucket, leaves_window, needs_block)
+                counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
+                times[FINISHED, r] = now  # until it finishes: when it had its last token
+                needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+            state[FREE] -= needed
+        if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
+            n_members, batch_tokens, pairs, pairs_w = form_batch(
+                rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes
+            )
+            group = 0
+            if n_members > 0:
+                n_of_groups = n_groups(steps, batch_tokens)
+            for j in range(n_members):
+                if requests[members[j], POSITION] == requests[members[j], CACHED] and requests[members[j], GENERATED] == 0:
+                    times[STARTED, members[j]] = now
+        n_decode = state[N_DECODE]
+        first_layer = last_layer = 0
+        if n_members > 0:
+            first_layer = group_start(group, n_of_groups, n_layers)
+            last_layer = group_start(group + 1, n_of_groups, n_layers)
+        for c in range(n_kinds):
+            in_group[c] = layers_before[last_layer, c] - layers_before[first_layer, c]
+            others[c] = layers_before[n_layers, c] - in_group[c]
+            if moe_of.shape[0] > 0 and moe_of[c] >= 0:
+                cov_only[c], cov_mixed[c] = exact_shares(
+                    moe_of[c], at, in_group[c] > 0.0, requests, state, members, takes, n_members,
+                    masks, blocks, first_rows, union, touches,
+                )  # fmt: skip
+            else:
+                cov_only[c] = covered(cov_decode, n_decode, c)
+                cov_mixed[c] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - cov_only[c])
+        n_prefill = batch_tokens if n_members > 0 else 0
+        cost = iteration_cost(
+            layers, engine, expert_times, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
+            pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]),
+        )  # fmt: skip
+        seconds = cost[MOE_S] + cost[DENSE_S] + cost[ATTENTION_S] + cost[COMM_S] + cost[OTHER_S]
+        for i in range(N_COST):
+            totals[i] += cost[i]
+        if at < recorded.shape[0]:
+            recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[EXPERT_BYTES]
+            recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
+            recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
+            recorded_n[at, 4] = arrived - state[HEAD] + state[N_REQUEUED]
+        now += seconds
+        totals[BUSY_S] += seconds
+        counts[N_DECODED] += n_decode
+        counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
+        if n_decode > 0:
+            if n_nodes > 0:
+                stacked = 0  # `verify` keeps the longest gaps, request by request
+            else:
+                add_gap(seconds, n_decode, histogram, sums, scratch)
+            while stacked > 0 and stack_s[stacked - 1] <= seconds:
+                stacked -= 1
+            if stacked == stack_s.shape[0]:
+                stacked = drop_before(stack_at, stack_s, stacked, requests[state[OLDEST], JOINED] + 1)
+            stack_at[stacked], stack_s[stacked] = at, seconds
+            stacked += 1
+        else:
+            stacked = 0
+        state[CONTEXT] += n_decode
+        state[CONTEXT_W] += state[IN_WINDOW]
+        state[IN_WINDOW] -= leaves_window[at % (window + 1)]
+        leaves_window[at % (window + 1)] = 0
+        if n_nodes > 0:
+            counts[N_ACCEPTED] += verify(
+                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block,
+                times[LARGEST_GAP], histogram, sums, scratch,
+            )  # fmt: skip
+        r = bucket[at % bucket.shape[0]]
+        bucket[at % bucket.shape[0]] = -1
+        while r >= 0:  # those whose last token this was
+            longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
+            times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+            times[FINISHED, r] = now
+            n_done += 1
+            leave(r, at - requests[r, JOINED], requests, state, leaves_window, needs_block)
+            r = requests[r, BUCKET_NEXT]
+        if n_members > 0:
+            group += 1
+        if n_members > 0 and group == n_of_groups:
+            counts[N_PREFILLED] += batch_tokens
+            for j in range(n_members):
+                r = members[j]
+                requests[r, POSITION] += takes[j]
+                if requests[r, POSITION] < requests[r, TARGET]:
+                    state[PARTIAL] = r
+                    continue
+                counts[N_EMITTED] += 1
+                requests[r, GENERATED] += 1
+                if requests[r, GENERATED] == 1:
+                    times[FIRST, r] = now
+                else:  # a restarted request's next token: all before it were processed again
+                    gap = now - times[FINISHED, r]
+                    times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], gap)
+                    add_gap(gap, 1, histogram, sums, scratch)
+                if requests[r, GENERATED] == requests[r, OUTPUT]:
+                    times[FINISHED, r] = now
+                    n_done += 1
+                    state[FREE] += blocks_of(requests[r, TARGET], block_tokens)
+                else:
+                    join(r, at, requests, state, bucket, leaves_window, needs_block)
+            n_members = 0
+        at += 1
+    counts[N_ITERATIONS] = at
+    counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]
+    totals[NOW] = now

@@ -1,0 +1,107 @@
+"""What the memory of a serving engine holds: weights, what an iteration computes with, and KV blocks from what is left.
+
+As vLLM sizes its cache (`gpu_memory_utilization`): a share of all the devices' memory, less the weights, less the peak of a pass
+over as many tokens as an iteration may carry. Not counted: the driver's context and communication buffers, 1 to 2 GB per GPU, by
+which five real servers on H100s have 1 to 3 % fewer blocks than come out here (docs/serving.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.serving import BatchRule
+from tokentape.replay.serving.cost import VALUE_BYTES
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import weight_bytes
+
+MEMORY_FRAC = 0.9  # the engines' default
+BLOCK_TOKENS = 16
+# Of a rule that takes whole prompts and names no budget: the longest prompt of the paper's server (assumed).
+WHOLE_PROMPT_TOKENS = 32_768
+_LOGIT_BYTES = 6  # of a logit as the output head makes it, and in single precision
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a model on all devices of a machine together. block_bytes: KV of BLOCK_TOKENS tokens; window_bytes: KV set aside
+    for layers that attend to a window only, which block_bytes then leaves out."""
+
+    model: str
+    machine: str
+    memory_bytes: float
+    weights_bytes: int
+    activation_bytes: int
+    window_bytes: int
+    block_bytes: int
+
+    def kv_blocks(self, memory_frac: float = MEMORY_FRAC) -> int:
+        """Blocks that fit this share of the memory. Raises ValueError with the sizes where not one does, and for no share."""
+        if not 0.0 < memory_frac <= 1.0:
+            raise ValueError(f"--memory-frac {memory_frac:g} must be above 0 and at most 1")
+        room = memory_frac * self.memory_bytes
+        n_blocks = int((room - self.weights_bytes - self.activation_bytes - self.window_bytes) // self.block_bytes)
+        if n_blocks < 1:
+            raise ValueError(
+                f"{self.model} does not fit {self.machine}: {self._taken} leave no room for a KV cache in {_gb(room)}, "
+                f"{100 * memory_frac:g} % of its memory; take more devices or smaller --weights, "
+                "or leave memory out of account with --kv-blocks unbounded"
+            )
+        return n_blocks
+
+    def refuse_more_than_fit(self, n_blocks: int) -> None:
+        """Raises ValueError with the sizes where so many blocks do not fit the whole memory."""
+        if n_blocks > (most := self.kv_blocks(1.0)):
+            raise ValueError(
+                f"kv_blocks is {n_blocks}, {_gb(n_blocks * self.block_bytes)}: beside {self._taken} there is room for {most} "
+                f"in the {_gb(self.memory_bytes)} of {self.machine}; take fewer, or --kv-blocks unbounded"
+            )
+
+    @property
+    def _taken(self) -> str:
+        return f"{_gb(self.weights_bytes)} of weights and {_gb(self.activation_bytes)} of activations"
+
+
+def footprint(
+    model: str, geometry: Geometry, machine: HardwareSpec, expert_format: str, rule: BatchRule, max_seqs: int, n_nodes: int = 0
+) -> Footprint:
+    """What a model takes of a machine whose devices share every layer (tensor parallelism), under a scheduler's rule.
+
+    model: its name in errors. Weights but routed experts are bf16. Every device keeps the hidden states; KV heads are copied
+    where there are fewer of them than devices, as the one latent of MLA is. n_nodes: drafts that a decode has verified beside its
+    token. Memory is the upper end of the tier's band, as drivers count it.
+    """
+    n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
+    copies = max(1.0, n_devices / n_kv_heads)
+    layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * VALUE_BYTES)
+    window = max(geometry.sliding_windows, default=0)
+    n_windowed = sum(1 for size in geometry.sliding_windows if size)
+    weights = weight_bytes(geometry, expert_format, "bf16", "bf16")
+    activations = _activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
+    memory = machine.tiers[machine.fast].capacity_bytes.high * n_devices
+    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, geometry.n_layers * layer_bytes)
+    if not 0 < n_windowed < geometry.n_layers:
+        return all_layers
+    # Either layout holds every request: blocks of all layers, or a window's worth for each and blocks of the others.
+    kept = max_seqs * n_windowed * (-(-window // BLOCK_TOKENS) + 1) * layer_bytes
+    apart = Footprint(model, machine.name, memory, weights, activations, kept, (geometry.n_layers - n_windowed) * layer_bytes)
+    free = memory - weights - activations
+    return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
+
+
+def _activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_seqs: int, n_nodes: int) -> int:
+    """The peak of a layer over the tokens of the largest iteration, with the logits of every request."""
+    g, decodes = geometry, max_seqs * (1 + n_nodes)
+    n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)
+    n_tokens = max(n_prefill, decodes) if rule.counts_decodes else n_prefill + decodes
+    attention = 2 * g.n_heads * g.head_dim + g.kv_elements_per_token_layer  # queries, keys and values, the heads' outputs
+    widths = [attention, g.ffn_matrices * (g.dense_intermediate if len(g.moe_layers) < g.n_layers else g.shared_intermediate)]
+    if g.moe_layers:  # of every selection: gate and up or, in their place, the down product, and what the activation makes
+        gates = (g.ffn_matrices - 1) * g.expert_intermediate
+        widths.append(g.top_k * (max(gates, n_devices * g.hidden) + g.expert_intermediate))
+    per_token = 2 * g.hidden * n_devices + max(widths)
+    return VALUE_BYTES * n_tokens * per_token + decodes * g.vocab * _LOGIT_BYTES * n_devices
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.3g} GB"

@@ -1,0 +1,177 @@
+"""What a serving run is judged by (Layered Prefill section 5): latencies, service levels, fairness, loads, energy, queues.
+
+TBT is the time between two tokens of a request, pooled over all requests; tokens of one draft-and-verify round share its time
+evenly, and the longest wait of a request is for a whole round. E2E runs from arrival to the last token. Over several
+seeds a metric is the median with its 5 to 95 % band: near saturation a single run is off by tens of percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.replay.result import Metric
+from tokentape.replay.serving.run import ServingRun
+
+Floats = NDArray[np.float64]
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class ServiceLevel:
+    """A request attains it if its first token comes within ttft_s and none of its gaps is above tbt_s. frac: share that must."""
+
+    ttft_s: float
+    tbt_s: float
+    frac: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not (self.ttft_s > 0 and self.tbt_s > 0 and 0 < self.frac <= 1):
+            raise ValueError(f"service level: {self} needs limits above 0 and a share in (0, 1]")
+
+
+@dataclass(frozen=True)
+class Load:
+    """arrival_per_s against service_per_s, the rate at which waiting requests were started while any waited."""
+
+    arrival_per_s: float
+    service_per_s: float
+
+    @property
+    def is_saturated(self) -> bool:
+        """More arrive than are served: the queue grows for as long as they do."""
+        return self.arrival_per_s > self.service_per_s
+
+    @property
+    def distance_frac(self) -> float:
+        """How far the rate lies below saturation, as a share of it; negative beyond."""
+        return 1.0 - self.arrival_per_s / self.service_per_s
+
+    def __str__(self) -> str:
+        if not self.is_saturated:
+            return f"{self.arrival_per_s:.3g} requests/s arrive, {self.service_per_s:.3g} can start"
+        return f"the queue grows without bound: {self.arrival_per_s:.3g} requests/s arrive, {self.service_per_s:.3g} are started"
+
+
+def load_of(run: ServingRun) -> Load | None:
+    """How loaded the engine was; None where all requests arrive at once.
+
+    Requests start in order of arrival, so the times in which any of them waits are read off arrivals and starts.
+    """
+    arrival, started = run.requests.arrival_s, np.maximum.accumulate(run.started_s)
+    if arrival[-1] == arrival[0]:
+        return None
+    begins = np.maximum(arrival, np.append(arrival[0], started[:-1]))
+    waited_s = float(np.maximum(started - begins, 0.0).sum())
+    n_waited = int((started > arrival).sum())
+    return Load(run.requests.rate_per_s, n_waited / waited_s if waited_s else float("inf"))
+
+
+def attained(run: ServingRun, level: ServiceLevel) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(n,) whether a request's first token and its gaps are in time."""
+    return run.ttft_s <= level.ttft_s, run.largest_gap_s <= level.tbt_s
+
+
+def jain(run: ServingRun) -> float:
+    """Jain's index of the requests' decode rates, (output - 1) / (finish - first token); 1: all alike. NaN without decodes."""
+    output = run.requests.n_output_tokens
+    decodes = output > 1
+    rates = (output[decodes] - 1) / (run.finish_s - run.first_token_s)[decodes]
+    return float(rates.sum() ** 2 / (rates.size * (rates**2).sum())) if rates.size else float("nan")
+
+
+def queue_length(run: ServingRun, at_s: Floats) -> NDArray[np.int64]:
+    """(m,) requests that have arrived and not started, at these times."""
+    arrived = np.searchsorted(run.requests.arrival_s, at_s, side="right")
+    return np.asarray(arrived - np.searchsorted(np.sort(run.started_s), at_s, side="right"), np.int64)
+
+
+def token_times(run: ServingRun, request: int) -> Floats:
+    """(output,) when a request's tokens came, from a run that recorded its iterations.
+
+    Raises ValueError where it did not, and for a request that lost its KV on the way.
+    """
+    if not run.iterations:
+        raise ValueError("the run recorded no iterations; serve with record=True")
+    if run.n_accepted:
+        raise ValueError("drafts were accepted; tokens of a round come together and are not recorded")
+    if run.n_restarts[request]:
+        raise ValueError(f"request {request} was restarted {run.n_restarts[request]} times; its tokens cannot be read off")
+    ends = np.asarray(run.iterations["start_s"]) + np.asarray(run.iterations["seconds"])
+    first = int(np.searchsorted(ends, run.first_token_s[request] * (1 - 1e-12)))
+    return np.asarray(ends[first : first + int(run.requests.n_output_tokens[request])], np.float64)
+
+
+def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting: str = "full") -> dict[str, Metric]:
+    """One run's numbers; those of service levels where one is given.
+
+    energy_j_per_token counts prompt and output tokens, as Layered Prefill does; energy_j_per_output_token output alone.
+    expert_bytes counts as `load_accounting` says: full, per_gpu or one_matrix.
+    """
+    n, requests = len(run.requests), run.requests
+    n_output = int(requests.n_output_tokens.sum())
+    joules = run.joules_of
+    energy_j = sum(joules.values())
+    expert_bytes = run.expert_bytes * run.cost.load_frac(load_accounting)
+    found = {
+        "n_requests": Metric(float(n), "1"),
+        "ttft_mean_s": Metric(float(run.ttft_s.mean()), "s"),
+        **_percentiles("ttft", np.percentile(run.ttft_s, PERCENTILES)),
+        "tbt_mean_s": Metric(run.gap_mean_s, "s"),
+        "tbt_std_s": Metric(run.gap_std_s, "s"),
+        **_percentiles("tbt", run.gap_percentiles_s(PERCENTILES)),
+        "e2e_mean_s": Metric(float(run.e2e_s.mean()), "s"),
+        "jain": Metric(jain(run), "1"),
+        "expert_bytes": Metric(expert_bytes, "B"),
+        "expert_bytes_per_request": Metric(expert_bytes / n, "B", denominator="requests"),
+        "total_energy_j": Metric(energy_j, "J"),
+        **{f"energy_{part}_j": Metric(value, "J") for part, value in joules.items()},
+        "energy_j_per_token": Metric(
+            energy_j / (n_output + int(requests.n_prompt_tokens.sum())), "J", denominator="prompt and output tokens"
+        ),
+        "energy_j_per_output_token": Metric(energy_j / n_output, "J", denominator="output tokens"),
+        "decode_batch_mean": Metric(run.n_decoded / run.n_iterations, "1", denominator="iterations"),
+        "output_tokens_per_s": Metric(n_output / run.wall_s, "1/s"),
+        "queue_mean": Metric(float((run.started_s - requests.arrival_s).sum()) / run.wall_s, "1"),
+        "queue_max": Metric(float(queue_length(run, requests.arrival_s).max()), "1"),
+        "busy_frac": Metric(run.busy_s / run.wall_s, "1", denominator="wall time"),
+        **{
+            f"{part}_frac": Metric(seconds / run.busy_s, "1", denominator="busy time") for part, seconds in run.seconds_of.items()
+        },
+    }
+    if run.cost.speculation and run.n_decoded:
+        found["accepted_mean"] = Metric(run.n_accepted / run.n_decoded, "1", denominator="rounds of a request")
+    if (load := load_of(run)) is not None:
+        found["saturation_distance_frac"] = Metric(load.distance_frac, "1", denominator="saturation rate")
+    if level is not None:
+        in_time, gaps_in_time = attained(run, level)
+        both = in_time & gaps_in_time
+        found |= {
+            "slo_frac": Metric(float(both.mean()), "1", denominator="requests"),
+            "slo_ttft_frac": Metric(float(in_time.mean()), "1", denominator="requests"),
+            "slo_tbt_frac": Metric(float(gaps_in_time.mean()), "1", denominator="requests"),
+            "goodput_per_s": Metric(float(both.sum()) / run.wall_s, "1/s"),
+        }
+    return found
+
+
+def _percentiles(name: str, seconds: Floats) -> dict[str, Metric]:
+    return {f"{name}_p{q}_s": Metric(float(value), "s") for q, value in zip(PERCENTILES, seconds, strict=True)}
+
+
+def over_runs(runs: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Median of every metric over runs that differ in their seed; low, high: 5th and 95th percentile over the seeds.
+
+    Raises ValueError where there are no runs.
+    """
+    if not runs:
+        raise ValueError("no seeds; give at least one")
+    found = {}
+    for name, first in runs[0].items():
+        values = [run[name].value for run in runs if name in run]
+        low, value, high = np.percentile(values, (5, 50, 95))
+        found[name] = Metric(float(value), first.unit, float(low), float(high), first.denominator)
+    return found

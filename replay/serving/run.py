@@ -1,0 +1,236 @@
+"""The serving engine: requests through a scheduler on a machine, iteration by iteration (Layered Prefill).
+
+One engine runs iterations back to back. An iteration gives every decoding request one token and may carry prefill; schedulers
+differ only in the prefill work they choose. The engine idles when nothing is queued or running; the clock then jumps to the next
+arrival. Deterministic: equal inputs give equal results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tokentape.policies.serving import BatchRule, Scheduler, Speculation
+from tokentape.replay.serving.cost import CostTables
+from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
+from tokentape.replay.serving.kernel import (
+    BUSY_S,
+    FINISHED,
+    FIRST,
+    LARGEST_GAP,
+    N_ACCEPTED,
+    N_COUNTS,
+    N_DECODED,
+    N_EMITTED,
+    N_ITERATIONS,
+    N_LOST,
+    N_PREFILLED,
+    N_TOTALS,
+    NOW,
+    PEAK_DECODES,
+    RECORD_COUNTS,
+    RECORD_TIMES,
+    STARTED,
+    run_engine,
+)
+from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
+from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
+from tokentape.replay.serving.step import EXPERT_BYTES, MOVED_BYTES, N_TIMES, OPS
+from tokentape.replay.serving.workload import Requests
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+PARTS = ("moe", "dense", "attention", "communication", "other")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
+    fit a machine), None: memory does not bind."""
+
+    max_seqs: int = 256
+    kv_blocks: int | None = None
+    block_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("max_seqs", "kv_blocks", "block_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, found {value}")
+
+
+@dataclass(frozen=True, eq=False)
+class ServingRun:
+    """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
+
+    end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
+    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_decoded: decodes over
+    all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series
+    by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is exact.
+    """
+
+    requests: Requests
+    cost: CostTables
+    started_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    largest_gap_s: Floats
+    n_restarts: Ints
+    end_s: float
+    busy_s: float
+    seconds_of: dict[str, float]
+    expert_bytes: float
+    moved_bytes: float
+    ops: float
+    n_iterations: int
+    n_decoded: int
+    n_prefilled: int
+    n_lost_tokens: int
+    n_accepted: int
+    peak_decodes: int
+    gap_mean_s: float
+    gap_std_s: float
+    gaps: Ints = field(repr=False)
+    iterations: dict[str, NDArray[Any]] = field(repr=False)
+    touches: Ints = field(repr=False)
+
+    @property
+    def ttft_s(self) -> Floats:
+        """(n,) time from arrival to the first token."""
+        return self.first_token_s - self.requests.arrival_s
+
+    @property
+    def e2e_s(self) -> Floats:
+        """(n,) time from arrival to the last token."""
+        return self.finish_s - self.requests.arrival_s
+
+    @property
+    def wall_s(self) -> float:
+        """From the first arrival to the last token."""
+        return self.end_s - float(self.requests.arrival_s[0])
+
+    def gap_percentiles_s(self, q: ArrayLike) -> Floats:
+        """Percentiles (0 to 100, any shape) of all times between tokens, pooled; within 0.025 %."""
+        return percentiles_s(self.gaps, q)
+
+    @property
+    def joules_of(self) -> dict[str, float]:
+        """Energy by part: static power over the wall time, bytes moved, operations. Their sum is the run's energy."""
+        c = self.cost.constants
+        return {"static": c.static_w * self.wall_s, "bytes": c.j_per_byte * self.moved_bytes, "ops": c.j_per_op * self.ops}
+
+
+def serve(
+    requests: Requests,
+    scheduler: Scheduler,
+    cost: CostTables,
+    limits: Limits | None = None,
+    *,
+    masks: ExpertMasks | None = None,
+    record: bool = False,
+    seed: int = 0,
+) -> ServingRun:
+    """Serves all requests from an empty engine to the end, also where they arrive faster than they can be served.
+
+    masks: exact coverage, the experts that a tape recorded for each of these requests. record: keep every iteration.
+    seed: of the drafts that are accepted, where the costs have a speculation.
+    Raises ValueError naming the request whose KV can never fit, a scheduler that does not fit the model, and masks of another
+    model.
+    """
+    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), masks, record, seed)
+
+
+def run_rule(
+    requests: Requests,
+    rule: BatchRule,
+    cost: CostTables,
+    limits: Limits,
+    masks: ExpertMasks | None = None,
+    record: bool = False,
+    seed: int = 0,
+) -> ServingRun:
+    """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill."""
+    n = len(requests)
+    speculation = cost.speculation or Speculation(0, ())
+    _refuse_what_never_fits(requests, limits, speculation.n_nodes)
+    columns = np.zeros((n, N_REQUEST), np.int64)
+    columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
+    columns[:, OUTPUT] = requests.n_output_tokens
+    columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
+    if masks is not None and speculation.n_nodes:
+        raise ValueError("recorded coverage: no tape holds the experts of rejected drafts; take the tape's curves instead")
+    if masks is not None:
+        masks.refuse_other(cost, requests)
+    union = masks or NO_MASKS
+    moe_of = cost.moe_of if masks is not None else np.zeros(0, np.int64)
+    times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
+    totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
+    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed).n_iterations if record else 0
+    recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    run_engine(
+        np.ascontiguousarray(requests.arrival_s, np.float64),
+        columns,
+        np.append(rule.numbers(), (cost.window, speculation.n_nodes)),
+        rule.step_numbers(),
+        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
+        speculation.chances(),
+        seed,
+        *(cost.layers, cost.engine, cost.expert_times, cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(union.masks, union.blocks, union.first_rows, moe_of),
+        *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
+    )
+    n_gaps = int(histogram.sum())
+    mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
+    variance = max(sums[GAP_SQUARES] / n_gaps - mean_s**2, 0.0) if n_gaps else float("nan")
+    handed_over = n if rule.starts_decoding else 0
+    to_process = int((requests.n_prompt_tokens - requests.n_cached_tokens).sum()) * (not handed_over)
+    assert counts[N_PREFILLED] == to_process + counts[N_LOST], "a prompt token was lost or processed twice"
+    assert counts[N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
+    return ServingRun(
+        requests=requests,
+        cost=cost,
+        started_s=times[STARTED],
+        first_token_s=times[FIRST],
+        finish_s=times[FINISHED],
+        largest_gap_s=times[LARGEST_GAP],
+        n_restarts=columns[:, N_RESTARTS].copy(),
+        end_s=float(totals[NOW]),
+        busy_s=float(totals[BUSY_S]),
+        seconds_of=dict(zip(PARTS, totals[:N_TIMES].tolist(), strict=True)),
+        expert_bytes=float(totals[EXPERT_BYTES]),
+        moved_bytes=float(totals[MOVED_BYTES]),
+        ops=float(totals[OPS]),
+        n_iterations=int(counts[N_ITERATIONS]),
+        n_decoded=int(counts[N_DECODED]),
+        n_prefilled=int(counts[N_PREFILLED]),
+        n_lost_tokens=int(counts[N_LOST]),
+        n_accepted=int(counts[N_ACCEPTED]),
+        peak_decodes=int(counts[PEAK_DECODES]),
+        gap_mean_s=mean_s,
+        gap_std_s=float(np.sqrt(variance)),
+        gaps=histogram,
+        iterations={
+            **dict(zip(RECORD_TIMES, recorded.T, strict=True)),
+            **dict(zip(RECORD_COUNTS, recorded_n.T, strict=True)),
+        }
+        if record
+        else {},
+        touches=touches,
+    )
+
+
+def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:
+    """Raises ValueError naming the first request whose KV needs more blocks than there are."""
+    if limits.kv_blocks is None:
+        return
+    tokens = requests.n_prompt_tokens + requests.n_output_tokens - 1 + n_nodes * (requests.n_output_tokens > 1)
+    needed = -(-tokens // limits.block_tokens)
+    if needed.max() > limits.kv_blocks:
+        first = int(np.argmax(needed > limits.kv_blocks))
+        raise ValueError(
+            f"request {first}: its {requests.n_prompt_tokens[first]} prompt and {requests.n_output_tokens[first]} output tokens "
+            f"need {needed[first]} KV blocks of {limits.block_tokens}, kv_blocks is {limits.kv_blocks}"
+        )

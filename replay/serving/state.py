@@ -1,0 +1,208 @@
+"""What a serving engine knows of its requests while it runs, and how a request starts and stops decoding, in O(1) each.
+
+All decodes advance in every iteration, so a request's last iteration is known when it starts to decode: it waits in the bucket of
+that iteration, a linked list. A second list runs over the decodes in the order in which they joined. Accepted drafts make a
+request `jump` to an earlier bucket.
+"""
+
+from __future__ import annotations
+
+from tokentape.policies.kernels import array, int64, kernel, void
+
+# Columns of `requests` (n, N_REQUEST).
+(
+    PROMPT,
+    OUTPUT,
+    CACHED,  # leading prompt tokens whose KV is there
+    TARGET,  # tokens to process before the next one is generated
+    POSITION,  # of them processed
+    GENERATED,  # output tokens when it last joined the decodes, or now if it does not decode
+    JOINED,  # iteration at whose end it joined them, less the drafts accepted since
+    BUCKET_NEXT,
+    BUCKET_PREV,
+    OLDER,
+    NEWER,
+    REQUEUED_NEXT,
+    N_RESTARTS,
+) = range(13)
+N_REQUEST = 13
+
+# Entries of `state` (N_STATE,); -1: none.
+(
+    OLDEST,
+    NEWEST,
+    N_DECODE,
+    CONTEXT,  # tokens that the decodes attend to in the next iteration
+    CONTEXT_W,  # the same within the window
+    IN_WINDOW,  # decodes whose context is shorter than the window
+    FREE,  # KV blocks
+    ARRIVED,  # requests that have arrived, and
+    HEAD,  # that were taken, in order of arrival
+    PARTIAL,  # request whose prompt was cut
+    REQUEUED,  # first of those that lost their KV
+    N_REQUEUED,
+) = range(12)
+N_STATE = 12
+
+_I1, _I2 = array(int64, 1), array(int64, 2)
+
+
+@kernel(int64(int64, int64))
+def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
+    """KV blocks that hold n_tokens."""
+    return (n_tokens + block_tokens - 1) // block_tokens
+
+
+@kernel(void(int64, _I2, _I1))
+def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
+    """Puts request r into the bucket of its last iteration."""
+    q = requests[r]
+    last = (q[JOINED] + q[OUTPUT] - q[GENERATED]) % bucket.shape[0]
+    q[BUCKET_NEXT], q[BUCKET_PREV] = bucket[last], -1
+    if bucket[last] >= 0:
+        requests[bucket[last], BUCKET_PREV] = r
+    bucket[last] = r
+
+
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
+def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r decodes from iteration at + 1 on.
+
+    bucket: (more than the longest output,) first request whose last iteration has this remainder. leaves_window: (window + 1,)
+    decodes whose context grows to the window in such an iteration. needs_block: (tokens of a block,) decodes that start a new
+    KV block in such iterations.
+    """
+    q = requests[r]
+    q[JOINED] = at
+    _put_in(r, requests, bucket)
+    q[OLDER], q[NEWER] = state[NEWEST], -1
+    if state[NEWEST] >= 0:
+        requests[state[NEWEST], NEWER] = r
+    else:
+        state[OLDEST] = r
+    state[NEWEST] = r
+    length, window = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1
+    state[N_DECODE] += 1
+    state[CONTEXT] += length
+    state[CONTEXT_W] += min(length, window)
+    if length < window:
+        state[IN_WINDOW] += 1
+        leaves_window[(at + window - length) % (window + 1)] += 1
+    needs_block[(at + 2 - length) % needs_block.shape[0]] += 1
+
+
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1))
+def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r stops decoding after n_steps iterations; its KV blocks are free. Its bucket is the caller's concern."""
+    q = requests[r]
+    if q[OLDER] >= 0:
+        requests[q[OLDER], NEWER] = q[NEWER]
+    else:
+        state[OLDEST] = q[NEWER]
+    if q[NEWER] >= 0:
+        requests[q[NEWER], OLDER] = q[OLDER]
+    else:
+        state[NEWEST] = q[OLDER]
+    start, window = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1
+    length = start + n_steps
+    state[N_DECODE] -= 1
+    state[CONTEXT] -= length
+    state[CONTEXT_W] -= min(length, window)
+    if length < window:
+        state[IN_WINDOW] -= 1
+        leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
+    needs_block[(q[JOINED] + 2 - start) % needs_block.shape[0]] -= 1
+    state[FREE] += blocks_of(length - 1, needs_block.shape[0])
+    q[GENERATED] += n_steps
+
+
+@kernel(void(int64, _I2, _I1))
+def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
+    """Takes request r out of the bucket of its last iteration."""
+    q = requests[r]
+    last = (q[JOINED] + q[OUTPUT] - q[GENERATED]) % bucket.shape[0]
+    if q[BUCKET_PREV] >= 0:
+        requests[q[BUCKET_PREV], BUCKET_NEXT] = q[BUCKET_NEXT]
+    else:
+        bucket[last] = q[BUCKET_NEXT]
+    if q[BUCKET_NEXT] >= 0:
+        requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
+
+
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1))
+def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
+    q = requests[r]
+    start, window, n_blocks = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1, needs_block.shape[0]
+    length = start + at - q[JOINED]
+    state[CONTEXT] += n_tokens
+    state[CONTEXT_W] += min(length + n_tokens, window) - min(length, window)
+    if length < window:
+        leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
+        if length + n_tokens < window:
+            leaves_window[(q[JOINED] - n_tokens + window - start) % (window + 1)] += 1
+        else:
+            state[IN_WINDOW] -= 1
+    needs_block[(q[JOINED] + 2 - start) % n_blocks] -= 1
+    needs_block[(q[JOINED] - n_tokens + 2 - start) % n_blocks] += 1
+    _take_out(r, requests, bucket)
+    q[JOINED] -= n_tokens
+    _put_in(r, requests, bucket)
+
+
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
+def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
+    q = requests[r]
+    _take_out(r, requests, bucket)
+    leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
+    q[TARGET], q[POSITION] = q[PROMPT] + q[GENERATED], q[CACHED]
+    q[N_RESTARTS] += 1
+    q[REQUEUED_NEXT] = state[REQUEUED]
+    state[REQUEUED] = r
+    state[N_REQUEUED] += 1
+
+
+@kernel(
+    "Tuple((int64, int64, float64, float64))(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])",
+)
+def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes):  # type: ignore[no-untyped-def]
+    """Takes prompts by a BatchRule: fills `members` and `takes` (tokens of each); returns how many, tokens, and the query-key
+    pairs of their slices, in all and within the window. rule: BatchRule.numbers(), the window, drafts verified per decode."""
+    budget, counts_decodes, may_split, _, max_prompts, _, window, n_nodes = rule
+    room = budget - state[N_DECODE] * (1 + n_nodes) if counts_decodes else budget
+    n_members, tokens, pairs, pairs_w = 0, 0, 0.0, 0.0
+    while n_members < max_prompts:
+        is_new = state[PARTIAL] < 0
+        if not is_new:
+            r = state[PARTIAL]
+        elif state[REQUEUED] >= 0:
+            r = state[REQUEUED]
+        elif state[HEAD] < state[ARRIVED]:
+            r = state[HEAD]
+        else:
+            break
+        blocks = blocks_of(requests[r, TARGET], block_tokens)
+        if is_new and (state[N_DECODE] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
+            break
+        rest = requests[r, TARGET] - requests[r, POSITION]
+        take = min(rest, room - tokens) if may_split else rest
+        if take <= 0 or (not may_split and n_members > 0 and tokens + rest > room):
+            break
+        if is_new:
+            state[FREE] -= blocks
+            if state[REQUEUED] >= 0:
+                state[REQUEUED] = requests[r, REQUEUED_NEXT]
+                state[N_REQUEUED] -= 1
+            else:
+                state[HEAD] += 1
+        state[PARTIAL] = -1
+        members[n_members], takes[n_members] = r, take
+        n_members += 1
+        tokens += take
+        middle = requests[r, POSITION] + 0.5 * take
+        pairs += take * middle
+        pairs_w += take * min(middle, float(window))
+        if take < rest:
+            break
+    return n_members, tokens, pairs, pairs_w

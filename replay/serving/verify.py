@@ -1,0 +1,52 @@
+"""A draft-and-verify round of a serving engine: what every decoding request accepts, and the KV blocks that its nodes need.
+
+Unlike plain decodes, requests then advance by different numbers of tokens, so each is visited in every iteration.
+"""
+
+from __future__ import annotations
+
+from tokentape.policies.kernels import array, float64, int64, kernel
+from tokentape.policies.serving.speculation import accepted
+from tokentape.replay.serving.gaps import add_gap
+from tokentape.replay.serving.state import FREE, GENERATED, JOINED, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, jump
+
+_I1, _I2, _F1 = array(int64, 1), array(int64, 2), array(float64, 1)
+
+
+@kernel(int64(int64, int64, int64, _I2, _I1))
+def node_blocks(at, n_nodes, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """KV blocks that the decodes need more in iteration `at`: of the last token and of its n_nodes drafts."""
+    needed = 0
+    r = state[OLDEST]
+    while r >= 0:
+        held = requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
+        needed += blocks_of(held + 1 + n_nodes, block_tokens) - blocks_of(held, block_tokens)
+        r = requests[r, NEWER]
+    return needed
+
+
+@kernel(
+    int64(int64, float64, int64, int64, _F1, _I2, _I1, _I1, _I1, _I1, _F1, _I1, _F1, _F1),
+)
+def verify(  # type: ignore[no-untyped-def]
+    at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, largest, histogram, sums, scratch
+):
+    """Ends the round of iteration `at`, in which every decode already got one token; returns the drafts accepted.
+
+    Rejected nodes give their KV blocks back. Gaps: a round's tokens share its seconds evenly; the longest wait, largest (n,),
+    is for the whole round.
+    """
+    n_accepted, block_tokens = 0, needs_block.shape[0]
+    r = state[OLDEST]
+    while r >= 0:
+        generated = requests[r, GENERATED] + at - requests[r, JOINED]
+        n = min(accepted(seed, r, generated - 1, survival), requests[r, OUTPUT] - generated)
+        held = requests[r, PROMPT] + generated - 1
+        state[FREE] += blocks_of(held + n_nodes, block_tokens) - blocks_of(held + n, block_tokens)
+        add_gap(seconds / (1 + n), 1 + n, histogram, sums, scratch)
+        largest[r] = max(largest[r], seconds)
+        if n > 0:
+            jump(r, n, at, requests, state, bucket, leaves_window, needs_block)
+            n_accepted += n
+        r = requests[r, NEWER]
+    return n_accepted

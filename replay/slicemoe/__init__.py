@@ -1,0 +1,1 @@
+"""SliceMoE: expert slices at two precisions, rerouted by what is cached."""

@@ -1,0 +1,76 @@
+"""One decode token of sliced serving in closed form, and the miss rates that two published gains imply (SliceMoE section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokentape.hw.cost import StepCost, step_cost
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.sliced import SlicedCache
+from tokentape.replay.slicemoe.replay import slices_of
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import static_bytes
+
+
+def token_cost(
+    geometry: Geometry, hardware: HardwareSpec, cache: SlicedCache, lsb_frac: float, miss_frac: float = 0.0
+) -> StepCost:
+    """Cost of one decode token (arrays of one): lsb_frac of its accesses read the LSB slice too.
+
+    miss_frac: Flash bytes / (accesses x high-bit expert bytes). No KV traffic, fetches block: the paper's mode.
+    """
+    n_accesses, (msb, lsb) = len(geometry.moe_layers) * geometry.top_k, slices_of(geometry, cache)
+    fast = static_bytes(geometry, "int8") + n_accesses * (msb + lsb_frac * lsb)
+    flash = miss_frac * n_accesses * (msb + lsb)
+    ops = 2.0 * (geometry.non_expert_params + n_accesses * geometry.expert_params)
+    n_fetches = len(geometry.moe_layers) if flash else 0
+    return step_cost(hardware, np.array([round(fast)]), np.array([round(flash)]), np.array([n_fetches]), np.array([ops]))
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """High-bit-normalised miss rates, 0..1 where possible; outside, no miss rate explains the gains."""
+
+    baseline_miss_frac: float
+    ours_miss_frac: float
+
+    @property
+    def is_possible(self) -> bool:
+        return all(0.0 <= miss <= 1.0 for miss in (self.baseline_miss_frac, self.ours_miss_frac))
+
+
+def implied_operating_point(
+    geometry: Geometry,
+    hardware: HardwareSpec,
+    energy_gain: float,
+    speed_gain: float,
+    cache: SlicedCache | None = None,
+    *,
+    baseline_lsb_frac: float = 1.0,
+    ours_lsb_frac: float = 0.0,
+) -> OperatingPoint:
+    """The two miss rates at which ours beats the baseline by exactly these gains in energy and time per token.
+
+    lsb_frac: share of accesses that read the LSB slice; 1.0 is the high-bit baseline. Both costs are straight lines in the miss
+    rate, so two gains fix two misses. Raises ValueError where they do not (Flash as cheap as the rest).
+    """
+    cache = cache or SlicedCache()
+
+    def line(lsb_frac: float, of: str) -> tuple[float, float]:
+        """Cost without misses, and what a miss rate of 1 adds; nominal."""
+        none, all_missed = (
+            float(getattr(token_cost(geometry, hardware, cache, lsb_frac, miss), of).value[0]) for miss in (0.0, 1.0)
+        )
+        return none, all_missed - none
+
+    rows, constants = [], []
+    for of, gain in (("joules", energy_gain), ("seconds", speed_gain)):
+        baseline, ours = line(baseline_lsb_frac, of), line(ours_lsb_frac, of)
+        rows.append([baseline[1], -gain * ours[1]])
+        constants.append(gain * ours[0] - baseline[0])
+    if abs(np.linalg.det(np.array(rows) / np.abs(rows).max(axis=1, keepdims=True))) < 1e-9:
+        raise ValueError(f"gains of {energy_gain} and {speed_gain} do not fix two miss rates: they must differ")
+    baseline_miss, ours_miss = np.linalg.solve(np.array(rows), np.array(constants))
+    return OperatingPoint(float(baseline_miss), float(ours_miss))

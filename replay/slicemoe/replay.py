@@ -1,0 +1,168 @@
+"""The sliced expert engine: a tape's scores through a sliced cache on a phone-class machine (SliceMoE sections 3 to 5).
+
+Open loop: the tape's scores are taken as they are. Where a policy reroutes, the model would have gone on differently: results say
+so. One sequence at a time; its prompt runs layer by layer, then the warm-up's state, then token by token.
+
+Two modes, never mixed. paper: decode alone is costed, misses add to the step, the KV cache is free. physical: prefill is costed
+too, the KV cache is read at INT8, and a layer's misses may be fetched while the layer before it computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, Events, SlicedCache, SliceMoE
+from tokentape.replay import uncounted
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.scores import Scores
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.slicemoe.cost import pass_cost, per_pass_counts
+from tokentape.replay.slicemoe.metrics import (
+    decode_metrics,
+    miss_metrics,
+    outside_envelope,
+    prefill_metrics,
+    requests_of,
+    timeline_of,
+)
+from tokentape.replay.trace import DECODE, PREFILL, Trace
+from tokentape.warehouse.formats import slice_bytes
+from tokentape.warehouse.geometry import Geometry
+
+Ints = NDArray[np.int64]
+MODES = ("paper", "physical")
+
+
+def slices_of(geometry: Geometry, cache: SlicedCache) -> tuple[int, int]:
+    """(MSB, LSB) slice bytes of one expert; equal widths leave an LSB slice of 0 bytes."""
+    if not geometry.expert_params:
+        raise ValueError(f"{geometry.architecture}: this tape records no expert width; slices need the model's config.json")
+    msb, lsb = slice_bytes(geometry.expert_params, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
+    return msb, lsb if cache.bits_high > cache.bits_low else 0
+
+
+def describe(system: SliceMoE, mode: str) -> str:
+    """The whole composition as JSON; arrays by their digest."""
+
+    def part(names: dict[str, type], made: Any) -> dict[str, Any]:
+        name = next((name for name, kind in names.items() if type(made) is kind), type(made).__name__)
+        fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+        return {"name": name, **{field.name: getattr(made, field.name) for field in fields}}
+
+    parts = {
+        "router": part(ROUTERS, system.router),
+        "cache": dataclasses.asdict(system.cache),
+        "precision": part(PRECISIONS, system.precision),
+        "budget": part(BUDGETS, system.budget),
+        "warmup": part(WARMUPS, system.warmup),
+        "free_steps": system.free_steps,
+        "mode": mode,
+    }
+    return json.dumps(parts, sort_keys=True, default=lambda array: hashlib.sha256(array.tobytes()).hexdigest()[:16])
+
+
+def replay_sliced(
+    trace: Trace,
+    scores: Scores,
+    system: SliceMoE,
+    hardware: HardwareSpec | None,
+    capacity_bytes: int,
+    *,
+    mode: str = "paper",
+    start: str = "persistent",
+    seed: int = 0,
+) -> ReplayResult:
+    """Replays `trace` with its `scores` through `system`; costs it on `hardware` (None: misses and bytes only).
+
+    capacity_bytes: the cache of all layers' slices. start: persistent or cold at every request (see Semantics). Deterministic.
+    Raises ValueError for scores of the top k alone under a policy that needs all, a batched tape, and an unknown mode.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is unknown; choose {' or '.join(MODES)}")
+    if system.needs_scores and not scores.is_full:
+        raise ValueError(
+            f"tape {trace.trace_id} holds the chosen experts only; {describe(system, mode)} may route to any expert: record the "
+            "tape with scores, or use router lru without a budget"
+        )
+    semantics = Semantics("global", start=start, fetching="blocking" if mode == "paper" else "overlapped")
+    geometry, (msb, lsb) = trace.geometry, slices_of(trace.geometry, system.cache)
+    n_layers = len(geometry.moe_layers)
+    controller = Controller(system, n_layers, geometry.n_experts, geometry.top_k, msb, lsb, capacity_bytes, seed)
+    events, row_step = _serve(trace, scores, controller, is_cold=start == "cold")
+    per_pass = per_pass_counts(trace, events)
+    metrics = miss_metrics(trace, scores, events, row_step, controller.high_bytes, system.free_steps)
+    timeline: dict[str, NDArray[Any]] = {}
+    requests: dict[str, NDArray[Any]] = {}
+    outside = ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else []
+    if hardware is not None:
+        costed = np.ones(trace.pass_ids.size, np.bool_) if mode == "physical" else trace.pass_kind == DECODE
+        cost = pass_cost(trace, events, per_pass, hardware, mode)
+        metrics |= decode_metrics(trace, cost, row_step)
+        if mode == "physical":
+            metrics |= prefill_metrics(trace, cost)
+            requests = requests_of(trace, cost)
+        timeline = timeline_of(trace, per_pass, cost, costed)
+        seconds = cost.seconds.value[costed].sum()
+        power_w = float(cost.joules.value[costed].sum() / seconds) if seconds else 0.0
+        outside += outside_envelope(geometry, hardware, capacity_bytes, controller.high_bytes, trace.n_keys, power_w)
+        outside += uncounted.findings(trace, hardware, cost.seconds.value, counts_kv=mode == "physical")
+    total_bytes = trace.n_keys * controller.high_bytes
+    settings = {
+        "trace_id": trace.trace_id,
+        **dataclasses.asdict(semantics),
+        "expert_format": system.cache.name,
+        "cycle_experts": trace.cycle_experts,
+        "origin": trace.origin,
+        "policy": "slicemoe",
+        "policy_params": describe(system, mode),
+        "is_bound": False,
+        "hardware": hardware.name if hardware else "",
+        "hardware_sha256": hardware.sha256 if hardware else "",
+        "capacity_bytes": capacity_bytes,
+        "capacity_experts": capacity_bytes / controller.high_bytes,
+        "capacity_frac": capacity_bytes / total_bytes,
+        "seed": seed,
+        "assumed": ", ".join(hardware.assumed) if hardware else "",
+        "is_extrapolated": bool(outside),
+        "outside_envelope": "; ".join(outside),
+    }
+    return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
+
+
+def _serve(trace: Trace, scores: Scores, controller: Controller, is_cold: bool) -> tuple[Events, Ints]:
+    """Every row's events in the tape's order, and its step within its generation (-1 in prefill)."""
+    if np.any(np.diff(trace.member_offsets) != 1) or np.any(trace.pass_tokens[trace.pass_kind == DECODE] != 1):
+        raise ValueError(
+            f"tape {trace.trace_id} was recorded in batches; sliced serving runs one sequence: capture it with batch 1"
+        )
+    request, is_prefill = trace.members, trace.pass_kind == PREFILL
+    new_request = np.append(True, request[1:] != request[:-1])
+    if np.unique(request[new_request]).size != int(new_request.sum()):
+        raise ValueError(f"tape {trace.trace_id}: its requests take turns; sliced serving runs one after the other")
+    begins = new_request | np.append(True, is_prefill[1:] & ~is_prefill[:-1])
+    bounds = np.append(np.flatnonzero(begins), request.size)
+    row_of = np.searchsorted(trace.row_pass, np.arange(request.size + 1))
+    served: list[Events] = []
+    row_step = np.full(trace.row_pass.size, -1, np.int64)
+    for first, last in pairwise(bounds.tolist()):
+        decode = first + int(is_prefill[first:last].sum())
+        if is_cold and new_request[first]:
+            controller.clear()
+        served += [controller.prefill(*_rows(trace, scores, row_of[p], row_of[p + 1])) for p in range(first, decode)]
+        controller.end_prefill()
+        served.append(controller.decode(*_rows(trace, scores, row_of[decode], row_of[last])))
+        row_step[row_of[decode] : row_of[last]] = trace.row_pass[row_of[decode] : row_of[last]] - decode
+    joined = {field.name: np.concatenate([getattr(e, field.name) for e in served]) for field in dataclasses.fields(Events)}
+    return Events(**joined), row_step
+
+
+def _rows(trace: Trace, scores: Scores, first: int, last: int) -> tuple[NDArray[np.int32], Any, Any]:
+    return trace.row_layer[first:last], scores.values[first:last], scores.gates[first:last]

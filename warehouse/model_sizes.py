@@ -1,0 +1,189 @@
+"""What follows from a model's geometry: parameters, bytes at any number format, and operations per token.
+
+Counts are exact for the families of warehouse.geometry: every matrix, norm, bias, sink and learned position. Not counted: layers
+that only predict further tokens (num_nextn_predict_layers), vision towers, and operations of norms, softmax and activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tokentape.warehouse.formats import value_bytes
+from tokentape.warehouse.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of parameters by what they are part of; their sum is the model. Vectors are biases, norms, sinks and gates."""
+
+    table: int  # input embedding; where tied, also the output head
+    head: int  # output head, 0 where tied
+    positions: int
+    attention: int
+    dense_ffn: int
+    shared_ffn: int
+    routers: int
+    vectors: int
+    experts: int  # all routed experts
+    expert_vectors: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def parameters(g: Geometry) -> Parameters:
+    """Parameters of the whole model by part. Raises ValueError where a tape records no widths."""
+    if not g.hidden:
+        raise ValueError(f"{g.architecture}: this tape records no widths; give the model's config.json")
+    n_moe, ffn = len(g.moe_layers), g.ffn_matrices * g.hidden
+    table = g.vocab * g.hidden
+    return Parameters(
+        table=table,
+        head=0 if g.is_tied else table,
+        positions=g.n_positions * g.hidden,
+        attention=g.n_layers * g.attention_params,
+        dense_ffn=(g.n_layers - n_moe) * ffn * g.dense_intermediate,
+        shared_ffn=n_moe * ffn * g.shared_intermediate,
+        routers=n_moe * g.hidden * g.n_experts,
+        vectors=_vectors(g),
+        experts=n_moe * g.n_experts * g.expert_params,
+        expert_vectors=n_moe * g.n_experts * _ffn_biases(g, g.expert_intermediate),
+    )
+
+
+def _ffn_biases(g: Geometry, width: int) -> int:
+    return (g.ffn_matrices - 1) * width + g.hidden if g.has_ffn_bias else 0
+
+
+def _attention_vectors(g: Geometry) -> int:
+    """Biases, norms and sinks of one layer's attention."""
+    query, key = g.n_heads * g.head_dim, g.n_kv_heads * g.head_dim
+    sinks = g.n_heads if g.has_sinks else 0
+    if g.kv_lora_rank:
+        biases = g.q_lora_rank + g.kv_lora_rank + g.qk_rope_head_dim + g.hidden if g.attention_bias != "none" else 0
+        return biases + g.q_lora_rank + g.kv_lora_rank + sinks  # a norm on each latent
+    biases = {"none": 0, "qkv": query + 2 * key, "qkvo": query + 2 * key + g.hidden}[g.attention_bias]
+    return biases + {"none": 0, "head": 2 * g.head_dim, "width": query + key}[g.qk_norm] + sinks
+
+
+def _vectors(g: Geometry) -> int:
+    """Every parameter outside matrices, tables and routed experts."""
+    n_moe, norm = len(g.moe_layers), g.hidden * (2 if g.has_norm_bias else 1)
+    of_layer = _attention_vectors(g) + g.norms_per_layer * norm
+    of_dense = _ffn_biases(g, g.dense_intermediate)
+    of_moe = (g.n_experts if g.has_router_bias else 0) + (g.hidden if g.has_shared_gate else 0)
+    return g.n_layers * of_layer + (g.n_layers - n_moe) * of_dense + n_moe * of_moe + norm
+
+
+def total_params(g: Geometry) -> int:
+    """Parameters of the whole model, tied tables once."""
+    return parameters(g).total
+
+
+def active_params(g: Geometry, with_embeddings: bool) -> int:
+    """Parameters of a token's path: everything but the routed experts it does not choose.
+
+    with_embeddings: input table, learned positions and output head included (a tied table once); otherwise none of them.
+    Publishers use either, or `decode_params`.
+    """
+    p = parameters(g)
+    embeddings = p.table + p.head + p.positions
+    return p.total - _idle(g, p) - (0 if with_embeddings else embeddings)
+
+
+def decode_params(g: Geometry) -> int:
+    """Parameters that one decode token reads: its path with the output head, but of the input table only a row (not counted).
+
+    The active count of OpenAI's gpt-oss model card and of ELMoE-3D section 3.
+    """
+    p = parameters(g)
+    return p.total - _idle(g, p) - p.positions - (0 if g.is_tied else p.table)
+
+
+def _idle(g: Geometry, p: Parameters) -> int:
+    routed = p.experts + p.expert_vectors
+    return routed - routed * g.top_k // g.n_experts if g.n_experts else 0
+
+
+def weight_bytes(g: Geometry, expert_format: str, other_format: str, float_format: str = "fp16") -> int:
+    """Bytes of all weights at rest.
+
+    expert_format: routed experts' matrices. other_format: all other matrices, the output head included. float_format: the input
+    table, positions and vectors, which are not quantised, and a tied head with them.
+    """
+    p = parameters(g)
+    matrices = p.head + p.attention + p.dense_ffn + p.shared_ffn + p.routers
+    rest = p.table + p.positions + p.vectors + p.expert_vectors
+    return value_bytes(p.experts, expert_format) + value_bytes(matrices, other_format) + value_bytes(rest, float_format)
+
+
+def static_bytes(g: Geometry, other_format: str) -> int:
+    """Bytes of the matrices that every decode step reads whatever its routing; vectors are left out (below 0.1 %)."""
+    return value_bytes(g.non_expert_params, other_format)
+
+
+def kv_layer_bytes_per_token(g: Geometry, kv_format: str) -> int:
+    """Bytes that one token adds to one layer's cache; for MLA the latent and the RoPE part, once for all heads."""
+    return value_bytes(g.kv_elements_per_token_layer, kv_format)
+
+
+def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
+    """Bytes that one token adds to the caches of all layers, as long as no window is full."""
+    return g.n_layers * kv_layer_bytes_per_token(g, kv_format)
+
+
+def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
+    """Bytes cached for a sequence of `context_tokens`; a layer with a window keeps no more than the window."""
+    per_token = kv_layer_bytes_per_token(g, kv_format)
+    return per_token * sum(min(context_tokens, window or context_tokens) for window in _windows(g))
+
+
+def ops_per_token(g: Geometry, context_tokens: int, with_head: bool = True) -> int:
+    """Operations (2 per multiply-add) of one decode token that attends to `context_tokens`, itself included.
+
+    MLA works on the cached latent, the up-projections absorbed into query and output. Raises ValueError for an empty context.
+    """
+    if context_tokens < 1:
+        raise ValueError(f"context_tokens must count the token itself, got {context_tokens}")
+    per_pair = 2 * g.n_heads * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else _ops_per_pair(g)
+    return _matrix_ops(g, 1, int(with_head)) + per_pair * _pairs(g, context_tokens - 1, context_tokens)
+
+
+def prefill_ops(g: Geometry, n_tokens: int, n_past: int = 0, n_logits: int = 1) -> int:
+    """Operations (2 per multiply-add) of a pass over `n_tokens` prompt tokens after `n_past` cached ones, causal.
+
+    n_logits: tokens that go through the output head. MLA expands keys and values of new tokens, and again of cached ones. Raises
+    ValueError for negative counts or more logits than tokens.
+    """
+    if min(n_tokens, n_past, n_logits) < 0 or n_logits > n_tokens:
+        raise ValueError(f"need 0 <= n_logits <= n_tokens and n_past >= 0, got {n_logits}, {n_tokens} and {n_past}")
+    up = g.kv_lora_rank * g.n_heads * (g.qk_nope_head_dim + g.v_head_dim)
+    expanded = 2 * up * g.n_layers * n_past if n_tokens else 0
+    return _matrix_ops(g, n_tokens, n_logits) + expanded + _ops_per_pair(g) * _pairs(g, n_past, n_past + n_tokens)
+
+
+def _matrix_ops(g: Geometry, n_tokens: int, n_logits: int) -> int:
+    p = parameters(g)
+    body = p.attention + p.dense_ffn + p.shared_ffn + p.routers
+    chosen = len(g.moe_layers) * g.top_k * g.expert_params
+    return 2 * (n_tokens * (body + chosen) + n_logits * g.vocab * g.hidden)
+
+
+def _ops_per_pair(g: Geometry) -> int:
+    """Operations of one (query, key) pair in one layer, over all heads: the score and the weighted value."""
+    return 2 * g.n_heads * (g.head_dim + (g.v_head_dim if g.kv_lora_rank else g.head_dim))
+
+
+def _windows(g: Geometry) -> tuple[int, ...]:
+    return g.sliding_windows or (0,) * g.n_layers
+
+
+def _pairs(g: Geometry, n_past: int, n_end: int) -> int:
+    """(query, key) pairs of positions n_past..n_end-1, summed over layers."""
+
+    def until(n: int, window: int) -> int:
+        full = min(n, window or n)
+        return full * (full + 1) // 2 + (n - full) * full
+
+    return sum(until(n_end, window) - until(n_past, window) for window in _windows(g))

@@ -1,0 +1,18 @@
+"""The papers' numbers and what the studies answer."""
+
+from tokentape.warehouse.schema.table import Table
+
+TABLES = {
+    "answers": Table(
+        ("claim_id", "study", "mode", "value", "low", "high", "how"),
+        ("claim_id", "study", "mode"),
+        "what a study computed for a number that a paper reports",
+        nullable=("low", "high"),
+    ),
+    "claims": Table(
+        ("claim_id", "paper", "location", "metric", "model", "setting", "statistic", "comparator", "value", "unit", "role"),
+        ("claim_id",),
+        "a number of a paper; value is null where it is withheld or the paper prints none",
+        nullable=("value",),
+    ),
+}

@@ -1,0 +1,71 @@
+"""What a replay leaves: written by replay, one file per table and replay."""
+
+from tokentape.warehouse.schema.table import Table
+
+TABLES = {
+    "replays": Table(
+        (
+            "replay_id",
+            "trace_id",
+            "study",
+            "policy",
+            "policy_params",
+            "is_bound",
+            "hardware",
+            "hardware_sha256",
+            "scope",
+            "lookup",
+            "recency",
+            "prefill",
+            "start",
+            "overflow",
+            "fetching",
+            "expert_format",
+            "capacity_bytes",
+            "capacity_experts",
+            "capacity_frac",
+            "cycle_experts",
+            "seed",
+            "origin",
+            "is_extrapolated",
+            "outside_envelope",
+            "assumed",
+        ),
+        ("replay_id",),
+        "a replay: what ran, every parameter a column",
+    ),
+    "metrics": Table(
+        ("replay_id", "metric", "unit", "value", "low", "high", "denominator"),
+        ("replay_id", "metric"),
+        "one number of a replay",
+        nullable=("low", "high", "denominator"),
+    ),
+    "timeline": Table(
+        (
+            "replay_id",
+            "pass_id",
+            "kind",
+            "n_tokens",
+            "start_s",
+            "step_s",
+            "energy_j",
+            "n_lookups",
+            "n_hits",
+            "fast_bytes",
+            "backing_bytes",
+        ),
+        ("replay_id", "pass_id"),
+        "a forward pass on the simulated clock",
+    ),
+    "request_metrics": Table(
+        ("replay_id", "request_id", "ttft_s", "tbt_mean_s", "request_energy_j"),
+        ("replay_id", "request_id"),
+        "a request on the simulated clock",
+        nullable=("tbt_mean_s",),
+    ),
+    "curves": Table(
+        ("replay_id", "capacity_experts", "n_lookups", "n_hits", "hit_frac"),
+        ("replay_id", "capacity_experts"),
+        "hits of an LRU of every capacity, from one pass over the tape",
+    ),
+}

@@ -1,0 +1,63 @@
+"""What the loader says of the tapes: their catalogue, and what the pages need of them."""
+
+from tokentape.warehouse.schema.table import Table
+
+TABLES = {
+    "traces": Table(
+        (
+            "trace_id",
+            "model_id",
+            "model_revision",
+            "dataset",
+            "origin",
+            "n_requests",
+            "n_tokens",
+            "n_layers",
+            "n_moe_layers",
+            "n_experts",
+            "top_k",
+            "tables",
+            "flags",
+            "created_utc",
+        ),
+        ("trace_id",),
+        "a tape in the store",
+        nullable=("model_revision",),
+    ),
+    "popularity": Table(
+        ("trace_id", "layer", "expert", "phase", "n_selected"),
+        ("trace_id", "layer", "expert", "phase"),
+        "an expert of a layer that was selected in the phase; one never selected has no row",
+    ),
+    "locality": Table(
+        ("trace_id", "layer", "phase", "overlap_frac", "chance_frac"),
+        ("trace_id", "layer", "phase"),
+        "a layer: the experts that consecutive tokens share; phase is the later token's",
+    ),
+    "similarity": Table(
+        ("trace_id", "layer", "cosine"),
+        ("trace_id", "layer"),
+        "a layer: how alike prefill and decode use its experts",
+    ),
+    "early_popularity": Table(
+        ("trace_id", "layer", "expert", "n_selected"),
+        ("trace_id", "layer", "expert"),
+        "an expert of a layer that was selected in the first ten decode steps of a request; one never selected has no row",
+    ),
+    "critical_experts": Table(
+        ("trace_id", "layer", "tau", "first_position", "bin_tokens", "n_routed", "n_critical"),
+        ("trace_id", "layer", "tau", "first_position"),
+        "a bin of token positions in a layer: how many experts are critical; a tape without gate weights has none",
+    ),
+    "gate_curve": Table(
+        ("trace_id", "layer", "phase", "gate_rank", "gate_frac", "n_routed"),
+        ("trace_id", "layer", "phase", "gate_rank"),
+        "a rank in a layer: what share of a token's gate weight it takes; a tape without gate weights has none",
+    ),
+    "expert_losses": Table(
+        ("trace_id", "layer", "expert", "bits", "method", "group", "mse", "heldout_mse", "n_tokens", "topped_up"),
+        ("trace_id", "layer", "expert", "bits", "method", "group"),
+        "an expert at a width, of a tape that holds table losses",
+        nullable=("heldout_mse",),
+    ),
+}
