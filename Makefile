@@ -9,7 +9,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow lint check bench mutate golden golden-all clean
+.PHONY: help demo test test-slow lint check bench lines mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make check      lint + test: what CI runs"
 	@echo "make bench      speed, last line JSON"
+	@echo "make lines      lines of Python by room, product and tests"
 	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/cost.py policies/lru.py\" SITES=30"
 	@echo "make golden     print the golden counts of the tests, to paste"
 	@echo "make golden-all whether another revision makes the same numbers: BASE=main [NEW=...] [LIVE=1] [PARTS=demo,kelle]"
@@ -56,6 +57,9 @@ check: lint test
 
 bench: $(VENV)/installed-test
 	@$(BIN)/python -m bench
+
+lines:
+	@$(PYTHON) -m bench.lines
 
 # What docs/development.md scores, unless FILES says otherwise.
 FILES ?= hw/cost.py warehouse/load.py warehouse/tape.py

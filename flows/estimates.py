@@ -13,7 +13,7 @@ from tokentape.hw import calibrate
 from tokentape.hw.cost import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Operation
+from tokentape.hw.timeline import Operation, Step
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate, joules
 from tokentape.warehouse.geometry import Geometry
@@ -35,7 +35,7 @@ class Estimated:
     operations: tuple[Operation, ...]
     coverage: tuple[str, ...]
     outside: tuple[str, ...]
-    step: steps.Step
+    step: Step
     joules: dict[str, tuple[float, float, float]]
 
     @property

@@ -87,7 +87,8 @@ def placed(
     tapes = [ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
-    of_tape = {"study": STUDY, "model_id": manifest.model_id, "source": routing.trace_id, "origin": routing.origin}
+    of_tape: dict[str, object] = {"study": STUDY, "model_id": manifest.model_id}
+    of_tape |= {"source": routing.trace_id, "origin": routing.origin}
     found, rows = {}, []
     for batch in possible:
         groups = in_batches(routing.n_sequences, batch)
@@ -102,7 +103,7 @@ def placed(
             rows += [{**known, **row, "low": frac, "high": frac} for row, frac in shares_of]
     alike = similarity_rows(similarity(routing), routing.layers)
     used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:use_requests], bin_steps)
-    of_seeds = of_tape | {"n_seeds": 1}
+    of_seeds: dict[str, object] = of_tape | {"n_seeds": 1}
     for name, table, known in (("ndp_hits", rows, of_seeds), ("ndp_similarity", alike, of_seeds), ("ndp_use", used, of_tape)):
         if table:
             write_rows(store, name, [{**known, **row} for row in table])

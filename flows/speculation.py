@@ -30,7 +30,7 @@ def metrics_of(tape: Tape) -> dict[str, float]:
                 f"tape {tape.trace_id}: request {row['request_id']}, round {row['round']} says {row['n_accepted']} accepted, its "
                 f"drafts and text say {ours[wrong[0]]}; record it again"
             )
-    depth = int(draft.get("depth", rounds["n_drafted"].max()))
+    depth = int(draft["depth"] if "depth" in draft else rounds["n_drafted"].to_numpy().max())
     is_tree = int(draft.get("width", 1)) > 1
     return acceptance_metrics(rounds["n_accepted"].to_numpy(), rounds["is_clipped"].to_numpy(), depth, is_tree)
 

@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from tokentape.flows.names import unknown
 
-Job, Result = TypeVar("Job"), TypeVar("Result")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 # A wait without end would not see Ctrl-C: polars has the system resume it (SA_RESTART).
 WAKE_S = 0.5
 LEAVE_S = 2.0  # for a worker that is told to end, after which it is killed

@@ -101,7 +101,7 @@ class Leaking(Plain):
         if not self.needs_groups:
             is_hst = None
         if not self.resample:
-            return planes[0] if is_hst is None else torch.where(is_hst[..., None], *planes)
+            return planes[0] if is_hst is None else torch.where(is_hst[..., None], planes[0], planes[1])
         words = planes[0].cpu().numpy()
         masks = flip_masks(words.shape, self.by_bit, self.rng)
         lost = masks[0] if is_hst is None else np.where(is_hst.cpu().numpy()[..., None], *masks)

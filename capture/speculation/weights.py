@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 from tokentape.capture.blocks import find_routers
 from tokentape.capture.sliced_experts import on_inputs
@@ -21,7 +21,7 @@ class LowWeights:
     """Makes the low-bit copies once; `in_place()` swaps them in. pair None: nothing is swapped."""
 
     def __init__(self, model: nn.Module, pair: MAT | None, scheme: str, static: bool) -> None:
-        self._swaps: list[tuple[nn.Module, str, nn.Parameter, nn.Parameter]] = []
+        self._swaps: list[tuple[nn.Module, str, Tensor, nn.Parameter]] = []
         if pair is None:
             return
         routers = find_routers(model)

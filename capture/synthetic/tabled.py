@@ -35,7 +35,7 @@ class Tabled:
         rows = self.counts[request % len(self.counts)]
         row = rows[self.layers.index(layer) * len(rows) // len(self.layers)]
         with np.errstate(divide="ignore"):
-            popularity = np.log(np.array(row)).astype(np.float32)
+            popularity: NDArray[np.float32] = np.log(np.array(row)).astype(np.float32)
         return gumbel(stream(seed, _TABLED, request, layer), n_prompt + n_decoded, n_experts) + popularity
 
 

@@ -55,7 +55,7 @@ class Ran:
 
     def j_per_token(self, mode: Mode, end: End) -> Floats:
         """All parts together."""
-        return np.sum(list(joules_per_token(self.runs[mode], self.prices, end).values()), axis=0)
+        return np.asarray(np.sum(list(joules_per_token(self.runs[mode], self.prices, end).values()), axis=0))
 
     def best_j_per_token(self, end: End) -> Floats:
         """In the faster mode."""

@@ -72,11 +72,11 @@ def knee_answers(study: Settings, stated: Stated, wanted: Sequence[Job], values:
                 yield answer(claim, *_rate(wanted, values, sweep, claim))
     for workload in dict.fromkeys(sweep.workload for sweep in study.sweeps):
         claim = stated[f"{PAPER}/sec-5.2/mean_decode_batch/{workload}-slo-attainment-90-models-both"]
-        series = {sweep.series for sweep in study.sweeps if sweep.workload == workload}
+        of_workload = {sweep.series for sweep in study.sweeps if sweep.workload == workload}
         met = [
             found["decode_batch_mean"]
             for job, found in zip(wanted, values, strict=True)
-            if job.series in series and found["slo_frac"][0] > HELD
+            if job.series in of_workload and found["slo_frac"][0] > HELD
         ]
         if met:
             yield answer(claim, list(max(met)), f"largest of {len(met)} swept points with more than {HELD:.0%} within limits")

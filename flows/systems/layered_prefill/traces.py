@@ -32,7 +32,7 @@ def jobs(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
             continue
         trace_id = IMPORTERS[trace.importer](path, store)
         for fields in trace.schedulers:
-            params = {name: value for name, value in fields.items() if name != "name"}
+            params = {name: value for name, value in fields.items() if name != "name" and not isinstance(value, tuple)}
             for rate in trace.rates:
                 point = Point(
                     scheduler=str(fields["name"]),
