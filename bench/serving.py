@@ -40,8 +40,8 @@ MANY = "many"
 def costs() -> tuple[CostTables, float]:
     """The shipped constants' costs of the paper's main model, and the scale of its prompts."""
     fit = serving_constants.load(MACHINE)
-    coverage = published_coverage(claims().to_pylist(), fit.constants.prefill_correlation)
-    return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants, coverage), fit.length_scale
+    coverage = published_coverage(claims().to_pylist(), fit.constants.engine.prefill_correlation)
+    return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants.engine, coverage), fit.constants.length_scale
 
 
 def peer(requests: Requests, cost: CostTables) -> list[float]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import settings
-from tokentape.hw.elmoe3d_constants import ElasticFit, ModelLaw, load
+from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.energy import joules_per_token, prices_of
 from tokentape.replay.elmoe3d.points import SCHEMES, Compute, Point, Points
@@ -42,7 +42,7 @@ class Options:
 
     def points(self) -> list[Point]:
         """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
-        study, found, constants = settings(), models.load(self.model), load(self.fit)
+        study, found, constants = settings(), models.load(self.model), load(self.fit).constants
         formats = {m.name: m.expert_format for m in study.models}
         expert_format = self.expert_format or formats.get(found.name, STATIC_FORMAT)
         law, machine = self._law(constants, found.name), machine_of(load_hardware(self.hardware))
@@ -76,7 +76,7 @@ class Options:
             raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
         return Compute(verify_nodes=found[0], draft_nodes=found[1])
 
-    def _law(self, fit: ElasticFit, model: str) -> ModelLaw:
+    def _law(self, fit: ElasticConstants, model: str) -> ModelLaw:
         """What is given, else what is fitted."""
         fitted = fit.laws.get(model)
         beta = self.beta if self.beta is not None or fitted is None else fitted.beta

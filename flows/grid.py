@@ -17,10 +17,12 @@ from pathlib import Path
 from types import ModuleType
 
 from tokentape import hw, policies, replay
-from tokentape.flows import machines, own_policy
+from tokentape.flows import machines
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import as_finished, ending, pool_of
 from tokentape.hw import spec
+from tokentape.policies import registry
+from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult
@@ -29,6 +31,8 @@ from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import formats, geometry, model_sizes, results
 from tokentape.warehouse.tape import Manifest, Store
 
+RESIDENCY = "residency"
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -36,7 +40,7 @@ class Cell:
 
     trace_id: str
     policy: str
-    params: tuple[tuple[str, own_policy.Value], ...]
+    params: tuple[tuple[str, Value], ...]
     hardware: str
     semantics: Semantics
     capacity: str
@@ -88,9 +92,9 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
     if cell.policy == experts.ALL_CAPACITIES:
         result = experts.replay_all_capacities(trace, cell.semantics, expert_format)
     else:
-        policy = own_policy.make_policy(cell.policy, dict(cell.params))
+        policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
-        with own_policy.blamed(cell.policy):
+        with registry.blamed(RESIDENCY, cell.policy):
             result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
     if not results.has_result(store, key):
         if cell.hardware:
@@ -115,9 +119,9 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         "sources": source_sha256(),
     }
     if cell.policy != experts.ALL_CAPACITIES:
-        policy = own_policy.make_policy(cell.policy, dict(cell.params))
-        parts["policy"] = experts.policy_name(policy)
-        parts["policy_source"] = own_policy.policy_sha256(cell.policy)
+        policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
+        parts["policy"] = registry.label(RESIDENCY, policy)
+        parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
         parts["hardware"] = load_hardware(cell.hardware).sha256
     return results.replay_id(parts)

@@ -12,6 +12,8 @@ from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.names import unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import ShuffledPrompts
+from tokentape.policies.registry import find
+from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
 from tokentape.replay.cxl_ndp.hits import Hits, Placement, hits_of
@@ -41,9 +43,7 @@ def capacity_of(text: str, scope: str, geometry: Geometry, expert_format: str) -
 
 def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
     """A placement with those of the parameters that it has, and its label: the name, and what is not the default."""
-    if name not in PLACEMENTS:
-        raise unknown("placement", name, PLACEMENTS)
-    made = PLACEMENTS[name](**{field.name: given[field.name] for field in fields(PLACEMENTS[name]) if field.name in given})
+    made = resolve("place", name, {field.name: given[field.name] for field in fields(find("place", name)) if field.name in given})
     changed = [f"{f.name}={getattr(made, f.name):g}" for f in fields(made) if getattr(made, f.name) != f.default]
     return " ".join([name, *changed]), made
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.policies.resolve import Value, resolve
+from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import gate_similarity
 from tokentape.replay.scores import Scores, scores_from_choices, scores_from_table
 from tokentape.replay.trace import Trace, trace_from_tables
@@ -37,3 +41,14 @@ def similarity(store: Store, prefix: str) -> NDArray[np.float32]:
     if not scores.is_full:
         raise ValueError(f"tape {trace.trace_id} holds the chosen experts only; similarity needs all scores: --tables scores")
     return gate_similarity(trace.row_layer, scores.gates, len(trace.geometry.moe_layers))
+
+
+def composed(params: Mapping[str, Value], store: Store | None = None) -> SliceMoE:
+    """slicemoe from what was typed; Buddy's similarity is given as the tape of `store` that it is taken from."""
+    given = dict[str, object](params)
+    if given.get("router") == "buddy":
+        if "router.similarity" not in given:
+            raise ValueError("router buddy needs a tape that says which experts are alike; give --param router.similarity=TRACE")
+        given["router.similarity"] = similarity(store or Store(), str(given["router.similarity"]))
+    system: SliceMoE = resolve("system", "slicemoe", given)
+    return system

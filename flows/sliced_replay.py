@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from tokentape.flows import machines
 from tokentape.flows.grid import load_hardware, source_sha256
-from tokentape.flows.own_policy import Value
-from tokentape.flows.scored import scored_trace
-from tokentape.flows.sliced_policy import compose
+from tokentape.flows.scored import composed, scored_trace
+from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
@@ -33,7 +32,7 @@ def run(
 
     Raises ValueError on bad input; nothing is written then.
     """
-    machine, system = load_hardware(hardware), compose(params, store)
+    machine, system = load_hardware(hardware), composed(params, store)
     trace, scores = scored_trace(store, prefix)
     size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
     result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)

@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows import own_policy
-from tokentape.flows.grid import Cell, load_hardware, load_trace, replay_key
+from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key
 from tokentape.flows.names import unknown
 from tokentape.hw import spec
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Placed, Step, place
+from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
 from tokentape.warehouse.results import result_ids, result_path, write_rows
@@ -47,7 +47,7 @@ def of_replay(
     if replay_key(store, cell, ran["study"]) != replay_id:
         raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
     pass_id = _pass(_read(store, "timeline", replay_id), which, replay_id)
-    made = own_policy.make_policy(cell.policy, dict(cell.params))
+    made = resolve(RESIDENCY, cell.policy, dict(cell.params))
     trace = load_trace(store, ran["trace_id"])
     settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
     step = replay_step(trace, made, machine, semantics, *settings)
@@ -62,7 +62,7 @@ def _machine(ran: dict[str, Any], hardware: str | None) -> HardwareSpec:
     name, replay_id = ran["hardware"], ran["replay_id"]
     if not name:
         raise ValueError(f"result {replay_id} has no machine and so no times; choose one of a replay with --hardware")
-    if hardware is None and name not in spec.shipped():
+    if hardware is None and name not in (*spec.shipped(), *spec.installed()):
         raise ValueError(f"result {replay_id} ran on {name}, a machine of yours; give its file with --hardware")
     machine = load_hardware(hardware or name)
     if machine.sha256 != ran["hardware_sha256"]:

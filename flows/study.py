@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tokentape.flows import own_policy
 from tokentape.flows.names import unknown
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
+from tokentape.policies import registry
+from tokentape.policies.resolve import resolve
 
 
 class PolicyEntry(BaseModel):
@@ -79,7 +80,7 @@ def load(name_or_path: str) -> Study:
         raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(Study.model_fields)}") from error
     study = _with_absolute_paths(study, path.resolve().parent)
     for entry in study.policies:
-        own_policy.make_policy(entry.name, entry.params)
+        resolve("residency", entry.name, entry.params)
     return study
 
 
@@ -102,7 +103,7 @@ def _with_absolute_paths(study: Study, folder: Path) -> Study:
 
     entries: list[dict[str, Any]] = [e.model_dump() for e in study.policies]
     for entry in entries:
-        if own_policy.is_path(entry["name"]):
+        if registry.is_path(entry["name"]):
             entry["name"] = absolute(entry["name"])
     hardware = tuple(absolute(h) if h.endswith(".toml") else h for h in study.hardware)
     return study.model_copy(update={"policies": tuple(map(PolicyEntry.model_validate, entries)), "hardware": hardware})

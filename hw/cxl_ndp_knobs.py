@@ -5,13 +5,10 @@ The paper gives no bandwidth of HBM, no batch, no efficiencies and no settings o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
 
-from tokentape.hw.fit_files import read_fit, write_fit
+from tokentape.hw.fit_files import FitFiles
 
-COMMAND = "tokentape calibrate cxl-ndp"
 # Lowest and highest value that a fit may take.
 BOUNDS = {
     "fixed_s": (0.0, 5e-4),
@@ -49,30 +46,6 @@ class Knobs:
                 raise ValueError(f"{field.name} is {value}; it must lie in {low:g} to {high:g}{'' if may_be_0 else ', above 0'}")
 
 
-@dataclass(frozen=True)
-class NdpFit:
-    """Knobs with their origin. fitted_on: ids of the claims; mean_abs_log: mean of |ln(ours / published)| left on them."""
-
-    knobs: Knobs
-    fitted_on: tuple[str, ...]
-    mean_abs_log: float
-
-
-def save(fit: NdpFit, path: Path) -> None:
-    """Writes a fit as TOML, aside and then renamed."""
-    values = asdict(fit.knobs)
-    sections = {
-        "fitted": {name: values[name] for name in BOUNDS},
-        "assumed": {name: value for name, value in values.items() if name not in BOUNDS},
-    }
-    write_fit(path, COMMAND, {"mean_abs_log": fit.mean_abs_log}, fit.fitted_on, sections)
-
-
-def load(name_or_path: str = "cxl-ndp") -> NdpFit:
-    """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
-
-    def parse(data: dict[str, Any]) -> NdpFit:
-        knobs = Knobs(**data["fitted"], **data["assumed"])
-        return NdpFit(knobs, tuple(data["fitted_on"]), float(data["mean_abs_log"]))
-
-    return read_fit(name_or_path, "cxl-ndp", "GPU-NDP knobs", COMMAND, parse)
+_ASSUMED = tuple(field.name for field in fields(Knobs) if field.name not in BOUNDS)
+FILES = FitFiles("cxl-ndp", Knobs, "mean of |ln(ours / published)|", assumed=_ASSUMED)
+load, save = FILES.load, FILES.save

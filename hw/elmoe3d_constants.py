@@ -6,13 +6,10 @@ speculation costs: `calibrate`, the rows whose role says so, and `all-open`, eve
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
 
-from tokentape.hw.fit_files import read_fit, write_fit
+from tokentape.hw.fit_files import FitFiles
 
-COMMAND = "tokentape calibrate elmoe3d"
 LEVELS = ("L0", "L1")
 ROWS = ("calibrate", "all-open")
 
@@ -55,16 +52,13 @@ class Speculation:
 
 
 @dataclass(frozen=True)
-class ElasticFit:
-    """Constants with their origin. rows: of ROWS; fitted_on: ids of the claims; loss: mean square of the relative errors of
-    Phi_SD that is left on them."""
+class ElasticConstants:
+    """level: of LEVELS; rows: of ROWS; laws: by model."""
 
     level: str
     rows: str
     speculation: Speculation
     laws: dict[str, ModelLaw]
-    fitted_on: tuple[str, ...]
-    loss: float
 
     @property
     def name(self) -> str:
@@ -82,19 +76,5 @@ def fit_name(level: str, rows: str) -> str:
     return f"elmoe3d-{level.lower()}" + ("" if rows == ROWS[0] else f"-{rows}")
 
 
-def save(fit: ElasticFit, path: Path) -> None:
-    """Writes a fit as TOML, aside and then renamed."""
-    sections = {"speculation": asdict(fit.speculation)} | {f'laws."{model}"': asdict(law) for model, law in fit.laws.items()}
-    facts: dict[str, str | float] = {"level": fit.level, "rows": fit.rows, "loss": fit.loss}
-    write_fit(path, COMMAND, facts, fit.fitted_on, sections, digits=7)
-
-
-def load(name_or_path: str) -> ElasticFit:
-    """A shipped fit by name, elmoe3d-l1 for one, or a file by path. Raises BadSpec naming the file and the key."""
-
-    def parse(data: dict[str, Any]) -> ElasticFit:
-        laws = {model: ModelLaw(**law) for model, law in data["laws"].items()}
-        rest = {name: data[name] for name in ("level", "rows", "loss")}
-        return ElasticFit(speculation=Speculation(**data["speculation"]), laws=laws, fitted_on=tuple(data["fitted_on"]), **rest)
-
-    return read_fit(name_or_path, "elmoe3d-*", "ELMoE-3D constants", COMMAND, parse)
+FILES = FitFiles("elmoe3d", ElasticConstants, "mean square of the relative errors of Phi_SD", digits=7)
+load, save = FILES.load, FILES.save

@@ -1,11 +1,16 @@
-"""Files of fitted constants: TOML with what they were fitted on, shipped in hw/fits or written by a `calibrate` command."""
+"""Fitted constants with their origin, and their files: TOML, shipped in hw/fits or written by a `calibrate` command.
+
+A system's constants are a dataclass; numbers, texts, dataclasses in it and dicts of them are its tables, all below [constants].
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from tokentape.hw.files import write_text
 from tokentape.hw.sourced import BadSpec
@@ -14,38 +19,105 @@ FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
 
 
-def read_fit(name_or_path: str, like: str, what: str, command: str, parse: Callable[[dict[str, Any]], T], lead: str = "") -> T:
-    """A shipped fit by its name, or a file by path (*.toml), through `parse`.
+@dataclass(frozen=True)
+class Fit(Generic[T]):
+    """constants: of the system; fitted_on: ids of the claims; residual: left on them, by the system's measure.
 
-    like: pattern of shipped files; lead: what their names begin with and a person leaves out. what: its words in errors. Raises
-    BadSpec naming the file and the key.
+    machine, model, mode: what they were fitted on and with, where there is one; mode: which facts.
     """
-    path = Path(name_or_path) if name_or_path.endswith(".toml") else FITS / f"{lead}{name_or_path}.toml"
-    try:
-        return parse(tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        shipped = ", ".join(found.stem.removeprefix(lead) for found in sorted(FITS.glob(f"{like}.toml")))
-        raise BadSpec(f"{path}: no such file of {what}; shipped: {shipped}; `{command}` writes one") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadSpec(f"{path}: not a file of {what} ({error}); write it with `{command}`") from error
+
+    constants: T
+    fitted_on: tuple[str, ...]
+    residual: float
+    machine: str = ""
+    model: str = ""
+    mode: str = ""
 
 
-def write_fit(
-    path: Path,
-    command: str,
-    facts: Mapping[str, str | float],
-    fitted_on: Sequence[str],
-    sections: Mapping[str, Mapping[str, float]],
-    digits: int = 6,
-) -> None:
-    """Writes a fit as TOML, aside and then renamed. facts: of the fit as a whole; sections: constants by table."""
-    lines = [
-        f"# Written by `{command}`; hw/fits/README.md says what this is.",
-        *(f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value:.6g}" for name, value in facts.items()),
-        "fitted_on = [",
-        *(f'    "{claim}",' for claim in fitted_on),
-        "]",
-    ]
-    for section, values in sections.items():
-        lines += ["", f"[{section}]", *(f"{name} = {value:.{digits}g}" for name, value in values.items())]
-    write_text(path, "\n".join(lines) + "\n")
+@dataclass(frozen=True)
+class FitFiles(Generic[T]):
+    """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; assumed: names of
+    the constants that are not fitted."""
+
+    system: str
+    kind: type[T]
+    measure: str
+    digits: int = 6
+    assumed: tuple[str, ...] = ()
+
+    def load(self, name_or_path: str | None = None) -> Fit[T]:
+        """A shipped fit by name (`SYSTEM-l1` or `l1`; None: the system's only one), or a file by path (*.toml).
+
+        Raises BadSpec naming the file and the key.
+        """
+        name = name_or_path or self.system
+        stem = name if name == self.system or name.startswith(f"{self.system}-") else f"{self.system}-{name}"
+        path = Path(name) if name.endswith(".toml") else FITS / f"{stem}.toml"
+        command = f"`tokentape calibrate {self.system}`"
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            if data.pop("system", None) != self.system:
+                raise ValueError(f'system = "{self.system}" is missing')
+            fit: Fit[T] = _built(Fit, data, "", constants=self.kind)
+        except FileNotFoundError:
+            shipped = ", ".join(found.stem.removeprefix(f"{self.system}-") for found in sorted(FITS.glob(f"{self.system}*.toml")))
+            raise BadSpec(f"{path}: no such file of {self.system} constants; shipped: {shipped}; {command} writes one") from None
+        except (TypeError, ValueError) as error:
+            raise BadSpec(f"{path}: not a file of {self.system} constants ({error}); write it with {command}") from error
+        return fit
+
+    def save(self, fit: Fit[T], path: Path) -> None:
+        """Writes a fit, aside and then renamed."""
+        known = {name: getattr(fit, name) for name in ("machine", "model", "mode")}
+        lines = [
+            f"# Written by `tokentape calibrate {self.system}`; hw/fits/README.md says what this is.",
+            f'system = "{self.system}"',
+            *(f'{name} = "{value}"' for name, value in known.items() if value),
+            f"residual = {fit.residual:.6g}  # {self.measure}",
+            "fitted_on = [",
+            *(f'    "{claim}",' for claim in fit.fitted_on),
+            "]",
+            *self._table("constants", dataclasses.asdict(fit.constants)),  # type: ignore[call-overload]
+        ]
+        write_text(path, "\n".join(lines) + "\n")
+
+    def _table(self, name: str, values: Mapping[str, Any]) -> Iterator[str]:
+        yield from ("", f"[{name}]")
+        for key, value in values.items():
+            if not isinstance(value, dict):
+                number = f'"{value}"' if isinstance(value, str) else f"{value:.{self.digits}g}"
+                yield f"{key} = {number}" + ("  # assumed" if key in self.assumed else "")
+        for key, value in values.items():
+            if isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values()):
+                for inner, of_inner in value.items():
+                    yield from self._table(f'{name}.{key}."{inner}"', of_inner)
+            elif isinstance(value, dict):
+                yield from self._table(f"{name}.{key}", value)
+
+
+def _built(kind: Any, value: Any, where: str, **known: Any) -> Any:
+    """A value of a file as the type that a field has. known: types of fields in place of their own. Raises ValueError."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be a table, found {value!r}")
+        hints = get_type_hints(kind) | known
+        for key in value:
+            if key not in hints:
+                raise ValueError(f"unknown key {_dotted(where, key)}; known: {', '.join(hints)}")
+        for field in dataclasses.fields(kind):
+            if field.default is dataclasses.MISSING and field.name not in value:
+                raise ValueError(f"{_dotted(where, field.name)} is missing")
+        return kind(**{key: _built(hints[key], inner, _dotted(where, key)) for key, inner in value.items()})  # type: ignore[operator]
+    if get_origin(kind) in (dict, tuple):
+        of = get_args(kind)[1 if get_origin(kind) is dict else 0]
+        if get_origin(kind) is dict and isinstance(value, dict):
+            return {key: _built(of, inner, _dotted(where, key)) for key, inner in value.items()}
+        if get_origin(kind) is tuple and isinstance(value, list):
+            return tuple(_built(of, inner, where) for inner in value)
+    elif type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(f"{where} = {value!r} is not of type {getattr(kind, '__name__', kind)}")
+
+
+def _dotted(where: str, key: str) -> str:
+    return f"{where}.{key}".lstrip(".")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
 
-from tokentape.hw.fit_files import read_fit, write_fit
+from tokentape.hw.fit_files import FitFiles
 
-COMMAND = "tokentape calibrate kelle"
 # Lowest and highest value that a fit may take.
 BOUNDS = {
     "serial_frac": (0.0, 1.0),
@@ -37,24 +34,5 @@ class Knobs:
                 raise ValueError(f"{field.name} is {value}; it must lie in {lowest:g} to 1")
 
 
-@dataclass(frozen=True)
-class KelleFit:
-    """Knobs with their origin. fitted_on: ids of the claims; mean_abs_log: mean of |ln(ours / published)| left on them."""
-
-    knobs: Knobs
-    fitted_on: tuple[str, ...]
-    mean_abs_log: float
-
-
-def save(fit: KelleFit, path: Path) -> None:
-    """Writes a fit as TOML, aside and then renamed."""
-    write_fit(path, COMMAND, {"mean_abs_log": fit.mean_abs_log}, fit.fitted_on, {"knobs": asdict(fit.knobs)})
-
-
-def load(name_or_path: str = "kelle") -> KelleFit:
-    """The shipped fit by its name, or a file by path. Raises BadSpec naming the file and the key."""
-
-    def parse(data: dict[str, Any]) -> KelleFit:
-        return KelleFit(Knobs(**data["knobs"]), tuple(data["fitted_on"]), float(data["mean_abs_log"]))
-
-    return read_fit(name_or_path, "kelle", "Kelle's knobs", COMMAND, parse)
+FILES = FitFiles("kelle", Knobs, "mean of |ln(ours / published)|")
+load, save = FILES.load, FILES.save

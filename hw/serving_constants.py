@@ -6,13 +6,9 @@ fitted on. Constants are correlated: 10 % more or less between two fits is norma
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
 
-from tokentape.hw.fit_files import read_fit, write_fit
-
-COMMAND = "tokentape calibrate serving"
+from tokentape.hw.fit_files import FitFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,30 +59,12 @@ ROOFLINE = ServingConstants(
 
 
 @dataclass(frozen=True)
-class ServingFit:
-    """Constants with their origin. length_scale: of the arXiv prompts, fitted too; mode: which facts;
-    fitted_on: their claims' ids; loss: left on them."""
+class ServingFitted:
+    """engine: of the cost model; length_scale: of the arXiv prompts, fitted too."""
 
-    constants: ServingConstants
+    engine: ServingConstants
     length_scale: float
-    machine: str
-    model: str
-    mode: str
-    fitted_on: tuple[str, ...]
-    loss: float
 
 
-def save(fit: ServingFit, path: Path) -> None:
-    """Writes a fit as TOML, aside and then renamed."""
-    facts: dict[str, str | float] = {name: getattr(fit, name) for name in ("machine", "model", "mode", "length_scale", "loss")}
-    write_fit(path, COMMAND, facts, fit.fitted_on, {"constants": asdict(fit.constants)})
-
-
-def load(name_or_path: str) -> ServingFit:
-    """A shipped fit by its machine's name, or a file by path. Raises BadSpec naming the file and the key."""
-
-    def parse(data: dict[str, Any]) -> ServingFit:
-        rest = {name: data[name] for name in ("length_scale", "machine", "model", "mode", "loss")}
-        return ServingFit(constants=ServingConstants(**data["constants"]), fitted_on=tuple(data["fitted_on"]), **rest)
-
-    return read_fit(name_or_path, "serving-*", "serving constants", COMMAND, parse, lead="serving-")
+FILES = FitFiles("serving", ServingFitted, "sum of the squared misses, in sigmas")
+load, save = FILES.load, FILES.save

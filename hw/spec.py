@@ -10,6 +10,8 @@ import difflib
 import hashlib
 import tomllib
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -141,27 +143,49 @@ def shipped() -> list[str]:
 
 
 def load(name_or_path: str) -> HardwareSpec:
-    """A shipped machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
+    """A shipped or an installed machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
     path = find(name_or_path)
     merged, sha256 = _read(path, [])
     spec = _spec(merged, str(path), sha256)
     if spec.name in shipped() and path.resolve().parent != SPECS.resolve():
         raise BadSpec(f"{path}: name = {spec.name!r} is that of a shipped machine; give it a name of its own")
+    if name_or_path in installed() and spec.name != name_or_path:
+        raise BadSpec(f"{path}: name = {spec.name!r}, but its entry point is called {name_or_path}; call both the same")
     return spec
 
 
+@lru_cache(maxsize=1)
+def installed() -> dict[str, EntryPoint]:
+    """Machines of installed packages, by name: entry points of group `tokentape.machines`, each the path of a TOML file."""
+    return {point.name: point for point in entry_points(group="tokentape.machines")}
+
+
 def find(name_or_path: str) -> Path:
-    """The file of a shipped machine or of a path. Raises BadSpec naming the nearest shipped one."""
+    """The file of a shipped or an installed machine, or of a path. Raises BadSpec naming the nearest one."""
     path = Path(name_or_path)
     if path.suffix == ".toml":
         if not path.is_file():
             raise BadSpec(f"{path}: no such hardware file; shipped machines: {', '.join(shipped())}")
         return path
-    if name_or_path not in shipped():
-        near = difflib.get_close_matches(name_or_path, shipped(), 1, 0.3)
-        hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
-        raise BadSpec(f"unknown hardware {name_or_path!r}; {hint} shipped: {', '.join(shipped())}")
-    return SPECS / f"{name_or_path}.toml"
+    if name_or_path in shipped():
+        return SPECS / f"{name_or_path}.toml"
+    if name_or_path in installed():
+        return _file_of(installed()[name_or_path])
+    near = difflib.get_close_matches(name_or_path, [*shipped(), *installed()], 1, 0.3)
+    hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
+    there = f"; installed: {', '.join(installed())}" if installed() else ""
+    raise BadSpec(f"unknown hardware {name_or_path!r}; {hint} shipped: {', '.join(shipped())}{there}")
+
+
+def _file_of(point: EntryPoint) -> Path:
+    where = f"entry point {point.name} = {point.value}"
+    try:
+        path = Path(point.load())
+    except Exception as error:
+        raise BadSpec(f"{where}: not the path of a TOML file: {type(error).__name__}: {error}") from error
+    if not path.is_file():
+        raise BadSpec(f"{where}: no such hardware file {path}")
+    return path
 
 
 def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:

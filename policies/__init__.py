@@ -6,6 +6,7 @@ if not __name__.startswith("tokentape."):
 from tokentape.policies.belady import Belady, BypassBelady
 from tokentape.policies.lfu import LFU, LifetimeLFU
 from tokentape.policies.lru import FIFO, LRU
+from tokentape.policies.protocol import CachePolicy as CachePolicy
 from tokentape.policies.random_victim import RandomVictim
 from tokentape.policies.static import Static
 

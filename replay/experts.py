@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tokentape.hw.cost import Band, StepCost, power_findings, step_cost
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies import CACHES
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import kernel
+from tokentape.policies.registry import label
 from tokentape.replay import uncounted
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
@@ -30,11 +30,6 @@ from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
 ALL_CAPACITIES = "lru-all-capacities"
-
-
-def policy_name(policy: Any) -> str:
-    """The name a person types for a shipped policy, else the class name."""
-    return next((name for name, kind in CACHES.items() if type(policy) is kind), type(policy).__name__)
 
 
 def policy_params(policy: Any) -> str:
@@ -142,7 +137,7 @@ def replay(
     total = total_expert_bytes(trace.geometry, expert_format)
     settings = {
         **_settings(trace, semantics, expert_format),
-        "policy": policy_name(policy),
+        "policy": label("residency", policy),
         "policy_params": policy_params(policy),
         "is_bound": bool(policy.is_bound),
         "hardware": hardware.name if hardware else "",

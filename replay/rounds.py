@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.policies.resolve import resolve
 from tokentape.policies.scoring import gates, ranking
-from tokentape.policies.speculation import POOLS
 from tokentape.policies.speculation.pool import pool_size, restricted_topk, selections
 from tokentape.policies.speculation.pools import Pools
 from tokentape.warehouse.geometry import Geometry
@@ -136,9 +136,8 @@ class RoundTape:
     def replay(self, pool: str | None = None, pool_frac: float | None = None) -> PoolRounds:
         """The tape's rounds under a pool policy and size; None: those it was recorded with. Pure."""
         name, frac = pool or self.pool, self.pool_frac if pool_frac is None else pool_frac
-        if name not in POOLS:
-            raise ValueError(f"unknown pool policy {name!r}; known: {', '.join(POOLS)}")
-        is_recorded = (name, frac) == (self.pool, self.pool_frac) and not POOLS[name].rehearses
+        policy = resolve("draft", name)
+        is_recorded = (name, frac) == (self.pool, self.pool_frac) and not policy.rehearses
         n_layers, n_experts = len(self.geometry.moe_layers), self.geometry.n_experts
         nothing = np.zeros(n_experts, np.int64)
         found = PoolRounds("exact" if is_recorded else "approximate", {}, {}, {}, {}, 0.0, 0.0)
@@ -149,7 +148,7 @@ class RoundTape:
             if number == 0:
                 prompt = np.stack([self._prompt[group, 0, i] for i in range(n_layers)])
                 rng = np.random.default_rng([self.seed, group * self.batch])
-                pools = Pools(POOLS[name](), prompt, pool_size(n_experts, frac), rng)
+                pools = Pools(policy, prompt, pool_size(n_experts, frac), rng)
             assert pools is not None
             keys = [(group, number, i) for i in range(n_layers)]
             drafted = [self._drafted.get(key) for key in keys]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tokentape.hw.elmoe3d_constants import ElasticFit
+    from tokentape.hw.elmoe3d_constants import ElasticConstants
+    from tokentape.hw.fit_files import Fit
     from tokentape.replay.elmoe3d.cells import Cell, Setup
 
 
@@ -60,20 +61,20 @@ def calibrate_elmoe3d(
         fits = [calibrate(table, setup, *which) for which in wanted]
         out.mkdir(parents=True, exist_ok=True)
         for fit in fits:
-            save(fit, out / f"{fit.name}.toml")
-            note(f"{out / fit.name}.toml: fitted on {len(fit.fitted_on)} claims")
+            save(fit, out / f"{fit.constants.name}.toml")
+            note(f"{out / fit.constants.name}.toml: fitted on {len(fit.fitted_on)} claims")
     _print_errors(table, setup, fits)
 
 
-def _print_errors(table: list[Cell], setup: Setup, fits: list[ElasticFit]) -> None:
+def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ElasticConstants]]) -> None:
     from tokentape.flows.console import print_table
     from tokentape.replay.elmoe3d.checks import HONESTY, checks
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate
 
-    by_fit = [checks(table, evaluate(as_points([setup.point(cell, fit) for cell in table]))) for fit in fits]
+    by_fit = [checks(table, evaluate(as_points([setup.point(cell, fit.constants) for cell in table]))) for fit in fits]
     rows = [(of[0].block, *(f"{check.value:.4g}" for check in of), str(of[0].n)) for of in zip(*by_fit, strict=True)]
-    names = tuple(fit.name for fit in fits)
+    names = tuple(fit.constants.name for fit in fits)
     print_table("against the open rows of Table 3", ("", *names, "rows"), rows, numbers=(*names, "rows"))
     print(HONESTY)
 

@@ -39,8 +39,8 @@ def calibrate_kelle(
         stated = claims().to_pylist()
         fit = calibrate(stated, setup(study, derived(stated)).steps())
         kelle_knobs.save(fit, out)
-        note(f"{out}: mean |ln(ours / published)| {fit.mean_abs_log:.3g} on {len(fit.fitted_on)} claims")
-    made = setup(study, fit.knobs)
+        note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
+    made = setup(study, fit.constants)
     fitted, plain = made.steps(), made.steps(ZERO)
     wanted = sorted(ratios(made.stated.values(), fitted), key=lambda ratio: ratio.role)
     shown = [
@@ -101,7 +101,7 @@ def kv_step(
 
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
-    from_file = kelle_knobs.load(knobs).knobs if knobs.endswith(".toml") else None
+    from_file = kelle_knobs.load(knobs).constants if knobs.endswith(".toml") else None
     made = setup(settings(), from_file)
     chosen = CALIBRATED if from_file else knobs
     if chosen not in made.knobs:

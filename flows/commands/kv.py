@@ -38,13 +38,14 @@ def kv(
       tokentape kv TRACE --policy aerp --param budget=64 --param sink=4
       tokentape kv TRACE --policy oracle --param budget=64
     """
-    from tokentape.flows import kv_policy, kv_tape
+    from tokentape.flows import kv_tape
     from tokentape.flows.console import note, percent, print_table, progress_bar, quantity
-    from tokentape.flows.own_policy import blamed, parse_params
+    from tokentape.policies.registry import blamed
+    from tokentape.policies.resolve import parse, resolve
     from tokentape.warehouse.tape import Store
 
-    with blamed(policy), progress_bar("kv"):
-        chosen = kv_policy.make(policy, parse_params(param or []))
+    with blamed("kv", policy), progress_bar("kv"):
+        chosen = resolve("kv", policy, parse(param))
         found = kv_tape.run(Store(store), trace, chosen, renorm, exact=not approximate)
     row = found.replay
     high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"

@@ -23,7 +23,7 @@ SchemeOption = Annotated[
     str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
 ]
 
-SLICED, CACHE_FRAC, SCHEME = "slicemoe", "37.5%", "amat"
+SLICED, NDP, CACHE_FRAC, SCHEME = "slicemoe", "ndp", "37.5%", "amat"
 
 
 def evaluate(
@@ -71,14 +71,14 @@ def evaluate(
       tokentape evaluate --datasets code --policy ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
     from tokentape.flows.console import note, print_table, progress_bar
-    from tokentape.flows.own_policy import blamed
+    from tokentape.policies.registry import blamed
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
 
     names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
-    with blamed(policy), progress_bar("evaluate") as show:
+    with blamed("kv", policy), progress_bar("evaluate") as show:
         if policy is None:
             from tokentape.capture.evaluate import evaluate as measure
 
@@ -185,12 +185,11 @@ def fidelity(
     from tokentape.flows.console import print_table, progress_bar, quantity
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.sliced_policy import NAME
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    run = _policy_run(NAME, param or [], cache, scheme, max_items, place)
+    run = _policy_run(SLICED, param or [], cache, scheme, max_items, place)
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     with progress_bar("fidelity") as show:
         rows = compare(model, names, run, seeds, load_hardware(hardware), show)
@@ -215,25 +214,22 @@ def fidelity(
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
     from tokentape.capture.evaluate_policy import DEFAULT_WINDOWS
-    from tokentape.flows import kv_policy, sliced_policy
-    from tokentape.flows.cxl_ndp import policy as ndp_policy
-    from tokentape.flows.names import unknown
-    from tokentape.flows.own_policy import is_path, parse_params
+    from tokentape.flows.inside_model import kv_run, ndp_run, sliced_run
+    from tokentape.policies import registry
+    from tokentape.policies.resolve import parse
 
     if policy != SLICED and (cache, scheme) != (CACHE_FRAC, SCHEME):
         raise ValueError(f"--cache and --scheme are of {SLICED}; give what {policy} takes by --param")
-    if policy == ndp_policy.NAME:
-        return ndp_policy.inside_model(parse_params(param), max_items or DEFAULT_WINDOWS, store)
-    if kv_policy.is_kv(policy) or is_path(policy):
-        return kv_policy.inside_model(policy, parse_params(param), max_items or DEFAULT_WINDOWS)
+    params, n_items = parse(param), max_items or DEFAULT_WINDOWS
+    if policy == NDP:
+        return ndp_run(params, n_items, store)
     if policy != SLICED:
-        raise unknown("policy inside a model", policy, (SLICED, ndp_policy.NAME, *kv_policy.NAMES))
+        registry.find("kv", policy, also=(SLICED, NDP))
+        return kv_run(policy, params, n_items)
     share = cache.removesuffix("%")
     if share == cache or not share.replace(".", "", 1).isdigit():
         raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
-    return sliced_policy.inside_model(
-        parse_params(param), float(share) / 100, scheme, store, n_items=max_items or DEFAULT_WINDOWS
-    )
+    return sliced_run(params, float(share) / 100, scheme, store, n_items=n_items)
 
 
 def _measure_policy(
@@ -244,11 +240,11 @@ def _measure_policy(
     from tokentape.capture.applied import AppliedTape
     from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy
     from tokentape.capture.kv.evaluate import evaluate_kv
-    from tokentape.flows.cxl_ndp.policy import Chosen
+    from tokentape.flows.inside_model import Replicated
 
     loaded = models.load(models.find(model), device, dtype)
     rows, tapes = [], []
-    if isinstance(run, Chosen):
+    if isinstance(run, Replicated):
         return _measure_ndp(loaded, names, run, seeds, show), []
     if not isinstance(run, PolicyRun):
         return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []

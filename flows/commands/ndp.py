@@ -38,14 +38,14 @@ def calibrate_cxl_ndp(
     else:
         fit = fitted(study)
         ndp_knobs.save(fit, out)
-        note(f"{out}: mean |ln(ours / published)| {fit.mean_abs_log:.3g} on {len(fit.fitted_on)} claims")
-    found = compared_with_claims(study, fit.knobs)
+        note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
+    found = compared_with_claims(study, fit.constants)
     shown = [
         (role, what, f"{stated:.4g}", f"{ours:.4g}", f"{100 * (ours / stated - 1):+.1f} %") for role, what, stated, ours in found
     ]
     columns = ("role", "decode ratio", "paper", "ours", "error")
     print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
-    values = asdict(fit.knobs)
+    values = asdict(fit.constants)
     note(", ".join(f"{name} {values[name]:.4g}" for name in ndp_knobs.BOUNDS))
 
 

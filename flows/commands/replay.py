@@ -88,11 +88,13 @@ def replay(
     spec.load(hardware)
     place = Store(store)
     trace_id = place.resolve(trace)
-    from tokentape.flows import own_policy, sliced_policy, sliced_replay  # kernels, once the words are known to be good
-    from tokentape.flows.grid import Cell, run_cell
+    from tokentape.flows import sliced_replay  # kernels, once the words are known to be good
+    from tokentape.flows.grid import RESIDENCY, Cell, run_cell
+    from tokentape.policies.registry import find
+    from tokentape.policies.resolve import parse
 
-    params = own_policy.parse_params(param or [])
-    if policy == sliced_policy.NAME:
+    params = parse(param)
+    if policy == "slicemoe":
         fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "recency": (recency, "list-order")}
         fixed |= {"prefill": (prefill, "layer-major"), "overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
         for name, (given, only) in fixed.items():
@@ -102,7 +104,7 @@ def replay(
             made = sliced_replay.run(place, trace_id, params, hardware, capacity, MODES[fetching], start, seed)
         _print_result(*made)
         return
-    if seed and getattr(own_policy.policy_class(policy), "kind", "") != "uniform":
+    if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
     cell = Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed)
     with progress_bar(f"replay {policy}"):

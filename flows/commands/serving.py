@@ -216,5 +216,5 @@ def _coverage_errors(trace: Any, fit: str) -> list[str]:
     from tokentape.replay.serving.coverage import published_coverage
     from tokentape.warehouse.load import claims
 
-    correlation = serving_constants.load(fit).constants.prefill_correlation
+    correlation = serving_constants.load(fit).constants.engine.prefill_correlation
     return sentences(trace, published_coverage(claims().to_pylist(), correlation))

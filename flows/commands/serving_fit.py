@@ -72,7 +72,7 @@ def calibrate_serving(
             show(0, None, "searching: minutes")
             found = calibrate(rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode, say)
         serving_constants.save(found, out)
-        note(f"{out}: loss {found.loss:.3g} on {len(found.fitted_on)} claims")
+        note(f"{out}: loss {found.residual:.3g} on {len(found.fitted_on)} claims")
     _print_facts(rows, found, mode)
 
 
@@ -104,9 +104,9 @@ def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     from tokentape.replay.serving.fit import SEEDS
     from tokentape.warehouse import models
 
-    coverage = published_coverage(rows, found.constants.prefill_correlation)
-    cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants, coverage)
-    made = simulated(cost, found.length_scale, range(SEEDS[-1]), mode)
+    coverage = published_coverage(rows, found.constants.engine.prefill_correlation)
+    cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants.engine, coverage)
+    made = simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
     shown = [
         (" ".join(fact.key), f"{fact.target:.4g}", f"{made[fact.key]:.4g}", f"{100 * (made[fact.key] / fact.target - 1):+.1f} %")
         for fact in facts(rows, mode)

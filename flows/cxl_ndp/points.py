@@ -73,7 +73,7 @@ class Options:
 
     def answer(self) -> Answer:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
-        knobs, machine = ndp_knobs.load(self.knobs).knobs, machine_of(load_hardware(self.hardware))
+        knobs, machine = ndp_knobs.load(self.knobs).constants, machine_of(load_hardware(self.hardware))
         systems = self._systems()
         shape, routing_of = self._source()
         hot = shape.n_experts // 2 if self.hot is None else self.hot

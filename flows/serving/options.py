@@ -128,13 +128,13 @@ def point_of(
     default_seeds: int,
 ) -> Point:
     """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
-    from tokentape.flows.own_policy import parse_params
-    from tokentape.flows.serving.setup import ONE_PROMPT, Point, scheduler_of
+    from tokentape.flows.serving.setup import ONE_PROMPT, Point
+    from tokentape.policies.resolve import parse, resolve
     from tokentape.replay.serving.memory import MEMORY_FRAC
     from tokentape.replay.serving.workload import LENGTHS
 
-    params = parse_params(param or [])
-    scheduler_of(scheduler, params)
+    params = parse(param)
+    resolve("schedule", scheduler, params)
     is_prompt = workload.startswith(ONE_PROMPT)
     own = workload not in LENGTHS and not is_prompt
     chosen = arrival or ("at_once" if is_prompt else "gamma" if cv != 1.0 else "trace" if own else "poisson")

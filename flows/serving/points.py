@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.serving.setup import Engine, Point, engine_of, scheduler_of, workload_of
+from tokentape.flows.serving.setup import Engine, Point, engine_of, workload_of
 from tokentape.policies.serving import Disaggregated
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.capacity import saturation_rate_per_s
@@ -88,7 +88,7 @@ def measure(
 def _saturation_per_s(store: Store, point: Point, engine: Engine) -> float | None:
     """Requests per second that leave the engine when all of a run's are there at once; None where that is the point itself."""
     requests = workload_of(store, point, engine.length_scale, 0)
-    scheduler = scheduler_of(point.scheduler, point.params)
+    scheduler = point.scheduled()
     if requests.rate_per_s == float("inf") or isinstance(scheduler, Disaggregated):
         return None
     masks = engine.masks.of(requests) if engine.masks else None
@@ -106,7 +106,7 @@ def _distance(load: Load) -> dict[str, Metric]:
 def serve_point(store: Store, point: Point, engine: Engine, seed: int, *, record: bool = False) -> ServingRun:
     """One run of a scheduler of one engine."""
     requests = workload_of(store, point, engine.length_scale, seed)
-    scheduler = scheduler_of(point.scheduler, point.params)
+    scheduler = point.scheduled()
     if isinstance(scheduler, Disaggregated):
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     masks = engine.masks.of(requests) if engine.masks else None
@@ -116,7 +116,7 @@ def serve_point(store: Store, point: Point, engine: Engine, seed: int, *, record
 def _one(
     store: Store, point: Point, engine: Engine, seed: int, level: ServiceLevel | None
 ) -> tuple[dict[str, Metric], ServingRun | None, Load | None]:
-    scheduler = scheduler_of(point.scheduler, point.params)
+    scheduler = point.scheduled()
     if isinstance(scheduler, Disaggregated):
         requests = workload_of(store, point, engine.length_scale, seed)
         pair = serve_disaggregated(requests, scheduler, engine.cost, engine.cost, engine.limits, seed)
@@ -184,7 +184,7 @@ def _params(point: Point) -> dict[str, Any]:
     """Of the scheduler, defaults included, and what else is not the default."""
     more = {name: getattr(point, name) for name in CHOSEN}
     plain = Point(scheduler=point.scheduler)
-    return vars(scheduler_of(point.scheduler, point.params)) | {n: v for n, v in more.items() if v != getattr(plain, n)}
+    return vars(point.scheduled()) | {n: v for n, v in more.items() if v != getattr(plain, n)}
 
 
 def _end(point: Point, value: float | None) -> float | None:

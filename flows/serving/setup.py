@@ -7,7 +7,7 @@ import io
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.names import unknown
-from tokentape.flows.own_policy import convert
 from tokentape.hw import calibrate, serving_constants
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
+from tokentape.policies.resolve import resolve
+from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving.cost import CostTables, cost_tables
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from tokentape.replay.serving.experts import expert_times
@@ -33,7 +33,6 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
-NAMES = (*SCHEDULERS, "disaggregated")
 COVERAGES = ("paper_table", "independent", "full", "recorded")
 ARRIVALS = ("poisson", "gamma", "trace", "at_once")
 ONE_PROMPT = "prompt-"  # a workload of one prompt of so many tokens that asks for one token
@@ -77,6 +76,11 @@ class Point(BaseModel):
     max_seqs: int = 256
     n_seeds: int = 40
 
+    def scheduled(self) -> AnyScheduler:
+        """The scheduler. Raises ValueError naming what is wrong with it."""
+        made: AnyScheduler = resolve("schedule", self.scheduler, self.params)
+        return made
+
     @property
     def arrival_text(self) -> str:
         """As table serving_points says it."""
@@ -86,18 +90,6 @@ class Point(BaseModel):
     def text(self) -> str:
         """All that decides the point, but for the code and the machine's numbers."""
         return json.dumps(self.model_dump(), sort_keys=True)
-
-
-def scheduler_of(name: str, params: dict[str, Any]) -> Static | Continuous | Chunked | Layered | Disaggregated:
-    """The scheduler. Raises ValueError with the nearest name, or naming a field that it lacks or that does not fit."""
-    if name not in NAMES:
-        raise unknown("scheduler", name, NAMES)
-    kind = SCHEDULERS.get(name, Disaggregated)
-    kinds = get_type_hints(kind)
-    for field in params:
-        if field not in kinds:
-            raise unknown(f"field of {name}", field, kinds)
-    return kind(**{field: convert(f"{name}: {field}", value, kinds[field]) for field, value in params.items()})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,10 +106,10 @@ class Engine:
 def engine_of(store: Store, point: Point) -> Engine:
     """Costs and limits of a point. Raises ValueError for names that do not exist or do not fit together."""
     fit, machine = serving_constants.load(point.fit), load_hardware(point.hardware)
-    known = {field.name for field in dataclasses.fields(fit.constants)}
+    known = {field.name for field in dataclasses.fields(fit.constants.engine)}
     if bad := sorted(set(point.constants) - known):
         raise unknown("constant", bad[0], known)
-    constants = dataclasses.replace(fit.constants, **point.constants)
+    constants = dataclasses.replace(fit.constants.engine, **point.constants)
     geometry = models.load(point.model).geometry
     _refuse_of_experts(point, geometry)
     exact = point.coverage == "recorded"
@@ -134,14 +126,14 @@ def engine_of(store: Store, point: Point) -> Engine:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
     limits = Limits(point.max_seqs, _kv_blocks(point, geometry, machine))
-    return Engine(cost, limits, fit.length_scale, masks, tuple(outside))
+    return Engine(cost, limits, fit.constants.length_scale, masks, tuple(outside))
 
 
 def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
     """KV blocks of a point; None: unbounded. Raises ValueError with the sizes where the model, or so many, do not fit."""
     if point.kv_blocks == "unbounded":
         return None
-    scheduler = scheduler_of(point.scheduler, point.params)
+    scheduler = point.scheduled()
     rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
     held = footprint(
         point.model, geometry, machine, point.expert_format, rule_of(geometry.n_layers), point.max_seqs, point.verify_nodes

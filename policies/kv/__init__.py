@@ -11,7 +11,7 @@ from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
 
-__all__ = ["KV_POLICIES", "KVPolicy"]
+__all__ = ["KELLE", "KV_POLICIES", "TYPED", "KVPolicy"]
 
 KV_POLICIES: dict[str, type[KVPolicy]] = {
     "full": Full,
@@ -24,3 +24,6 @@ KV_POLICIES: dict[str, type[KVPolicy]] = {
     "aerp": AERP,
     "oracle": Oracle,
 }
+
+KELLE = "kelle"  # AERP, whose words lose bits between the refreshes of 2DRP inside a live model
+TYPED = KV_POLICIES | {KELLE: AERP}

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
 
+from tokentape.policies.resolve import convert
+
 FIRST_US = 45.0  # retention time that the paper's eDRAM is rated for
 FAILURE_AT_45_US = 3e-6
 MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
@@ -33,6 +35,11 @@ class Intervals:
         for field in fields(self):
             if not getattr(self, field.name) > 0.0:
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must be above 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Intervals:
+        """2drp, one interval in us, or four by group. Raises ValueError for anything else."""
+        return cls() if text == "2drp" else cls(*_by_group("intervals", text))
 
     @classmethod
     def uniform(cls, interval_us: float) -> Intervals:
@@ -122,6 +129,11 @@ class BitRates:
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
 
     @classmethod
+    def parse(cls, text: str) -> BitRates:
+        """One rate for all bits, or four by group. Raises ValueError for anything else."""
+        return cls(*_by_group("rate", text))
+
+    @classmethod
     def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> BitRates:
         return cls(*(curve.failure_frac(t) for t in intervals.all_us))
 
@@ -138,3 +150,10 @@ def uniform_like(intervals: Intervals, curve: RetentionCurve = CURVE, match: str
     if match == "interval":
         return Intervals.uniform(intervals.harmonic_mean_us)
     return Intervals.uniform(curve.interval_at(curve.mean_failure(intervals.all_us)))
+
+
+def _by_group(name: str, text: str) -> list[float]:
+    parts = [convert(name, part, float) for part in text.split(",")]
+    if len(parts) not in (1, 4):
+        raise ValueError(f"{name}={text}: give one for all bits, or four: HST-MSB,HST-LSB,LST-MSB,LST-LSB")
+    return parts * 4 if len(parts) == 1 else parts

@@ -21,6 +21,7 @@ __all__ = [
     "PLACEMENTS",
     "Capacity",
     "FixedPlacement",
+    "Placement",
     "ReactivePlacement",
     "Seen",
     "hot_set",
@@ -29,6 +30,7 @@ __all__ = [
     "start_average",
 ]
 
+Placement = FixedPlacement | ReactivePlacement
 PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
     "prefill_guided": PrefillGuided,
     "static_global": StaticGlobal,

@@ -5,8 +5,6 @@ Disaggregated is no scheduler of one engine but two engines in series: see repla
 
 from __future__ import annotations
 
-import dataclasses
-
 from tokentape.policies.serving.chunked import Chunked
 from tokentape.policies.serving.continuous import Continuous
 from tokentape.policies.serving.disaggregated import Disaggregated
@@ -17,6 +15,7 @@ from tokentape.policies.serving.static import Static
 
 __all__ = [
     "SCHEDULERS",
+    "AnyScheduler",
     "BatchRule",
     "Chunked",
     "Continuous",
@@ -25,24 +24,13 @@ __all__ = [
     "Scheduler",
     "Speculation",
     "Static",
-    "scheduler_named",
 ]
 
-SCHEDULERS: dict[str, type[Static] | type[Continuous] | type[Chunked] | type[Layered]] = {
+AnyScheduler = Scheduler | Disaggregated
+SCHEDULERS: dict[str, type[AnyScheduler]] = {
     "static": Static,
     "orca": Continuous,
     "chunked": Chunked,
     "layered": Layered,
+    "disaggregated": Disaggregated,
 }
-
-
-def scheduler_named(name: str, **fields: float | str) -> Static | Continuous | Chunked | Layered:
-    """A scheduler by name, with some of its fields. Raises ValueError for an unknown name or field, naming what there is."""
-    if name not in SCHEDULERS:
-        raise ValueError(f"scheduler {name!r} is unknown; choose {', '.join(SCHEDULERS)}")
-    kind = SCHEDULERS[name]
-    known = [field.name for field in dataclasses.fields(kind)]
-    for field in fields:
-        if field not in known:
-            raise ValueError(f"scheduler {name} has no field {field!r}; it has {', '.join(known)}")
-    return kind(**fields)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ none is in flight, and in how many groups of layers it walks through, one group 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class BatchRule:
         return np.ascontiguousarray(np.array(self.steps, np.int64).T)
 
 
+@runtime_checkable
 class Scheduler(Protocol):
     """A frozen dataclass whose fields are its parameters."""
 

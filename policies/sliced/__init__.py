@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokentape.policies.resolve import NAMES
 from tokentape.policies.sliced.buddy import Buddy
 from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
 from tokentape.policies.sliced.cache import SlicedCache
@@ -41,11 +42,11 @@ class SliceMoE:
     Raises ValueError for a combination that cannot work.
     """
 
-    router: Any = field(default_factory=Stock)
+    router: Any = field(default_factory=Stock, metadata={NAMES: ROUTERS})
     cache: SlicedCache = field(default_factory=SlicedCache)
-    precision: Any = field(default_factory=Critical)
-    budget: Any = field(default_factory=NoBudget)
-    warmup: Any = field(default_factory=PCW)
+    precision: Any = field(default_factory=Critical, metadata={NAMES: PRECISIONS})
+    budget: Any = field(default_factory=NoBudget, metadata={NAMES: BUDGETS})
+    warmup: Any = field(default_factory=PCW, metadata={NAMES: WARMUPS})
     free_steps: int = 10
 
     def __post_init__(self) -> None:

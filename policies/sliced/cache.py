@@ -8,11 +8,19 @@ Slices that the layer in flight uses (`pin` carries the current event) are exemp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tokentape.policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.matryoshka import MAT
 
 LSB_POLICIES = ("on_pressure", "after_use")
 _I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
+
+
+def _widths(pair: str) -> dict[str, int]:
+    """The widths that a person types as MAT84."""
+    mat = MAT.parse(pair)
+    return {"bits_high": mat.high, "bits_low": mat.low}
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class SlicedCache:
     bits_low: int = 4
     lsb_policy: str = "on_pressure"
     skip_lsb_when_over_budget: bool = False
+    shorthands: ClassVar = {"pair": _widths}
 
     def __post_init__(self) -> None:
         if not 0 < self.bits_low <= self.bits_high:

@@ -7,7 +7,7 @@ follows from the experts that verification read (pool.exchange). Every layer has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokentape.policies.speculation.pool import Ids, exchange, hottest
 
 
+@runtime_checkable
 class PoolPolicy(Protocol):
     """Of one layer. `rehearses`: the pool is set from the coming draft phase, by drafting it once unrestricted: a bound."""
 

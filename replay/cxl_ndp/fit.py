@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cxl_ndp_knobs import BOUNDS, Knobs, NdpFit
+from tokentape.hw.cxl_ndp_knobs import BOUNDS, Knobs
+from tokentape.hw.fit_files import Fit
 
 PAPER = "cxl_ndp"
 STARTS = (0.2, 0.5, 0.8)  # of the way from each bound to the other
@@ -52,7 +53,7 @@ def ratios_of(claims: Iterable[Mapping[str, Any]], role: str | None = None) -> l
 
 def calibrate(
     claims: Iterable[Mapping[str, Any]], start: Knobs, ratios: Callable[[Knobs], Mapping[tuple[int, str], float]]
-) -> NdpFit:
+) -> Fit[Knobs]:
     """Knobs fitted from three starts; the assumed ones stay as in `start`. Deterministic. Needs scipy.
 
     ratios: decode ratios under some knobs, by bits and baseline. Raises ValueError without claims of role calibrate, ImportError
@@ -78,4 +79,4 @@ def calibrate(
     best = min(tried, key=lambda one: float(one.cost))
     x = (np.array([float(f"{value:.6g}") for value in low + best.x * (high - low)]) - low) / (high - low)  # as the file has them
     left = float(np.abs(errors(x)).mean())
-    return NdpFit(at(x), tuple(sorted(one.claim_id for one in wanted)), left)
+    return Fit(at(x), tuple(sorted(one.claim_id for one in wanted)), left)

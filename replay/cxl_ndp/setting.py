@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.policies.bits import BIT_RULES, BitRule, assign
+from tokentape.policies.bits import assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
+from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
 from tokentape.replay.cxl_ndp.routing import NDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
@@ -36,7 +37,7 @@ class Setting:
     def refuse_what_is_not(self, n_experts: int) -> None:
         """Raises ValueError for a placement, rule or alpha that there is not, and for more hot experts than a layer has."""
         _placement(self)
-        _rule(self.rule or "uniform")
+        resolve("precision", self.rule or "uniform")
         importance(np.ones(n_experts), np.ones(n_experts), self.alpha)
         hot_set(np.ones(n_experts), self.hot_experts)
 
@@ -58,13 +59,7 @@ def widths(
     Raises ValueError for an unknown rule.
     """
     share = shares(routing.prefill_counts[placed.groups].sum(axis=1)) if weighted else None
-    return assign(_rule(rule), losses, placed.scores, placed.hot, mean_bits, share=share)
-
-
-def _rule(name: str) -> BitRule:
-    if name not in BIT_RULES:
-        raise ValueError(f"unknown bit rule {name!r}; known: {', '.join(BIT_RULES)}")
-    return BIT_RULES[name]
+    return assign(resolve("precision", rule), losses, placed.scores, placed.hot, mean_bits, share=share)
 
 
 def placed_by(routing: NDPRouting, setting: Setting) -> Placed:

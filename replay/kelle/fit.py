@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.kelle_knobs import BOUNDS, KelleFit, Knobs
+from tokentape.hw.fit_files import Fit
+from tokentape.hw.kelle_knobs import BOUNDS, Knobs
 from tokentape.replay.kelle.ratios import Ratio, Steps, ratio_of
 
 PAPER = "kelle"
@@ -44,7 +45,7 @@ def log_errors(steps: Steps, wanted: Iterable[Ratio]) -> Floats:
     return np.array([np.log(steps.value(ratio)[0] / ratio.published) for ratio in wanted])
 
 
-def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> KelleFit:
+def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Knobs]:
     """Knobs with the least error over claims of role `calibrate`, from three starts. Deterministic; seconds. Needs scipy.
 
     steps: the systems, models and workloads; its knobs do not matter. Raises ValueError without such claims, ImportError without
@@ -69,7 +70,7 @@ def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> KelleFit:
     best = min(tried, key=lambda one: float(one.cost))
     fitted = _with(steps, np.round(best.x, 6))
     left = float(np.abs(log_errors(fitted, wanted)).mean())
-    return KelleFit(fitted.knobs, tuple(sorted(ratio.claim_id for ratio in wanted)), left)
+    return Fit(fitted.knobs, tuple(sorted(ratio.claim_id for ratio in wanted)), left)
 
 
 def _with(steps: Steps, values: Floats) -> Steps:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kv import KV_POLICIES, KVPolicy
+from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.oracle import Oracle
 from tokentape.policies.kv.recompute import (
@@ -28,6 +28,7 @@ from tokentape.policies.kv.recompute import (
 )
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
+from tokentape.policies.registry import label
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
 from tokentape.replay.kv.tape import AttentionTape, Events, events_of, prompt_mass
 
@@ -48,11 +49,6 @@ class KVReplay:
     replay: dict[str, Any]
     heads: list[dict[str, Any]]
     timeline: list[dict[str, Any]]
-
-
-def policy_name(policy: KVPolicy) -> str:
-    """The name a person types for a shipped policy, else the class name."""
-    return next((name for name, kind in KV_POLICIES.items() if type(policy) is kind), type(policy).__name__)
 
 
 def policy_params(policy: KVPolicy) -> str:
@@ -263,7 +259,7 @@ class _Engine:
         n_events = sums.bins[:, :, 0].sum()
         if not n_events:
             raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
-        named = {"policy": policy_name(self.policy), "parameters": policy_params(self.policy)}
+        named = {"policy": label("kv", self.policy), "parameters": policy_params(self.policy)}
         key: dict[str, Any] = {"trace_id": tape.trace_id, **named, "renorm": self.renorm}
         totals = sums.bins.sum(axis=(0, 1))
         x_bytes, kv_bytes = self.widths.bytes_of(totals[3:])

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.serving_constants import ServingConstants, ServingFit
+from tokentape.hw.fit_files import Fit
+from tokentape.hw.serving_constants import ServingConstants, ServingFitted
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.cost import CostTables, cost_tables
@@ -114,7 +115,7 @@ def calibrate(
     model: str,
     mode: str = MODES[0],
     say: Callable[[str], None] = lambda line: None,
-) -> ServingFit:
+) -> Fit[ServingFitted]:
     """The constants that come closest to the published facts. Deterministic; minutes on one core. Needs scipy.
 
     mode: long-context fits the limit of the KV bandwidth at small batches too, on one run more (see facts); it is not the
@@ -129,7 +130,7 @@ def calibrate(
     ids = {claim for fact in wanted for claim in fact.claims} | set(energy_claims)
     ids |= {row["claim_id"] for row in rows if row["paper"] == PAPER and row["metric"] == "expert_coverage"}
     loss = float((search.misses(values, SEEDS[-1], wanted) ** 2).sum())
-    return ServingFit(constants, length_scale, machine.name, model, mode, tuple(sorted(ids)), loss)
+    return Fit(ServingFitted(constants, length_scale), tuple(sorted(ids)), loss, machine.name, model, mode)
 
 
 def left_out(search: Search, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:

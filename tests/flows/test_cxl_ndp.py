@@ -213,7 +213,7 @@ def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
         (("ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
         (("ndp", "--model", "llama-2-7b"), "needs experts of known width"),
         (("ndp", "--tape", "none"), "no tape fits none"),
-        (("calibrate", "cxl-ndp", "--check", "other"), "no such file of GPU-NDP knobs"),
+        (("calibrate", "cxl-ndp", "--check", "other"), "no such file of cxl-ndp constants"),
         (("claims", "cxl-ndp"), "run `tokentape study cxl-ndp` first"),
     ],
 )

@@ -242,7 +242,7 @@ def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answ
 def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     trace_id = "tiny-0001"
     write_tiny(store)
-    fit, tape = load(STUDY.headline), store.open(trace_id)
+    fit, tape = load(STUDY.headline).constants, store.open(trace_id)
     assert measured_jobs(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
     drafted = {"speculation": {"draft": "elastic", "depth": 4, "pool_frac": 0.5}, "batch_size": 2}
     manifest = tape.manifest.model_copy(update={"settings": drafted})
@@ -267,7 +267,7 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
 
 
 def test_ratios_are_taken_under_every_assumption():
-    fit, of = load("elmoe3d-l0-all-open"), STUDY.platforms
+    fit, of = load("elmoe3d-l0-all-open").constants, STUDY.platforms
     ran = list(platform_runs(STUDY, SETUP, CELLS, fit, "paper_law", 16.0))
     found = list(ratios(ran))
     assert len(found) == len(of.near_ext_ratios) * len(of.holds) * 3
@@ -287,7 +287,8 @@ def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: C
     assert "forms are not" in done.out
     assert "Phi_SD best scheme right" in done.out
     found, shipped = load(str(tmp_path / "mine" / "elmoe3d-l1.toml")), load("elmoe3d-l1")
-    assert replace(found, speculation=shipped.speculation, laws=shipped.laws, loss=shipped.loss) == shipped
+    assert (found.constants.level, found.constants.rows) == (shipped.constants.level, shipped.constants.rows)
+    assert replace(found, constants=shipped.constants, residual=shipped.residual) == shipped
     assert tokentape("calibrate", "elmoe3d", "--check", "elmoe3d-l1").out == done.out
     refused = tokentape("calibrate", "elmoe3d", "--level", "L3")
     assert (refused.code, "level 'L3'" in refused.err) == (2, True)

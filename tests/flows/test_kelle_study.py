@@ -248,10 +248,10 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
     [
         (("kv-step", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
         (("kv-step", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
-        (("kv-step", "llama-2-7b", "--knobs", "none.toml"), "no such file of Kelle's knobs"),
+        (("kv-step", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
         (("kv-step", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
         (("kv-step", "llama-2-7b", "--batch", "0"), "batch"),
-        (("calibrate", "kelle", "--check", "other"), "no such file of Kelle's knobs"),
+        (("calibrate", "kelle", "--check", "other"), "no such file of kelle constants"),
         (("claims", "kelle"), "run `tokentape study kelle` first"),
     ],
 )

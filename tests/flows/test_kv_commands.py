@@ -9,9 +9,10 @@ import pytest
 from command import Cli
 
 from tokentape.capture import models
-from tokentape.flows import kv_policy
+from tokentape.flows.inside_model import kv_run
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.resolve import resolve
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
@@ -96,14 +97,14 @@ def test_bad_input_ends_in_one_line(tokentape: Cli, arguments: tuple[str, ...], 
 
 
 def test_parameters_as_typed() -> None:
-    policy = kv_policy.make("aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
+    policy = resolve("kv", "aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
     assert (policy.budget, policy.recent, policy.score_bits, policy.per_head, policy.theta) == (None, "auto", 4, False, 0.25)
-    assert kv_policy.make("streaming", {"budget": "32"}).limits == (32, 4, 28)
-    assert kv_policy.make("aep", {"recent": "5"}).limits[2] == 5
-    assert type(kv_policy.make("kelle", {})) is KV_POLICIES["aerp"]
-    assert kv_policy._rates({"rate": "1e-3"}) == BitRates.uniform(1e-3)
-    assert kv_policy._rates({"rate": "1e-3,0,2e-3,0"}) == BitRates(hst_msb=1e-3, lst_msb=2e-3)
-    assert "intervals" not in kv_policy.inside_model("kelle", {"rate": "0"}, 1).parameters
-    assert kv_policy._rates({"intervals": "2drp"}) == BitRates.of(Intervals())
-    assert kv_policy._rates({"intervals": "1050"}) == BitRates.of(Intervals.uniform(1050))
-    assert kv_policy._rates({"intervals": "180,3600,720,5400"}) == BitRates.of(Intervals(180, 3600, 720, 5400))
+    assert resolve("kv", "streaming", {"budget": "32"}).limits == (32, 4, 28)
+    assert resolve("kv", "aep", {"recent": "5"}).limits[2] == 5
+    assert type(resolve("kv", "kelle", {})) is KV_POLICIES["aerp"]
+    assert BitRates.parse("1e-3") == BitRates.uniform(1e-3)
+    assert BitRates.parse("1e-3,0,2e-3,0") == BitRates(hst_msb=1e-3, lst_msb=2e-3)
+    assert "intervals" not in kv_run("kelle", {"rate": "0"}, 1).parameters
+    assert kv_run("kelle", {}, 1).rates == BitRates.of(Intervals())
+    assert kv_run("kelle", {"intervals": "1050"}, 1).rates == BitRates.of(Intervals.uniform(1050))
+    assert Intervals.parse("180,3600,720,5400") == Intervals(180, 3600, 720, 5400)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from tokentape.flows import own_modules, own_policy
-from tokentape.policies import CACHES
+from tokentape.policies import CACHES, own_modules
+from tokentape.policies.registry import find, sha256
+from tokentape.policies.resolve import Value, parse, resolve
 from tokentape.warehouse.tape import Store
 
 MINE = '''
@@ -60,14 +61,14 @@ def mine(tmp_path: Path) -> str:
 
 def test_every_shipped_policy_is_made_by_name() -> None:
     for name in CACHES:
-        assert isinstance(own_policy.make_policy(name, {}), CACHES[name])
+        assert isinstance(resolve("residency", name, {}), CACHES[name])
 
 
 def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
-    policy = own_policy.make_policy(f"{mine}:MostUsed", own_policy.parse_params(["weight=2", "label=3"]))
+    policy = resolve("residency", f"{mine}:MostUsed", parse(["weight=2", "label=3"]))
     assert (policy.weight, policy.label) == (2.0, "3")  # type: ignore[attr-defined]
-    assert len(own_policy.policy_sha256(f"{mine}:MostUsed") or "") == 64
-    assert own_policy.policy_sha256("lru") is None
+    assert len(sha256("residency", f"{mine}:MostUsed") or "") == 64
+    assert sha256("residency", "lru") is None
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
         ("MINE:NotADataclass", {}, "frozen dataclass"),
     ],
 )
-def test_mistakes_are_one_line(mine: str, name: str, params: dict[str, own_policy.Value], says: str) -> None:
+def test_mistakes_are_one_line(mine: str, name: str, params: dict[str, Value], says: str) -> None:
     with pytest.raises(ValueError, match=says) as caught:
-        own_policy.make_policy(name.replace("MINE", mine), params)
+        resolve("residency", name.replace("MINE", mine), params)
     assert "\n" not in str(caught.value)
 
 
@@ -94,12 +95,12 @@ def test_a_file_that_does_not_run_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_this_name\n")
     with pytest.raises(ValueError, match=r"broken\.py: cannot be imported: ModuleNotFoundError"):
-        own_policy.policy_class(f"{path}:Mine")
+        find("residency", f"{path}:Mine")
 
 
 def test_params_need_an_equals_sign() -> None:
     with pytest.raises(ValueError, match="NAME=VALUE"):
-        own_policy.parse_params(["profile_frac"])
+        parse(["profile_frac"])
 
 
 HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
@@ -116,7 +117,7 @@ def with_helper(folder: Path, files: dict[str, str], helper: str = "my_sign") ->
 
 
 def sign_of(name: str) -> float:
-    return float(own_policy.policy_class(name).rank(0, 1, 1, 0, [1.0]))  # type: ignore[attr-defined]
+    return float(find("residency", name).rank(0, 1, 1, 0, [1.0]))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -134,23 +135,23 @@ def test_what_a_policy_imports_is_part_of_its_hash_and_is_run_again(
 ) -> None:
     """Same size, same second: bytecode in __pycache__ would be believed."""
     name = with_helper(tmp_path, files, helper)
-    before = own_policy.policy_sha256(name)
+    before = sha256("residency", name)
     assert sign_of(name) == -1
     (tmp_path / changed).write_text(files[changed].replace("-1", "+1"))
-    assert own_policy.policy_sha256(name) != before
+    assert sha256("residency", name) != before
     assert sign_of(name) == (-1 if changed == "late.py" else 1)
     (tmp_path / changed).write_text(files[changed])
-    assert own_policy.policy_sha256(name) == before
+    assert sha256("residency", name) == before
     assert sign_of(name) == -1
 
 
 def test_modules_that_are_installed_ours_or_not_imported_are_no_part_of_a_policys_hash(tmp_path: Path) -> None:
     name = with_helper(tmp_path, {"my_sign.py": "import json, numpy, tokentape.policies.lru\nsign = -1\n"})
     assert list(own_modules.own_modules(tmp_path / "mine.py")) == ["my_sign"]
-    before = own_policy.policy_sha256(name)
+    before = sha256("residency", name)
     (tmp_path / "other.py").write_text("x = 1\n")
     (tmp_path / "json.py").write_text("x = 1\n")
-    assert own_policy.policy_sha256(name) == before
+    assert sha256("residency", name) == before
 
 
 def test_a_helper_of_one_name_in_two_folders_is_refused(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_helper_of_one_name_in_two_folders_is_refused(tmp_path: Path) -> None:
 def test_a_helper_that_is_no_python_is_named(tmp_path: Path) -> None:
     name = with_helper(tmp_path, {"odd.py": "sign = (\n"}, "odd")
     with pytest.raises(ValueError, match=r"odd\.py: cannot be imported: SyntaxError"):
-        own_policy.policy_class(name)
+        find("residency", name)
 
 
 def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape: Cli, tmp_path: Path) -> None:

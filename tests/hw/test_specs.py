@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokentape.hw import dram
+from tokentape.hw import dram, spec
 from tokentape.hw.catalogue import markdown, readable, rows, write
 from tokentape.hw.spec import SPECS, BadSpec, load, shipped
 
@@ -349,3 +351,53 @@ def test_the_page_lists_every_number_and_is_current():
 def test_the_page_is_written_aside_first(tmp_path):
     write(tmp_path / "machines.md")
     assert [path.name for path in tmp_path.iterdir()] == ["machines.md"]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """`install(name, value)` adds an entry point; module `machine_files` holds what they may point at."""
+    (tmp_path / "machine_files.py").write_text(
+        "from pathlib import Path\nHERE = Path(__file__).parent\nMINE, TEXT = HERE / 'mine.toml', str(HERE / 'mine.toml')\n"
+        "GONE, NUMBER = HERE / 'gone.toml', 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "machine_files", raising=False)
+    points = []
+    monkeypatch.setattr(spec, "entry_points", lambda group: [point for point in points if point.group == group])
+
+    def add(name, value):
+        points.append(EntryPoint(name, value, "tokentape.machines"))
+        spec.installed.cache_clear()
+
+    yield add
+    spec.installed.cache_clear()
+
+
+@pytest.mark.parametrize("value", ["machine_files:MINE", "machine_files:TEXT"])
+def test_a_machine_of_an_installed_package_goes_by_its_name(tmp_path, install, value):
+    put(tmp_path, "mine", MINE)
+    install("mine", value)
+    assert load("mine") == load(str(tmp_path / "mine.toml"))
+    assert "mine" not in shipped()
+    based = load(put(tmp_path, "based", 'name = "based"\nbase = "mine"\ntitle = "on it"\n'))
+    assert based.tiers == load("mine").tiers
+    with pytest.raises(BadSpec, match=r"unknown hardware 'min'; did you mean mine.*; installed: mine"):
+        load("min")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("odd", "machine_files:GONE", r"entry point odd = machine_files:GONE: no such hardware file .*gone\.toml"),
+        ("odd", "machine_files:NUMBER", "entry point odd = machine_files:NUMBER: not the path of a TOML file: TypeError"),
+        ("odd", "machine_files:ABSENT", "entry point odd = machine_files:ABSENT: not the path of a TOML file: AttributeError"),
+        ("odd", "nothing_of_this_name:X", "ModuleNotFoundError"),
+        ("odd", "machine_files:MINE", r"mine\.toml: name = 'mine', but its entry point is called odd"),
+    ],
+)
+def test_an_entry_point_that_is_no_machine_is_named(tmp_path, install, name, value, says):
+    put(tmp_path, "mine", MINE)
+    install(name, value)
+    with pytest.raises(BadSpec, match=says) as caught:
+        load(name)
+    assert "\n" not in str(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokentape.policies.serving import SCHEDULERS, Layered, scheduler_named
+from tokentape.policies.serving import SCHEDULERS, Disaggregated, Layered
 from tokentape.policies.serving.groups import group_start, n_groups, split, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
@@ -60,14 +60,6 @@ def test_split_refuses_empty_groups() -> None:
         split(4, 5)
 
 
-def test_schedulers_by_name() -> None:
-    assert scheduler_named("layered", n_max=12) == Layered(n_max=12)
-    with pytest.raises(ValueError, match="scheduler 'sarathi' is unknown; choose static, orca, chunked, layered"):
-        scheduler_named("sarathi")
-    with pytest.raises(ValueError, match="scheduler chunked has no field 'n_max'; it has chunk_tokens"):
-        scheduler_named("chunked", n_max=2)
-
-
 def test_named_settings() -> None:
     assert Layered.hybrid() == Layered() == Layered(8192, 16, "code")
     pure = Layered.pure(48).rule(48)
@@ -78,7 +70,7 @@ def test_named_settings() -> None:
 def test_a_scheduler_is_data(name: str) -> None:
     scheduler = SCHEDULERS[name]()
     assert scheduler == SCHEDULERS[name]()
-    rule = scheduler.rule(48)
+    rule = scheduler.prefill_rule(48) if isinstance(scheduler, Disaggregated) else scheduler.rule(48)
     assert rule.numbers().dtype == rule.step_numbers().dtype == np.int64
     assert np.all(np.diff(rule.step_numbers()[0]) > 0)
     assert rule.step_numbers()[1].max() <= 48

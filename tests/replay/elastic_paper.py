@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
-from tokentape.hw.elmoe3d_constants import ElasticFit, ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, Speculation
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.warehouse.load import claims
 
@@ -13,7 +13,7 @@ SETUP = setup_of(STUDY)
 TABLE = cells(claims().to_pylist())
 
 _BETA, _HEAD_GB = (0.2434, 0.4030, 0.5840, 0.1641), (0.9879, 0.4850, 0.2428, 1.5910)
-PRINTED = ElasticFit(
+PRINTED = ElasticConstants(
     level="L0",
     rows="all-open",
     speculation=Speculation(verify_tokens=5.29, growth=0.898, fade=0.450, draft_tokens=4.73),
@@ -21,8 +21,6 @@ PRINTED = ElasticFit(
         model: ModelLaw(beta=beta, exponent=1.0 - beta, head_bytes=1e9 * head)
         for model, beta, head in zip(MODELS, _BETA, _HEAD_GB, strict=True)
     },
-    fitted_on=(),
-    loss=0.0,
 )
 PRINTED_L1 = (1.330, 0.764, 0.783, 1.265)  # exponents
 

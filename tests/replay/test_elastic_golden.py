@@ -136,8 +136,9 @@ def outcome(fit, **changed):
 @pytest.mark.parametrize(("level", "rows"), [("L0", "calibrate"), ("L1", "calibrate"), ("L0", "all-open"), ("L1", "all-open")])
 def test_calibration_finds_the_shipped_constants(level, rows):
     shipped = load(f"elmoe3d-{level.lower()}" + ("" if rows == "calibrate" else "-all-open"))
-    found = calibrate(TABLE, SETUP, level, rows)
-    assert found.fitted_on == shipped.fitted_on
+    fit = calibrate(TABLE, SETUP, level, rows)
+    assert fit.fitted_on == shipped.fitted_on
+    found, shipped = fit.constants, shipped.constants
     for model, law in found.laws.items():
         assert (law.beta, law.head_bytes) == pytest.approx((PRINTED.laws[model].beta, PRINTED.laws[model].head_bytes), rel=1e-3)
         assert (law.beta, law.exponent) == pytest.approx((shipped.laws[model].beta, shipped.laws[model].exponent), rel=1e-5)
@@ -156,7 +157,7 @@ def test_only_rows_of_role_calibrate_are_fitted_on():
 
 
 def test_the_headline_holds_every_bar():
-    made = {check.block: check for check in checks(TABLE, outcome(load(STUDY.headline)))}
+    made = {check.block: check for check in checks(TABLE, outcome(load(STUDY.headline).constants))}
     for block, (low, high) in STUDY.bars.items():
         if not block.endswith("over published"):
             assert low <= made[block].value <= high, block
@@ -168,7 +169,7 @@ def test_the_headline_holds_every_bar():
 
 
 def test_refits_without_some_rows_predict_those():
-    made = {check.block: check.value for check in held_out(TABLE, SETUP, load("elmoe3d-l1"))}
+    made = {check.block: check.value for check in held_out(TABLE, SETUP, load("elmoe3d-l1").constants)}
     bars = {"fitted on 8 GB, of 4 GB": 0.10, "fitted on 4 GB, of 8 GB": 0.10, "fitted without gpt-oss-20b, of it": 0.15}
     for words, bar in bars.items():
         assert made[f"Phi_SD error, {words}, mean"] <= bar
@@ -179,7 +180,7 @@ def test_refits_without_some_rows_predict_those():
 )
 def test_what_is_resident_bounds_the_table(law, level, mean):
     """The untuned laws miss the table by as much as a reference implementation of them did."""
-    made = {check.block: check.value for check in checks(TABLE, outcome(load(f"elmoe3d-{level}"), hit_model=law))}
+    made = {check.block: check.value for check in checks(TABLE, outcome(load(f"elmoe3d-{level}").constants, hit_model=law))}
     assert made["Phi_AR error, open rows, mean"] == pytest.approx(mean, abs=0.005)
 
 
@@ -189,7 +190,7 @@ def test_the_table_itself():
     assert {(c.hb_gb, c.model) for c in withheld} == {(8, GLM), (8, GPT)}
     assert all(c.phi_ar is None and c.phi_sd is None and c.alpha > 0 for c in withheld)
     assert sum(c.role_ar == "calibrate" for c in TABLE) == 12
-    predicted = outcome(load("elmoe3d-l1"))
+    predicted = outcome(load("elmoe3d-l1").constants)
     rows = np.array([not c.is_open for c in TABLE])
     assert np.all(predicted.phi_ar[rows] > 1.0)
     assert np.all(predicted.phi_sd[rows] > 0.0)
@@ -197,7 +198,7 @@ def test_the_table_itself():
 
 def test_where_the_method_must_lose():
     """GPT-OSS, whose experts are never sliced: no open row gains from speculation; a copy of INT8 experts leaves no cache."""
-    found = outcome(load("elmoe3d-l1"))
+    found = outcome(load("elmoe3d-l1").constants)
     lost = [i for i, c in enumerate(TABLE) if (c.model, c.scheme) == (GPT, "Elastic-SD") and c.is_open]
     assert len(lost) == 5
     assert not found.is_sd_better[lost].any()

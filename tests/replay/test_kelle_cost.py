@@ -52,7 +52,7 @@ systems_of = st.sampled_from(list(OURS.values()))
 shapes = st.sampled_from(list(SHAPES.values()))
 experts = st.sampled_from([models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite")])
 any_knobs = st.builds(Knobs, **{name: st.floats(*ends) for name, ends in BOUNDS.items()})
-SHIPPED = kelle_knobs.load().knobs
+SHIPPED = kelle_knobs.load().constants
 of_knobs = st.sampled_from([ZERO, SHIPPED]) | any_knobs
 
 
@@ -347,12 +347,12 @@ def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
         scaled = log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) / ROUNDING
         return float((np.sqrt(1 + scaled**2) - 1).sum())
 
-    least = loss(fit.knobs)
-    assert np.abs(log_errors(shipped(), wanted)).mean() == pytest.approx(fit.mean_abs_log, rel=1e-4)
+    least = loss(fit.constants)
+    assert np.abs(log_errors(shipped(), wanted)).mean() == pytest.approx(fit.residual, rel=1e-4)
     for name, (low, high) in BOUNDS.items():
         for factor in (0.97, 1.03):
-            value = min(high, max(low, factor * getattr(fit.knobs, name)))
-            assert loss(replace(fit.knobs, **{name: value})) > least
+            value = min(high, max(low, factor * getattr(fit.constants, name)))
+            assert loss(replace(fit.constants, **{name: value})) > least
 
 
 @pytest.mark.slow
@@ -383,7 +383,7 @@ def test_the_other_readings_are_far_off(accounting, mean):
 
 def test_a_file_of_the_knob_that_fell_with_the_batch_is_refused(tmp_path):
     """Knobs of before: weights at a quarter of the bandwidth, and four times the energy, below batch 16."""
-    text = (fit_files.FITS / "kelle.toml").read_text().replace("[knobs]\n", "[knobs]\nweight_dram_frac = 0.25\n")
+    text = (fit_files.FITS / "kelle.toml").read_text().replace("[constants]\n", "[constants]\nweight_dram_frac = 0.25\n")
     (tmp_path / "old.toml").write_text(text)
     with pytest.raises(BadSpec, match=r"weight_dram_frac.*calibrate kelle"):
         kelle_knobs.load(str(tmp_path / "old.toml"))

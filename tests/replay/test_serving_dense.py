@@ -22,7 +22,7 @@ from tokentape.warehouse import models
 
 REPO = Path(__file__).resolve().parents[2]
 LOG = REPO.parent / "shared" / "data" / "vllm_logs" / "rtxpro6000_llama-3.1-8b" / "requests.jsonl"
-SHIPPED = serving_constants.load("h100x2")
+SHIPPED = serving_constants.load("h100x2").constants
 ONE = Requests(np.zeros(1), np.array([700]), np.array([40]))
 
 
@@ -51,7 +51,7 @@ def test_a_dense_decode_step_is_its_bytes_at_the_dense_share() -> None:
 
 def test_the_dense_case_of_the_paper_is_far_from_saturation() -> None:
     """Section 5.13 compares schedulers on a dense model; beyond saturation it would compare queues."""
-    cost = cost_tables(models.load("qwen3-8b").geometry, machine("h100"), SHIPPED.constants, TABLE_1)
+    cost = cost_tables(models.load("qwen3-8b").geometry, machine("h100"), SHIPPED.engine, TABLE_1)
     requests = synthetic("arxiv", 1.2, 0, length_scale=SHIPPED.length_scale)
     for scheduler in (Chunked(512), Layered()):
         assert saturation_rate_per_s(serve(requests.at_once(), scheduler, cost)) > 1.3
@@ -67,7 +67,7 @@ def test_a_dense_model_is_near_the_log_of_a_real_server() -> None:
     prompts, outputs = (np.array([row[name] for row in rows]) for name in ("input_toks", "output_toks"))
     requests = Requests(queued - queued[0], prompts, outputs)
     spec = machine(str(REPO / "tests" / "data" / "rtx-pro-6000.toml"))
-    cost = cost_tables(models.load("llama-3-8b").geometry, spec, SHIPPED.constants, TABLE_1)
+    cost = cost_tables(models.load("llama-3-8b").geometry, spec, SHIPPED.engine, TABLE_1)
     run = serve(requests, Chunked(2048), cost, Limits(max_seqs=128))
     tpot_s = (run.finish_s - run.first_token_s) / (outputs - 1)
     assert tpot_s.mean() == pytest.approx(((last - first) / (outputs - 1)).mean(), rel=0.3)

@@ -41,10 +41,10 @@ def made(monkeypatch):
 def test_the_search_finds_the_constants_that_made_the_facts(made, monkeypatch):
     monkeypatch.setattr(serving_fit, "PULL", 2.0)
     found = calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b")
-    assert found.loss < 0.2  # 22 facts, each within a tenth of its sigma
+    assert found.residual < 0.2  # 22 facts, each within a tenth of its sigma
     for name in ("expert_bandwidth_frac", "attention_ops_frac", "decode_layer_s", "prefill_correlation"):
-        assert getattr(found.constants, name) == pytest.approx(KNOWN[name], rel=0.1), name
-    assert found.length_scale == pytest.approx(SCALE, rel=0.02)
+        assert getattr(found.constants.engine, name) == pytest.approx(KNOWN[name], rel=0.1), name
+    assert found.constants.length_scale == pytest.approx(SCALE, rel=0.02)
 
 
 def test_a_stronger_pull_stays_nearer_to_the_starts(made, monkeypatch):
@@ -52,7 +52,7 @@ def test_a_stronger_pull_stays_nearer_to_the_starts(made, monkeypatch):
 
     def scale(pull: float) -> float:
         monkeypatch.setattr(serving_fit, "PULL", pull)
-        return calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b").length_scale
+        return calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b").constants.length_scale
 
     assert abs(scale(0.01) - 1.0) < 0.005 < 1.0 - scale(1.0)
 
@@ -65,7 +65,7 @@ def test_a_search_repeats_itself_and_tells_its_progress(made, monkeypatch):
     assert said[0].startswith("1 seeds: loss with the pull ")
     for name in KNOWN:
         _, low, high = PARAMETERS[name]
-        assert low <= getattr(first.constants, name) <= high
+        assert low <= getattr(first.constants.engine, name) <= high
 
 
 def test_only_claims_for_fitting_are_fitted_on():

@@ -46,8 +46,8 @@ LEVELS = {"arxiv": ServiceLevel(10.0, 0.125), "sharegpt": ServiceLevel(5.0, 0.12
 @lru_cache
 def cost(model: str) -> tuple[CostTables, float]:
     fit = serving_constants.load("h100x2")
-    coverage = published_coverage(CLAIMS.values(), fit.constants.prefill_correlation)
-    return cost_tables(models.load(model).geometry, load("h100x2"), fit.constants, coverage), fit.length_scale
+    coverage = published_coverage(CLAIMS.values(), fit.constants.engine.prefill_correlation)
+    return cost_tables(models.load(model).geometry, load("h100x2"), fit.constants.engine, coverage), fit.constants.length_scale
 
 
 @lru_cache

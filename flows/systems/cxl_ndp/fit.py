@@ -10,7 +10,8 @@ import numpy as np
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import GAINS, decoded, headline
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup, setup
-from tokentape.hw.cxl_ndp_knobs import Knobs, NdpFit
+from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
 from tokentape.replay.cxl_ndp.routing import NDPRouting
 from tokentape.replay.cxl_ndp.setting import COMPARED, compared
@@ -35,7 +36,7 @@ def gains(made: Setup, model: Model, tapes: Mapping[int, NDPRouting]) -> dict[tu
     }
 
 
-def fitted(study: Settings) -> NdpFit:
+def fitted(study: Settings) -> Fit[Knobs]:
     """On claims of role calibrate alone. Under a minute; needs scipy."""
     model = study.models[0]
     start = setup(study, model.name, START)

@@ -135,4 +135,4 @@ def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
     """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
     found = models.load(model)
     machine = machine_of(load_hardware(study.hardware))
-    return Setup(study, machine, knobs or ndp_knobs.load(study.knobs).knobs, shape_of(found.name, found.geometry))
+    return Setup(study, machine, knobs or ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))

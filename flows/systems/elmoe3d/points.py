@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
-from tokentape.hw.elmoe3d_constants import ROWS, ElasticFit
+from tokentape.hw.elmoe3d_constants import ROWS, ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.points import Point, as_points
 from tokentape.replay.elmoe3d.shape import Machine
@@ -24,17 +24,17 @@ class Job:
 
     series: str
     point: Point
-    fit: ElasticFit
+    fit: ElasticConstants
     cell: Cell | None = None
 
 
-def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ElasticFit]) -> list[Job]:
+def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ElasticConstants]) -> list[Job]:
     """Every row of Table 3, fit by fit and law by law, in the table's order."""
     wanted = product(fits, study.hit_models)
     return [Job(TABLE_SERIES, setup.point(cell, fit, hit_model=law), fit, cell) for fit, law in wanted for cell in table]
 
 
-def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticFit) -> Iterator[Job]:
+def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[Job]:
     """Past the paper, at the headline's fit. HB's capacity and bandwidth, context: on the machine of the largest HB."""
     swept, largest = study.sweeps, max(setup.machines)
     alphas = {(c.hb_gb, c.model, c.scheme, c.batch): c.alpha for c in table}

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tokentape.flows.grid import load_hardware
-from tokentape.hw.elmoe3d_constants import ElasticFit, load
+from tokentape.hw.elmoe3d_constants import ElasticConstants, load
 from tokentape.hw.sourced import Sourced
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
@@ -119,9 +119,9 @@ class Settings(_Part):
     live: Live
     bars: dict[str, tuple[float, float]]
 
-    def load_fits(self) -> dict[str, ElasticFit]:
+    def load_fits(self) -> dict[str, ElasticConstants]:
         """By name, the headline's first."""
-        return {name: load(name) for name in dict.fromkeys((self.headline, *self.fits))}
+        return {name: load(name).constants for name in dict.fromkeys((self.headline, *self.fits))}
 
 
 @lru_cache(maxsize=1)

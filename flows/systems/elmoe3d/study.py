@@ -19,7 +19,7 @@ from tokentape.flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, ta
 from tokentape.flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.flows.workers import each, pool_of
-from tokentape.hw.elmoe3d_constants import ElasticFit
+from tokentape.hw.elmoe3d_constants import ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.timing import evaluate
@@ -75,7 +75,7 @@ def _write(store: Store, made: Rows) -> None:
             write_rows(store, name, of, of=NAME)
 
 
-def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticFit]) -> Rows:
+def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline = fits[0]
     jobs = table_jobs(study, setup, table, fits)
@@ -103,7 +103,7 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
     }
 
 
-def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticFit) -> dict[str, list[Ran]]:
+def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
     return {
         law: [ran for nodes in study.platforms.verify_nodes for ran in platform_runs(study, setup, table, fit, law, nodes)]
@@ -111,7 +111,7 @@ def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticFit
     }
 
 
-def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticFit, points: list[dict[str, Any]]) -> Rows:
+def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
     tapes.drawn(store, study)
     made: Rows = {"elastic_misses": [], "coverage_points": []}

@@ -16,10 +16,13 @@ from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
 from tokentape.capture.kv.orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows import kv_policy, kv_tape
+from tokentape.flows import kv_tape
 from tokentape.flows.grid import source_sha256
+from tokentape.flows.inside_model import kv_run
 from tokentape.flows.systems.kelle.settings import NAME, Cache, Live, Settings
+from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import Intervals
+from tokentape.policies.resolve import resolve
 from tokentape.replay.kv.replay import replay_kv
 from tokentape.warehouse.results import rows_of, write_together
 from tokentape.warehouse.tape import Store
@@ -53,13 +56,13 @@ class Job:
     def run(self) -> KVRun:
         """The policy as it is tried. Raises ValueError for one that is unknown, or parameters that do not fit."""
         lengths = {"prompt_tokens": self.prompt, "decode_tokens": self.output}
-        return kv_policy.inside_model(self.policy, {**dict(self.parameters), **lengths}, self.items)
+        return kv_run(self.policy, {**dict(self.parameters), **lengths}, self.items)
 
     @property
     def interval_us(self) -> float | None:
         """The one interval for all at which a cache would refresh as often; None where it loses no bits."""
         told = self.run.parameters.get("intervals")
-        return kv_policy.intervals_of(told).harmonic_mean_us if told else None
+        return Intervals.parse(told).harmonic_mean_us if told else None
 
     def of(self, cache: Cache, **more: Any) -> Job:
         """The same for a cache."""
@@ -119,7 +122,7 @@ def _diverging(live: Live) -> Iterator[Job]:
 
 def _evicting(live: Live, budget: int) -> Iterator[Cache]:
     """Caches that differ in what they retain, whatever the storage."""
-    return (cache.at(budget) for cache in live.caches if cache.is_budgeted and cache.policy != kv_policy.KELLE)
+    return (cache.at(budget) for cache in live.caches if cache.is_budgeted and cache.policy != KELLE)
 
 
 def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
@@ -159,7 +162,7 @@ def _replayed(store: Store, live: Live, job: Job) -> dict[str, list[Row]]:
     )
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
     caches = [*_evicting(live, live.tape.budget), Cache(policy="oracle").at(live.tape.budget)]
-    found = [replay_kv(tape, kv_policy.make(cache.policy, cache.parameters)) for cache in caches]
+    found = [replay_kv(tape, resolve("kv", cache.policy, cache.parameters)) for cache in caches]
     return {
         "kv_heads": [row for one in found for row in one.heads],
         "kv_timeline": [row for one in found for row in one.timeline],

@@ -53,7 +53,7 @@ def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
         machines=machines,
         systems=systems(machines.__getitem__),
         geometries={name: models.load(name).geometry for name in study.models},
-        knobs={ZERO: derived(stated.values()), CALIBRATED: calibrated or kelle_knobs.load().knobs},
+        knobs={ZERO: derived(stated.values()), CALIBRATED: calibrated or kelle_knobs.load().constants},
         curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in study.refresh.anchors},
         stated=stated,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware, source_sha256
 from tokentape.flows.serving.points import measure, point_id, rows_of, serve_point
-from tokentape.flows.serving.setup import Point, engine_of, scheduler_of
+from tokentape.flows.serving.setup import Point, engine_of
 from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, Window
 from tokentape.policies.serving import Disaggregated
 from tokentape.policies.serving.groups import group_start, n_groups
@@ -61,7 +61,7 @@ def window_rows(store: Store, window: Window, job: Job) -> dict[str, list[dict[s
 
 def _groups(run: ServingRun, point: Point) -> tuple[Ints, Ints]:
     """(iterations,) the group of layers that the batch is in, and how many it walks through."""
-    scheduler = scheduler_of(point.scheduler, point.params)
+    scheduler = point.scheduled()
     assert not isinstance(scheduler, Disaggregated)
     n_layers = run.cost.geometry.n_layers
     steps = scheduler.rule(n_layers).step_numbers()

@@ -53,7 +53,7 @@ def run(
         progress(n_done + 1, total, str(job))
     made = answers(store, study, wanted, [points[number] for number in range(len(wanted))])
     write_rows(store, "answers", made, of=NAME)
-    correlation = serving_constants.load("h100x2").constants.prefill_correlation
+    correlation = serving_constants.load("h100x2").constants.engine.prefill_correlation
     covered = coverage_rows(store, correlation)
     write_rows(store, "coverage_points", covered, of=NAME)
     for line in error_lines(covered):

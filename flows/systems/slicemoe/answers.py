@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tokentape.flows.sliced_policy import inside_model
+from tokentape.flows.inside_model import sliced_run
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.matched import METRICS, Point, at_quality, gains
 from tokentape.warehouse import models
@@ -157,7 +157,7 @@ def fidelity_answers(study: Any, rows: Iterable[dict[str, Any]]) -> list[dict[st
     live, found = study.live, []
     how = f"replay of the natural tape over the closed loop, {live.fidelity_cache_frac:g} of the experts cached, {live.dataset}"
     for compared in live.fidelity:
-        tried = inside_model(compared.parameters, live.fidelity_cache_frac).parameters
+        tried = sliced_run(compared.parameters, live.fidelity_cache_frac).parameters
         mine = [row for row in rows if row["model_id"] == live.name and json.loads(row["parameters"]) == tried]
         for metric in FIDELITY_METRICS:
             pairs = [(row["open_loop"], row["closed_loop"]) for row in mine if row["metric"] == metric]

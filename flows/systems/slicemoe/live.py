@@ -18,7 +18,7 @@ from tokentape.capture.evaluate_policy import evaluate_policy
 from tokentape.capture.orderings import Effort, Lab, orderings
 from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware, source_sha256
-from tokentape.flows.sliced_policy import inside_model
+from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import NAME, Settings
 from tokentape.policies.sliced import PRECISIONS
 from tokentape.warehouse.results import side_path, write_rows
@@ -91,13 +91,13 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
     effort = job.effort
     lengths = {"n_items": effort.n_windows, "prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens}
-    run = inside_model(dict(job.parameters), job.cache_frac, **lengths)
+    run = sliced_run(dict(job.parameters), job.cache_frac, **lengths)
     loaded = models.load(models.find(job.model))
     return [evaluate_policy(loaded, job.dataset, run, seed)[0] for seed in job.seeds]
 
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:
-    run = inside_model(dict(job.parameters), job.cache_frac, n_items=job.effort.n_windows)
+    run = sliced_run(dict(job.parameters), job.cache_frac, n_items=job.effort.n_windows)
     return compare(job.model, [job.dataset], run, len(job.seeds), load_hardware(study.hardware), lambda *told: None)
 
 

@@ -1,0 +1,88 @@
+"""How a policy is tried in a live model, from what was typed: with the windows, storage or tape that it needs beside it.
+
+`pair`, `router.strength`, ... are of slicemoe; `storage`, `rate` or `intervals`, `resample`, `bits` say how a KV policy's keys
+and values are stored; `losses` and `method` are of ndp's replicas; `prompt_tokens` and `decode_tokens` of the windows of text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tokentape.flows.scored import composed
+from tokentape.policies.kv import KELLE
+from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.resolve import Value, convert, resolve
+from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.tape import Store, Tape
+
+if TYPE_CHECKING:
+    from tokentape.capture.cxl_ndp.evaluate import NDPRun
+    from tokentape.capture.evaluate_policy import PolicyRun
+    from tokentape.capture.kv.evaluate import KVRun
+
+SLICEMOE, NDP = "slicemoe", "ndp"
+OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
+OF_WINDOWS = ("prompt_tokens", "decode_tokens")
+OF_REPLICAS = ("losses", "method")
+
+
+class Replicated(NamedTuple):
+    """How ndp is tried, the tape its losses come from and the quantiser of its replicas."""
+
+    run: NDPRun
+    tape: Tape
+    method: str
+
+
+def sliced_run(
+    params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", store: Store | None = None, **windows: int
+) -> PolicyRun:
+    """slicemoe. scheme: of the low-bit weights, `none` for weights as loaded. store: of the tape that router.similarity names."""
+    from tokentape.capture.evaluate_policy import PolicyRun  # needs torch
+
+    tried = {**params, "cache_frac": cache_frac, "scheme": scheme}
+    return PolicyRun(composed(params, store), SLICEMOE, tried, cache_frac, None if scheme == "none" else scheme, **windows)
+
+
+def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
+    """A KV policy; kelle is stored in int16 that leaks between the refreshes of 2DRP, unless told otherwise."""
+    from tokentape.capture.kv.evaluate import KVRun  # needs torch
+
+    policy = resolve("kv", name, {k: v for k, v in params.items() if k not in (*OF_STORAGE, *OF_WINDOWS)})
+    given = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}
+    given |= {k: str(v) for k, v in params.items() if k in OF_STORAGE}
+    storage = given.get("storage", "plain")
+    if storage in ("plain", "quarot") and {"rate", "intervals", "resample"} & set(params):
+        raise ValueError(f"storage {storage} loses no bits: give rate, intervals or resample with storage int16 or fp16")
+    rates = BitRates()
+    if "rate" in given:
+        rates = BitRates.parse(given["rate"])
+    elif "intervals" in given:
+        rates = BitRates.of(Intervals.parse(given["intervals"]))
+    resample, bits = convert("resample", given.get("resample", False), bool), convert("bits", given.get("bits", 4), int)
+    run = KVRun(policy, name, {}, storage, rates, resample, bits, n_items=n_items, **_windows(params))
+    told = dataclasses.asdict(policy) | {"storage": storage} | {length: getattr(run, length) for length in OF_WINDOWS}
+    return dataclasses.replace(run, parameters=told | given)
+
+
+def ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None = None) -> Replicated:
+    """ndp; hot: half of the experts where it is not given. Raises ValueError where there is no tape of losses."""
+    from tokentape.capture.cxl_ndp.evaluate import NDPRun  # needs torch
+
+    if "losses" not in params:
+        raise ValueError(
+            f"{NDP} needs a tape of losses: run `tokentape capture --model MODEL --dataset docs --tables losses`, then give "
+            "--param losses=TRACE"
+        )
+    of_policy = {k: v for k, v in params.items() if k not in (*OF_WINDOWS, *OF_REPLICAS)}
+    resolve("system", NDP, {"hot": 0} | of_policy)  # what is wrong with them, before a tape is read
+    tape, method = (store or Store()).open(str(params["losses"])), str(params.get("method", "gptq"))
+    losses = loss_table(tape, method)
+    policy = resolve("system", NDP, {"hot": tape.geometry.n_experts // 2} | of_policy)
+    return Replicated(NDPRun(policy, losses, n_items=n_items, **_windows(params)), tape, method)
+
+
+def _windows(params: Mapping[str, Any]) -> dict[str, int]:
+    return {name: convert(name, params[name], int) for name in OF_WINDOWS if name in params}

@@ -1,0 +1,109 @@
+"""Fitted constants in files: what ships is what was fitted, a file is read as it was written, a damaged one is one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, kelle_knobs, serving_constants
+from tokentape.hw.fit_files import FITS, FitFiles
+from tokentape.hw.sourced import BadSpec
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "fits_golden.json").read_text(encoding="utf-8"))
+SYSTEMS: dict[str, FitFiles[Any]] = {
+    module.FILES.system: module.FILES for module in (serving_constants, elmoe3d_constants, kelle_knobs, cxl_ndp_knobs)
+}
+SHIPPED = [(system, name) for system in SYSTEMS for name in GOLDEN if name == system or name.startswith(f"{system}-")]
+
+
+def test_every_shipped_fit_is_tried() -> None:
+    operators = {path.stem for path in FITS.glob("nvidia-*.toml")}
+    assert {path.stem for path in FITS.glob("*.toml")} - operators - {"split"} == set(GOLDEN) == {name for _, name in SHIPPED}
+
+
+@pytest.mark.parametrize(("system", "name"), SHIPPED)
+def test_shipped_constants_are_those_that_were_fitted(system: str, name: str) -> None:
+    """To the last bit, as the files of before the one format had them."""
+    fit = SYSTEMS[system].load(name)
+    claims = {
+        "n_claims": len(fit.fitted_on),
+        "claims_sha256": hashlib.sha256("\n".join(fit.fitted_on).encode()).hexdigest()[:16],
+    }
+    of = {key: getattr(fit, key) for key in ("machine", "model", "mode", "residual")}
+    assert of | claims | {"constants": asdict(fit.constants)} == GOLDEN[name]
+
+
+@pytest.mark.parametrize(("system", "name"), SHIPPED)
+def test_a_fit_is_written_as_it_ships_and_read_as_it_was_written(system: str, name: str, tmp_path: Path) -> None:
+    files, path = SYSTEMS[system], tmp_path / "mine.toml"
+    fit = files.load(name)
+    files.save(fit, path)
+    assert path.read_text() == (FITS / f"{name}.toml").read_text()
+    assert files.load(str(path)) == fit == files.load(name.removeprefix(f"{system}-"))
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_a_system_with_one_fit_needs_no_name() -> None:
+    assert kelle_knobs.load() == kelle_knobs.load("kelle")
+    assert cxl_ndp_knobs.load() == cxl_ndp_knobs.load("cxl-ndp")
+
+
+def _no_list(text: str) -> str:
+    return text.partition("fitted_on")[0] + "fitted_on = 3\n\n[constants]" + text.partition("[constants]")[2]
+
+
+DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "a constant is missing": (
+        "kelle",
+        lambda t: t.replace("recomputed_frac = 0.428367\n", ""),
+        "constants.recomputed_frac is missing",
+    ),
+    "a constant of old": ("kelle", lambda t: t + "weight_dram_frac = 0.25\n", "unknown key constants.weight_dram_frac"),
+    "a text": ("kelle", lambda t: t.replace("0.991115", '"much"'), "constants.serial_frac = 'much' is not of type float"),
+    "a share above 1": ("kelle", lambda t: t.replace("0.991115", "1.5"), "serial_frac is 1.5"),
+    "no table": ("kelle", lambda t: t.partition("[constants]")[0] + "constants = 3\n", "constants must be a table, found 3"),
+    "no constants": ("kelle", lambda t: t.partition("[constants]")[0], "constants is missing"),
+    "no residual": ("kelle", lambda t: t.replace("residual", "loss"), "unknown key loss"),
+    "a claim that is no text": (
+        "kelle",
+        lambda t: t.replace("fitted_on = [", "fitted_on = [3,"),
+        "fitted_on = 3 is not of type str",
+    ),
+    "claims that are no list": ("kelle", _no_list, "fitted_on = 3 is not"),
+    "not TOML": ("kelle", lambda t: t + "]\n", "Invalid"),
+    "another system": ("kelle", lambda t: t.replace('"kelle"', '"cxl-ndp"'), 'system = "kelle" is missing'),
+    "half a file": ("kelle", lambda t: t[: len(t) // 2], "Unterminated string"),
+    "a nested constant": ("serving", lambda t: t.replace("j_per_op", "joules"), "unknown key constants.engine.joules"),
+    "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "unknown key constants.laws.qwen3-30b-a3b.beta_v"),
+    "a count": ("cxl-ndp", lambda t: t.replace("batch = 16", "batch = 1.5"), "constants.batch = 1.5 is not of type int"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_file_is_one_line_with_the_remedy(what: str, tmp_path: Path) -> None:
+    system, damage, says = DAMAGES[what]
+    shipped = {"serving": "serving-h100x2", "elmoe3d": "elmoe3d-l1"}.get(system, system)
+    text = (FITS / f"{shipped}.toml").read_text()
+    (tmp_path / "bad.toml").write_text(damage(text))
+    assert damage(text) != text
+    with pytest.raises(BadSpec) as caught:
+        SYSTEMS[system].load(str(tmp_path / "bad.toml"))
+    told = str(caught.value)
+    assert says in told
+    assert f"bad.toml: not a file of {system} constants (" in told
+    assert told.endswith(f"write it with `tokentape calibrate {system}`")
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_fit_that_is_not_there_is_one_line(system: str) -> None:
+    with pytest.raises(
+        BadSpec, match=rf"no such file of {system} constants; shipped: .*; `tokentape calibrate {system}` writes one"
+    ):
+        SYSTEMS[system].load("absent")

@@ -1,0 +1,257 @@
+"""Text into policies and back, for every kind, and what is said when a word is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokentape.policies import LRU, registry
+from tokentape.policies.registry import KINDS, find, label, name_of, shipped
+from tokentape.policies.resolve import convert, parse, resolve, told
+from tokentape.policies.sliced import SliceMoE
+from tokentape.policies.sliced.buddy import Buddy
+from tokentape.policies.sliced.cache import SlicedCache
+from tokentape.policies.sliced.cache_prior import CachePrior
+
+NEEDED = {"ndp": {"hot": 4}}  # fields without a default
+SHIPPED = [(kind, name) for kind in KINDS for name in shipped(kind)]
+CHANGED: dict[tuple[str, str], dict[str, str]] = {
+    ("residency", "static"): {"profile_frac": "0.25"},
+    ("schedule", "static"): {"max_prompts": "3"},
+    ("schedule", "orca"): {"cap_tokens": "4096"},
+    ("schedule", "chunked"): {"chunk_tokens": "256"},
+    ("schedule", "layered"): {"pass_tokens": "4096", "n_max": "12", "n_lg_rule": "paper"},
+    ("schedule", "disaggregated"): {"chunk_tokens": "1024", "kv_bytes_per_s": "1e11"},
+    ("kv", "full"): {"sink": "3"},
+    ("kv", "streaming"): {"budget": "none", "sink": "8"},
+    ("kv", "h2o"): {"budget": "64", "recent": "16"},
+    ("kv", "tova"): {"is_per_head": "TRUE", "recent": "2"},
+    ("kv", "snapkv"): {"window": "8", "pool": "3"},
+    ("kv", "random"): {"seed": "7", "recent": "auto"},
+    ("kv", "aep"): {"importance": "decay", "gamma": "0.5", "score_kind": "raw"},
+    ("kv", "aerp"): {"score_bits": "4", "is_per_head": "false", "theta": "0.25", "accounting": "physical"},
+    ("kv", "kelle"): {"score_bits": "none", "theta": "1"},
+    ("kv", "oracle"): {"budget": "16"},
+    ("place", "prefill_guided"): {"alpha": "1"},
+    ("place", "shuffled_prompts"): {"alpha": "0"},
+    ("place", "random"): {"seed": "5"},
+    ("place", "ema"): {"beta": "0.5"},
+    ("place", "balance"): {"fetch_reads": "8", "token_reads": "0.5"},
+    ("system", "slicemoe"): {
+        "router": "cache_prior", "router.strength": "0.3", "precision": "amat", "budget": "soft", "budget.target_frac": "0.2",
+        "budget.gain": "1", "warmup": "last_layer", "pair": "MAT42", "lsb_policy": "after_use", "free_steps": "0",
+        "skip_lsb_when_over_budget": "true",
+    },
+    ("system", "ndp"): {"hot": "8", "bits": "3", "rule": "full", "placement": "oracle", "loss_weight": "prefill_share"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_a_policy_told_is_the_same_policy(kind: str, name: str) -> None:
+    plain = resolve(kind, name, NEEDED.get(name))
+    changed = resolve(kind, name, CHANGED.get((kind, name), NEEDED.get(name, {})))
+    for policy in (plain, changed):
+        canonical, params = told(kind, policy)
+        assert canonical == ("aerp" if name == "kelle" else name)
+        assert resolve(kind, canonical, params) == policy
+        as_text = {key: str(value) for key, value in params.items()}
+        assert resolve(kind, canonical, as_text) == policy
+    assert (changed == plain) == ((kind, name) not in CHANGED)
+
+
+def test_every_parameter_is_tried_with_another_value() -> None:
+    for kind, name in SHIPPED:
+        has_some = bool(told(kind, resolve(kind, name, NEEDED.get(name)))[1])
+        assert has_some == ((kind, name) in CHANGED), (kind, name)
+
+
+def test_parts_have_their_own_parameters() -> None:
+    made = resolve("system", "slicemoe", {"router": "cache_prior", "router.protect": 1, "bits_high": 6, "bits_low": 3})
+    assert made == SliceMoE(router=CachePrior(protect=1), cache=SlicedCache(6, 3))
+    assert made == resolve("system", "slicemoe", {"pair": "MAT63", "router": "cache_prior", "router.protect": "1"})
+
+
+def test_an_array_is_given_by_the_caller() -> None:
+    alike = np.eye(4, dtype=np.float32)[None]
+    made = resolve("system", "slicemoe", {"router": "buddy", "router.similarity": alike, "router.threshold": "0.75"})
+    assert isinstance(made.router, Buddy)
+    assert made.router.similarity is alike
+    name, params = told("system", made)
+    again = resolve("system", name, params).router
+    assert (again.similarity is alike, again.threshold) == (True, 0.75)
+    with pytest.raises(ValueError, match=r"slicemoe: router\.similarity=TRACE is not an array, which its caller gives"):
+        resolve("system", "slicemoe", {"router": "buddy", "router.similarity": "TRACE"})
+    with pytest.raises(ValueError, match=r"slicemoe: free_steps=array of \(1, 4, 4\) is not of type int"):
+        resolve("system", "slicemoe", {"free_steps": alike})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "params", "says"),
+    [
+        ("residency", "lru2", {}, "unknown policy 'lru2'; did you mean 'lru'"),
+        ("schedule", "layerd", {}, "unknown scheduler 'layerd'; did you mean 'layered'"),
+        ("kv", "arp", {}, "unknown KV policy 'arp'; did you mean 'aerp'"),
+        ("place", "prefil_guided", {}, "unknown placement 'prefil_guided'; did you mean 'prefill_guided'"),
+        ("precision", "greed", {}, "unknown bit rule 'greed'; did you mean 'greedy'"),
+        ("draft", "hotnes", {}, "unknown pool policy 'hotnes'; did you mean 'hotness'"),
+        ("system", "slicemo", {}, "unknown system 'slicemo'; did you mean 'slicemoe'"),
+        ("system", "slicemoe", {"router": "cumsm"}, "unknown router 'cumsm'; did you mean 'cumsum'"),
+        ("system", "slicemoe", {"budgt": "hard"}, "unknown parameter of slicemoe: 'budgt'; did you mean 'budget'"),
+        ("system", "slicemoe", {"router.strength": 0.2}, "unknown parameter of slicemoe: 'router.strength'; "),
+        ("system", "slicemoe", {"pair": "MAT48"}, "needs 1 <= low <= high"),
+        ("schedule", "chunked", {"n_max": 2}, "unknown parameter of chunked: 'n_max'; known: chunk_tokens"),
+        ("precision", "uniform", {"bits": 2}, "unknown parameter of uniform: 'bits'; known: none"),
+        ("schedule", "chunked", {"chunk_tokens": "few"}, "chunked: chunk_tokens=few is not of type int"),
+        ("schedule", "chunked", {"chunk_tokens": 2.5}, "chunked: chunk_tokens=2.5 is not of type int"),
+        ("schedule", "chunked", {"chunk_tokens": True}, "chunked: chunk_tokens=True is not of type int"),
+        ("schedule", "disaggregated", {"kv_bytes_per_s": None}, "disaggregated: kv_bytes_per_s=None is not of type float"),
+        ("kv", "aerp", {"budget": "many"}, "aerp: budget=many is not none or of type int"),
+        ("kv", "aerp", {"is_per_head": "yes"}, "aerp: is_per_head=yes is not true or false"),
+        ("kv", "aerp", {"recent": "most"}, "recent 'most' must be a number of tokens, or auto"),
+        ("system", "ndp", {}, "ndp: parameter hot is missing; give it with --param hot=VALUE"),
+        ("residency", "mine.py", {}, r"policy 'mine\.py': name the class too, as in mine\.py:MyPolicy"),
+        ("kv", "nowhere.py:Mine", {}, "no such file"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_remedy(kind: str, name: str, params: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        resolve(kind, name, params)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_of_a_union_is_the_first_that_fits() -> None:
+    assert [convert("x", text, int | None) for text in ("none", "None", None, "7", 7)] == [None, None, None, 7, 7]
+    assert [convert("x", text, int | str) for text in ("7", "-7", "auto", 7)] == [7, -7, "auto", 7]
+    assert [convert("x", text, float | bool) for text in ("true", "1", 2)] == [True, 1.0, 2.0]
+    assert convert("x", "TRACE", Any) == "TRACE"
+    assert parse(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    assert parse(None) == {}
+
+
+OWN = """
+from dataclasses import dataclass
+from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.lru import LRU
+from tokentape.policies.serving.chunked import Chunked
+
+@dataclass(frozen=True)
+class Kept(Streaming):
+    sink: int = 2
+
+@dataclass(frozen=True)
+class Cut(Chunked):
+    chunk_tokens: int = 64
+
+@dataclass(frozen=True)
+class Needy(LRU):
+    size: int
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(OWN)
+    return str(tmp_path / "mine.py")
+
+
+@pytest.mark.parametrize(("kind", "own", "params"), [("kv", "Kept", {"sink": "5"}), ("schedule", "Cut", {"chunk_tokens": "32"})])
+def test_a_policy_by_path_is_of_any_kind(mine: str, kind: str, own: str, params: dict[str, str]) -> None:
+    for given in ({}, params):
+        policy = resolve(kind, f"{mine}:{own}", given)
+        name, values = told(kind, policy)
+        assert name.endswith(f"/mine.py:{own}")
+        assert resolve(kind, name, values) == policy
+        assert label(kind, policy) == own
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "says"),
+    [
+        ("residency", "Kept", "a policy needs the class attributes `kind` and `is_bound`"),
+        ("kv", "Cut", "a KV policy is derived from"),
+        ("schedule", "Kept", "a scheduler needs `rule`"),
+        ("place", "Cut", "a placement is derived from"),
+        ("precision", "Cut", "a bit rule is derived from"),
+        ("draft", "Cut", "a pool policy needs `rehearses`"),
+        ("system", "Cut", "a system is SliceMoE or MixedPrecision"),
+        ("residency", "Plain", "a policy is a frozen dataclass"),
+        ("residency", "Plane", "did you mean 'Plain'"),
+        ("residency", "Needy", "parameter size is missing"),
+    ],
+)
+def test_a_policy_by_path_of_another_kind_is_refused(mine: str, kind: str, own: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        resolve(kind, f"{mine}:{own}")
+
+
+Install = Callable[[str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """`install(name, value)` adds an entry point; module `kept_apart` holds what OWN does, and `broken` does not import."""
+    (tmp_path / "kept_apart.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "kept_apart", raising=False)
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    registry.installed.cache_clear()
+
+    def add(name: str, value: str) -> None:
+        points.append(EntryPoint(name, value, "tokentape.policies"))
+        registry.installed.cache_clear()
+
+    return add
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_installed() -> Any:
+    yield
+    registry.installed.cache_clear()
+
+
+def test_an_entry_point_is_a_policy_by_its_name(install: Install, tmp_path: Path) -> None:
+    install("kept", "kept_apart:Kept")
+    policy = resolve("kv", "kept", {"sink": "3"})
+    assert (type(policy).__name__, policy.sink) == ("Kept", 3)
+    assert told("kv", policy)[0] == label("kv", policy) == "kept"
+    assert resolve("kv", *told("kv", policy)) == policy
+    before = registry.sha256("kv", "kept")
+    (tmp_path / "kept_apart.py").write_text(OWN + "\n# changed\n")
+    assert registry.sha256("kv", "kept") != before
+    with pytest.raises(ValueError, match="unknown KV policy 'kep'; did you mean 'kept'"):
+        find("kv", "kep")
+    with pytest.raises(ValueError, match="kept: a policy needs the class attributes"):
+        resolve("residency", "kept")
+
+
+def test_a_shipped_name_is_the_shipped_policy(install: Install) -> None:
+    install("lru", "kept_apart:Kept")
+    assert resolve("residency", "lru") == LRU()
+    assert name_of("residency", LRU()) == "lru"
+    assert registry.sha256("residency", "lru") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("broken:Kept", "entry point odd = broken:Kept: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("kept_apart:Absent", "entry point odd = kept_apart:Absent: AttributeError"),
+        ("kept_apart:dataclass", "entry point odd = kept_apart:dataclass: not a class"),
+        ("kept_apart:Plain", "odd: a policy is a frozen dataclass"),
+    ],
+)
+def test_an_entry_point_that_is_no_policy_is_named(install: Install, value: str, says: str) -> None:
+    install("odd", value)
+    with pytest.raises(ValueError, match=says):
+        resolve("residency", "odd")
