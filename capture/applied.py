@@ -15,11 +15,12 @@ import json
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel
 
 from tokentape.capture import families, measure, models
-from tokentape.capture.closed_loop import ClosedLoop
-from tokentape.capture.decode import Outcome, Pass, Request, decode
+from tokentape.capture.decode import Outcome, Pass, Request, Sampling, decode
 from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import PACKAGES
@@ -27,7 +28,7 @@ from tokentape.capture.shard import AttentionKeep, ShardRecorder
 from tokentape.warehouse.tape import Manifest, Store
 
 if TYPE_CHECKING:
-    from tokentape.capture.evaluate_policy import PolicyRun
+    from tokentape.capture.evaluate_policy import Loop, PolicyRun
 
 
 class AppliedTape:
@@ -45,7 +46,15 @@ class AppliedTape:
         self.writer.discard()
         self.n_shards = self._n_passes = 0
 
-    def decode(self, loop: ClosedLoop, model: Any, requests: Sequence[Request], *rest: Any, **more: Any) -> list[Outcome]:
+    def decode(
+        self,
+        loop: Loop,
+        model: PreTrainedModel,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+    ) -> list[Outcome]:
         """capture.decode.decode with the policy in it, one request after the other; recorded."""
         state = json.dumps(self.settings, sort_keys=True)
         with RoutingCapture(model, with_scores=False, is_first=True) as natural, RoutingCapture(model) as applied:
@@ -56,7 +65,7 @@ class AppliedTape:
                 loop.record(done)
 
             outcomes = [
-                decode(model, [request], *rest, on_pass=on_pass, before_prefill=loop.begin, with_nll=True, **more)[0]
+                decode(model, [request], sampling, stop_ids, pad_id, on_pass, loop.begin, with_nll=True)[0]
                 for request in requests
             ]
         if not self.writer.is_finished:

@@ -70,7 +70,7 @@ class AttentionCapture:
 
     def _attend(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
         output, weights = eager_of(module)(module, query, *args, **kwargs)
-        self._seen[module.layer_idx] = self._reduce(weights)
+        self._seen[module.layer_idx] = self._reduce(weights)  # type: ignore[index]  # torch types any attribute Tensor | Module
         return output, None
 
     def _reduce(self, weights: torch.Tensor) -> torch.Tensor:

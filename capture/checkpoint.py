@@ -124,12 +124,13 @@ def _files_of(folder: Path, model: str) -> list[Path]:
 
 def _cached(model: str) -> Path:
     """The hub cache's directory of a model; nothing is downloaded."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     try:
         found = cached_file(model, "config.json", local_files_only=True)
     except (OSError, ValueError) as error:
         raise ValueError(f"{model}: not in the hub's local cache; fetch it with `hf download {model}`, or give a path") from error
+    assert found is not None  # what is missing was raised
     return Path(found).parent
 
 

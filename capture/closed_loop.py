@@ -23,7 +23,7 @@ from tokentape.capture.blocks import find_routers
 from tokentape.capture.decode import Pass
 from tokentape.capture.families import refuse_rerouting, score_rule
 from tokentape.capture.sliced_experts import SlicedExperts
-from tokentape.capture.stacked_experts import experts_of
+from tokentape.capture.stacked_experts import experts_of, n_experts_of
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.scoring import UNKNOWN, gates, ranking, weights_of
 from tokentape.policies.sliced import Controller, Events, SlicedCache, SliceMoE
@@ -176,7 +176,7 @@ def slices_of(model: nn.Module, cache: SlicedCache) -> tuple[tuple[int, int], in
     experts = next(iter(experts_of(model).values()))
     n_weights = sum(p.numel() // p.shape[0] for p in experts.parameters(recurse=False) if p.ndim == 3)
     msb, lsb = slice_bytes(n_weights, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
-    return (msb, lsb if cache.bits_high > cache.bits_low else 0), int(experts.num_experts)  # type: ignore[arg-type]
+    return (msb, lsb if cache.bits_high > cache.bits_low else 0), n_experts_of(experts)
 
 
 def capacity_of(model: nn.Module, cache: SlicedCache, share: float) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+
+from tokentape.capture.models import device_of
 
 NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
 
@@ -71,6 +73,21 @@ class Outcome:
     nll: torch.Tensor | None = None
 
 
+class Decoder(Protocol):
+    """`decode`, or one with a policy in it."""
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        *,
+        with_nll: bool = False,
+    ) -> list[Outcome]: ...
+
+
 @torch.inference_mode()
 def decode(
     model: PreTrainedModel,
@@ -83,7 +100,7 @@ def decode(
     with_nll: bool = False,
 ) -> list[Outcome]:
     """Runs the batch to its end. `before_prefill` gets the (batch, columns) bool mask of real tokens, or None without padding."""
-    device = model.get_input_embeddings().weight.device
+    device = device_of(model)
     lengths = [len(r.prompt_ids) for r in requests]
     width = max(lengths)
     pads = [width - n for n in lengths]

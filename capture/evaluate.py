@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.datasets import ANSWER_MARK, items
-from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.decode import Decoder, Request, Sampling, decode
 from tokentape.capture.embedded.texts import Item
 from tokentape.warehouse.tables import TABLES
 
@@ -82,7 +82,7 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
     if not windows:
         raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
     windows.sort(key=lambda w: -len(w[0]))
-    device = model.get_input_embeddings().weight.device
+    device = models.device_of(model)
     per_batch = max(1, LOGIT_ELEMENTS // (size * model.config.get_text_config().vocab_size))
     nats, n_tokens = 0.0, 0
     for start in range(0, len(windows), per_batch):
@@ -108,7 +108,7 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
 
 
 def exact_match(
-    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Callable[..., list[Outcome]] | None = None
+    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Decoder | None = None
 ) -> dict[str, Any]:
     """Share of the items that are answered right, greedily. decoder: in place of capture.decode.decode, with a policy in it."""
     tokenizer = loaded.tokenizer
@@ -127,6 +127,7 @@ def exact_match(
         outcomes = (decoder or decode)(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
+            assert isinstance(said, str)  # not a list: one sequence was given
             n_right += is_right(said, found[i].answer or "", is_worked)
             n_tokens += len(prompts[i]) + len(outcome.output_ids)
         progress(start + len(batch), len(order), name)

@@ -9,23 +9,50 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import torch
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
 from tokentape.capture.closed_loop import ClosedLoop, capacity_of
 from tokentape.capture.datasets import items
-from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.decode import Decoder, Outcome, Pass, Request, Sampling, decode
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
 from tokentape.policies.sliced import SliceMoE
 
 DEFAULT_WINDOWS = 16
 ALL_DOCUMENTS = 1 << 16
+
+
+class Cut(Protocol):
+    """How a run reads text: n_items windows for each seed, each of prompt_tokens and decode_tokens."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def decode_tokens(self) -> int: ...
+
+    @property
+    def n_items(self) -> int: ...
+
+
+class Loop(Protocol):
+    """A policy inside a model, a context manager: told when a batch begins and of every pass that has run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+    def begin(self, mask: torch.Tensor | None, n_rows: int = 1) -> None: ...
+
+    def record(self, done: Pass) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -83,19 +110,27 @@ def evaluate_policy(
     return row | NOT_MEASURED | counted | scores, totals
 
 
-def in_loop(loop: ClosedLoop, tape: AppliedTape | None = None) -> Any:
-    """capture.decode.decode with the policy in it."""
+def in_loop(loop: Loop, tape: AppliedTape | None = None) -> Decoder:
+    """capture.decode.decode with the policy in it; nll is there in any case where a tape is."""
 
-    def run(model: Any, requests: list[Request], *rest: Any, **more: Any) -> list[Outcome]:
+    def run(
+        model: PreTrainedModel,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        stop_ids: frozenset[int],
+        pad_id: int,
+        *,
+        with_nll: bool = False,
+    ) -> list[Outcome]:
         if tape is not None:
-            return tape.decode(loop, model, requests, *rest, **more)
+            return tape.decode(loop, model, requests, sampling, stop_ids, pad_id)
         begin = lambda mask: loop.begin(mask, len(requests))  # noqa: E731
-        return decode(model, requests, *rest, on_pass=loop.record, before_prefill=begin, **more)
+        return decode(model, requests, sampling, stop_ids, pad_id, loop.record, begin, with_nll)
 
     return run
 
 
-def windows(loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> list[list[int]]:
+def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[list[int]]:
     """The seed's own windows of prompt_tokens + decode_tokens, cut from the documents one after the other.
 
     Raises ValueError if the data set has none left for this seed.
@@ -115,7 +150,7 @@ def windows(loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> l
     return mine
 
 
-def requests_of(batch: list[list[int]], run: PolicyRun, first: int = 0) -> list[Request]:
+def requests_of(batch: list[list[int]], run: Cut, first: int = 0) -> list[Request]:
     """Windows as teacher-forced requests, numbered from `first`."""
     n = run.prompt_tokens
     return [Request(i, tuple(ids[:n]), run.decode_tokens, forced=tuple(ids[n:])) for i, ids in enumerate(batch, first)]
@@ -125,8 +160,8 @@ def requests_of(batch: list[list[int]], run: PolicyRun, first: int = 0) -> list[
 def on_text(
     loaded: models.Loaded,
     chosen: list[list[int]],
-    run: PolicyRun,
-    loop: ClosedLoop,
+    run: Cut,
+    loop: Loop,
     progress: Callable[[int, int], None] = lambda done, total: None,
     tape: AppliedTape | None = None,
 ) -> dict[str, Any]:
@@ -150,11 +185,11 @@ def on_text(
 
 
 def _logits(
-    loaded: models.Loaded, batch: list[list[int]], requests: list[Request], loop: ClosedLoop, tape: AppliedTape | None
+    loaded: models.Loaded, batch: list[list[int]], requests: list[Request], loop: Loop, tape: AppliedTape | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(batch, decode_tokens - 1, V) f32 each: of the unmodified model, and with the policy, for the same decoded tokens."""
     model = loaded.model
-    device = model.get_input_embeddings().weight.device
+    device = models.device_of(model)
     n_prompt = len(requests[0].prompt_ids)
     plain = model(input_ids=torch.tensor(batch, device=device), use_cache=False).logits[:, n_prompt:-1].float()
     applied: list[torch.Tensor] = []

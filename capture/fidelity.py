@@ -45,7 +45,7 @@ def both_loops(
 @torch.inference_mode()
 def _open_loop(loaded: models.Loaded, ids: list[int], run: PolicyRun, loop: ClosedLoop, seed: int) -> Totals:
     """One window: the unmodified model's scores through the policy. The last token is never an input."""
-    device = loaded.model.get_input_embeddings().weight.device
+    device = models.device_of(loaded.model)
     with RoutingCapture(loaded.model) as routing:
         loaded.model(input_ids=torch.tensor([ids[:-1]], device=device), use_cache=False)
         step = routing.take()

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from tokentape.capture.blocks import MoeBlock, find_blocks
 from tokentape.capture.families import outer_scale
+from tokentape.capture.models import input_table
 from tokentape.capture.routing import RoutingCapture
 from tokentape.warehouse.geometry import Geometry, from_config
 
@@ -70,7 +71,7 @@ def _check_layers(name: str, stated: Geometry, blocks: Mapping[int, MoeBlock]) -
 @torch.inference_mode()
 def _probe(model: PreTrainedModel, blocks: Mapping[int, MoeBlock]) -> tuple[int, int]:
     """(experts, top-k) as one forward pass shows them. Raises ValueError where a layer's experts get something else."""
-    table = model.get_input_embeddings().weight
+    table = input_table(model)
     given: dict[int, tuple[Any, ...]] = {}
     handles = []
     for layer, block in blocks.items():
@@ -117,7 +118,7 @@ def _experts(block: MoeBlock, n_experts: int) -> _Experts | None:
 
 def _dense_bytes(model: PreTrainedModel, experts: list[_Experts], n_experts: int) -> tuple[int, ...]:
     """Bytes a decode token reads besides routed experts, shared evenly by the MoE layers (the remainder on the last)."""
-    table = model.get_input_embeddings().weight
+    table = input_table(model)
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is table
     total = _bytes((*model.parameters(), *model.buffers())) - sum(e.bytes_each * n_experts for e in experts)

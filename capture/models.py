@@ -28,7 +28,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
@@ -134,6 +134,18 @@ def auto_class(config: Any) -> Any:
     if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
         return AutoModelForMultimodalLM
     raise ValueError(f"model_type {config.model_type!r} generates no text; give a causal language model")
+
+
+def input_table(model: PreTrainedModel) -> torch.Tensor:
+    """(V, hidden) of a model's input embedding."""
+    table = model.get_input_embeddings().weight
+    assert isinstance(table, torch.Tensor)
+    return table
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Where a model takes its token ids: under a device map its layers may lie elsewhere."""
+    return input_table(model).device
 
 
 @contextmanager

@@ -66,11 +66,15 @@ class Lab:
         model = self.loaded.model
         ids = torch.tensor(self.texts, device=model.device)
         if pair is None:
-            return model(input_ids=ids, use_cache=False).logits.float()
+            return self._of(ids)
         with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
             top_k = next(iter(find_blocks(model).values())).top_k
             experts.copy_of = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
-            return model(input_ids=ids, use_cache=False).logits.float()
+            return self._of(ids)
+
+    def _of(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.loaded.model(input_ids=ids, use_cache=False).logits
+        return logits.float()
 
     def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:
         """Perplexity, miss_frac and the counts of a policy in the loop."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from tokentape.capture import datasets, models
 from tokentape.capture.decode import Request, Sampling
@@ -298,4 +298,6 @@ def _encode(prompt: str, settings: CaptureSettings, tokenizer: PreTrainedTokeniz
     if not tokenizer.chat_template:
         raise ValueError(f"{settings.model} has no chat template; leave --chat-template out")
     message = [{"role": "user", "content": prompt}]
-    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"])
+    encoded = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=True, return_dict=True)
+    assert isinstance(encoded, BatchEncoding)  # as return_dict asks
+    return list(encoded["input_ids"])

@@ -49,7 +49,8 @@ def flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
 def ranges(lengths: np.ndarray) -> np.ndarray:
     """0, 1, .. lengths[0]-1, 0, 1, .. lengths[1]-1, ..."""
     ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    within: np.ndarray = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return within
 
 
 def rows_of(values: np.ndarray) -> pa.ListArray:

@@ -154,7 +154,8 @@ def _shard(
 def _drafter(planned: Plan, loaded: models.Loaded) -> Drafter:
     settings = planned.settings
     assert settings.speculation is not None
-    small = planned.small and models.load(planned.small, settings.device, settings.dtype, settings.device_map)
+    on = (settings.device, settings.dtype, settings.device_map)
+    small = None if planned.small is None else models.load(planned.small, *on)
     return drafter_of(loaded, settings.speculation, small, settings.seed)
 
 

@@ -29,6 +29,11 @@ def experts_of(model: nn.Module) -> dict[int, nn.Module]:
     return found
 
 
+def n_experts_of(experts: nn.Module) -> int:
+    """Routed experts in a module of `experts_of`; while they are stacked, all copies."""
+    return int(experts.num_experts)  # type: ignore[arg-type]  # torch types any attribute Tensor | Module
+
+
 def inputs_last(experts: nn.Module, name: str) -> torch.Tensor:
     """A view (E, outputs, inputs) of an expert tensor. Raises ValueError for one that is not plain floating point."""
     weights: torch.Tensor = getattr(experts, name).detach()
@@ -76,7 +81,7 @@ class StackedExperts(ABC):
     @torch.no_grad()
     def _stack(self, layer: int, experts: nn.Module) -> None:
         """Biases are the same in all copies."""
-        n_experts = int(experts.num_experts)  # type: ignore[arg-type]
+        n_experts = n_experts_of(experts)
         self._replace(experts, "num_experts", self.n_copies * n_experts)
         for name, weights in list(experts.named_parameters(recurse=False)):
             if weights.shape[0] == n_experts:
@@ -92,7 +97,7 @@ class StackedExperts(ABC):
             copy = self.copy_of.pop(layer, None)
             if copy is None:
                 return args, kwargs
-            n_experts = int(experts.num_experts) // self.n_copies  # type: ignore[arg-type]
+            n_experts = n_experts_of(experts) // self.n_copies
             if "top_k_index" in kwargs:
                 return args, {**kwargs, "top_k_index": kwargs["top_k_index"] + n_experts * copy.to(kwargs["top_k_index"])}
             states, ids, *rest = args

@@ -67,7 +67,8 @@ def deployments(store: str | None, site: str, study: str, crons: dict[str, str])
 
     Raises ValueError if a cron expression is wrong.
     """
-    from prefect.flows import EntrypointType
+    from prefect import Flow
+    from prefect.types.entrypoint import EntrypointType
 
     from tokentape.flows.capture import capture_flow
     from tokentape.flows.publish import publish
@@ -75,7 +76,7 @@ def deployments(store: str | None, site: str, study: str, crons: dict[str, str])
 
     place = absolute(store or default_store())  # runs start in a process of their own
     chosen = absolute(study) if study.endswith(".toml") else study
-    flows = {
+    flows: dict[str, tuple[str, Flow[..., Any], dict[str, Any]]] = {
         "capture": ("scheduled", capture_flow, {"store": place}),
         "replay-grid": ("scheduled", replay_grid, {"name": chosen, "store": place}),
         "publish": ("scheduled", publish, {"store": place, "site": absolute(site)}),

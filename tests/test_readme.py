@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import shlex
 import shutil
@@ -122,6 +124,17 @@ def test_files_of_the_readmes_commands_exist_or_are_made_by_the_command_before()
 def test_the_policy_of_the_replay_page_is_the_example() -> None:
     page = (ROOT / "docs/replay.md").read_text(encoding="utf-8")
     assert (ROOT / "docs/examples/my_cache.py").read_text(encoding="utf-8") in page
+
+
+def test_python_in_the_documents_imports_what_there_is() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tokentape"):
+                    module = importlib.import_module(node.module or "")
+                    for alias in node.names:
+                        there = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
+                        assert there, f"{page.name}: from {node.module} import {alias.name}"
 
 
 def test_every_table_of_the_documents_is_whole() -> None:

@@ -58,7 +58,7 @@ class PlainText:
     @torch.inference_mode()
     def __init__(self, loaded: models.Loaded, dataset: str, run: NDPRun, seed: int) -> None:
         self.model, self.n_prompt = loaded.model, run.prompt_tokens
-        self.ids = torch.tensor(windows(loaded, dataset, run, seed), device=loaded.model.get_input_embeddings().weight.device)
+        self.ids = torch.tensor(windows(loaded, dataset, run, seed), device=models.device_of(loaded.model))
         vocabulary = loaded.model.config.get_text_config().vocab_size
         self.per_batch = max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
         n_layers, n_experts = run.losses.shape[:2]
@@ -83,8 +83,8 @@ class PlainText:
 
     def run(self, rows: slice) -> torch.Tensor:
         """Logits (rows, decode_tokens - 1, V) f32 of the decoded tokens but the first, whose own come from the prompt."""
-        out = self.model(input_ids=self.ids[rows, :-1], use_cache=False)
-        return out.logits[:, self.n_prompt :].float()
+        logits: torch.Tensor = self.model(input_ids=self.ids[rows, :-1], use_cache=False).logits
+        return logits[:, self.n_prompt :].float()
 
 
 def evaluate_ndp(

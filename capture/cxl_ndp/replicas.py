@@ -10,7 +10,7 @@ from tokentape.capture.losses.experts import Expert, expert_of, matrices_of, rep
 from tokentape.capture.losses.run import Report, calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
-from tokentape.capture.stacked_experts import StackedExperts, experts_of, is_inputs_first
+from tokentape.capture.stacked_experts import StackedExperts, experts_of, is_inputs_first, n_experts_of
 from tokentape.policies.replicas import WIDTHS
 from tokentape.warehouse.tape import Tape
 
@@ -40,14 +40,14 @@ class ReplicaExperts(StackedExperts):
 
     @torch.inference_mode()
     def _fill(self, loaded: Loaded, tape: Tape, report: Report) -> None:
-        total = sum(int(module.num_experts) for module in self.experts.values())  # type: ignore[arg-type]
+        total = sum(map(n_experts_of, self.experts.values()))
         every = _by_calibration(loaded, tape, report) if self.method == "gptq" else _as_loaded(loaded)
         for n, (layer, index, expert, x) in enumerate(every, 1):
             module = self.experts[layer]
             for bits, replica in replicas(expert, x, self.method):
                 for part, name in matrices_of(module).items():
                     made = getattr(replica, part)
-                    place = bits * int(module.num_experts) + index  # type: ignore[arg-type]
+                    place = bits * n_experts_of(module) + index
                     self._stacks[layer, name][place] = made.T if is_inputs_first(module) else made
             report(n, total, "replicas")
 
@@ -69,5 +69,5 @@ def _by_calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Foun
 
 def _as_loaded(loaded: Loaded) -> Iterator[Found]:
     for layer, module in experts_of(loaded.model).items():
-        for index in range(int(module.num_experts)):  # type: ignore[arg-type]
+        for index in range(n_experts_of(module)):
             yield layer, index, expert_of(module, index), None

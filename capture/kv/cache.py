@@ -31,7 +31,7 @@ class KVLayer(CacheLayerMixin):
     is_croppable = False
 
     def __init__(self, index: int, policy: KVPolicy, storage: Plain, window: int, n_heads: int, pads: np.ndarray) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
         self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
         self.is_sliding = window > 0
         self.n_heads, self.n_sets = n_heads, n_heads if policy.per_head else 1
@@ -208,7 +208,7 @@ def windows_of(model: PreTrainedModel) -> list[int]:
 class KVCache(Cache):
     """Layers that evict; for one batch of requests, `pads` (batch,) padded columns before each."""
 
-    layers: list[KVLayer]
+    layers: list[KVLayer]  # type: ignore[assignment]  # transformers types a list of all its kinds, and reads it only
 
     def __init__(
         self, policy: KVPolicy, storage: Plain, windows: list[int], n_heads: int, pads: np.ndarray, x_width: int

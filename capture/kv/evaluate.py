@@ -48,7 +48,9 @@ class KVRun:
 
     def loop(self, loaded: models.Loaded, seed: int, **options: bool) -> KVLoop:
         """The policy in the model; seed: of bit flips and of policies that draw."""
-        policy = dataclasses.replace(self.policy, seed=seed) if hasattr(self.policy, "seed") else self.policy
+        policy, drawn = self.policy, {"seed": seed}
+        if hasattr(policy, "seed"):  # a field of those that draw
+            policy = dataclasses.replace(policy, **drawn)
         return KVLoop(loaded.model, policy, self._storage(seed), **options)
 
     def _storage(self, seed: int) -> Plain:

@@ -97,7 +97,7 @@ class KVLoop(AttentionCapture):
         """The model's own for a prompt; while decoding none, since _attend makes it."""
         return eager_mask(*args, **kwargs) if self._is_prefill or self.cache is None else None
 
-    def _attend(  # type: ignore[override]
+    def _attend(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
         eager = eager_of(module)

@@ -54,8 +54,8 @@ class Lab:
 
     def __init__(self, loaded: models.Loaded, seed: int, effort: Effort, dataset: str = DATASET) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
-        sizes = {"prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens, "n_items": effort.n_windows}
-        self.run = KVRun(EVERYTHING, "", {}, **sizes)
+        prompt, decoded, n_items = effort.prompt_tokens, effort.decode_tokens, effort.n_windows
+        self.run = KVRun(EVERYTHING, "", {}, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
         self.texts = np.array(windows(loaded, dataset, self.run, seed))
         self.nll = cache(self._nll)
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tokentape.capture.stacked_experts import experts_of
+from tokentape.capture.stacked_experts import experts_of, n_experts_of
 
 ROWS, LEAST = 4096, 64
 HELD_OUT_FRAC = 0.2
@@ -73,7 +73,7 @@ class Reservoirs:
         self._of: dict[tuple[int, int], _Reservoir] = {}
         for layer, experts in self._modules.items():
             self._of[layer, POOL] = _Reservoir(LEAST, self._rng(layer, POOL))
-            for expert in range(int(experts.num_experts)):  # type: ignore[arg-type]
+            for expert in range(n_experts_of(experts)):
                 self._of[layer, expert] = _Reservoir(size, self._rng(layer, expert))
 
     def _rng(self, layer: int, expert: int, use: int = 0) -> np.random.Generator:

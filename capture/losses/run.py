@@ -18,10 +18,10 @@ import torch
 from tokentape.capture.decode import Outcome, Request, Sampling, decode
 from tokentape.capture.losses.experts import METHODS, Expert, expert_of, replicas
 from tokentape.capture.losses.reservoir import ROWS, Reservoirs, Rows
-from tokentape.capture.models import Loaded
+from tokentape.capture.models import Loaded, input_table
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.rows import request_rows
-from tokentape.capture.stacked_experts import experts_of
+from tokentape.capture.stacked_experts import experts_of, n_experts_of
 from tokentape.policies.replicas import GROUP
 from tokentape.warehouse.tables import schema
 from tokentape.warehouse.tape import TapeWriter
@@ -53,8 +53,8 @@ def calibrated(
     Raises ValueError for a text that is too short and for layouts that are not known.
     """
     modules = experts_of(loaded.model)
-    hidden = loaded.model.get_input_embeddings().weight
-    n_experts = max(int(module.num_experts) for module in modules.values())  # type: ignore[arg-type]
+    hidden = input_table(loaded.model)
+    n_experts = max(map(n_experts_of, modules.values()))
     at_once = max(1, RESERVOIR_BYTES // (n_experts * ROWS * hidden.shape[1] * hidden.element_size()))
     for first in range(0, len(layers), at_once):
         group = layers[first : first + at_once]
@@ -64,7 +64,7 @@ def calibrated(
                 decode(loaded.model, batch, Sampling(), frozenset(), loaded.pad_id, before_prefill=reservoirs.begin)
                 report(start + len(batch), len(prompts), f"prompts through layers {group[0]} to {group[-1]}")
         for layer in group:
-            for index in range(int(modules[layer].num_experts)):  # type: ignore[arg-type]
+            for index in range(n_experts_of(modules[layer])):
                 yield Calibrated(layer, index, expert_of(modules[layer], index), reservoirs.rows(layer, index))
 
 
@@ -78,7 +78,7 @@ def record_losses(
     """Writes a shard for every MoE layer that has none yet; how many there are. The prompts are rows of the first shard."""
     layers, modules = zip(*experts_of(loaded.model).items(), strict=True)
     todo = [layer for shard, layer in enumerate(layers) if not writer.has_shard(shard)]
-    n_done, total = 0, sum(int(modules[layers.index(layer)].num_experts) for layer in todo)
+    n_done, total = 0, sum(n_experts_of(modules[layers.index(layer)]) for layer in todo)
     every = calibrated(loaded, prompts, todo, settings.seed, settings.batch_size, report)
     for layer, experts in groupby(every, lambda found: found.layer):
         rows: list[dict[str, Any]] = []

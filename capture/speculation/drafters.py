@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -34,13 +34,18 @@ OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inpu
 class Drafter(Protocol):
     """throttle, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
 
-    throttle: Throttle | None
-    pools: Pools | None
-    runs_target: bool
+    @property
+    def throttle(self) -> Throttle | None: ...
 
-    def __enter__(self) -> Drafter: ...
+    @property
+    def pools(self) -> Pools | None: ...
 
-    def __exit__(self, *failure: object) -> None: ...
+    @property
+    def runs_target(self) -> bool: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, where there is a

@@ -163,8 +163,9 @@ class RoundRecorder:
                 rows.append({**common, "layer": layer, **of_layer, "entered": change.entered[i]})
         kinds = {"is_clipped": pa.bool_(), "hotness": pa.list_(pa.uint32())}
         kinds |= dict.fromkeys(("pool", "next_pool", "entered"), pa.list_(pa.uint16()))
-        names = ("request_id", "round", "layer", "pool", "hotness", "next_pool", "entered")
-        names += ("n_drafted", "n_verified", "n_accepted", "bonus_token_id", "is_clipped")
+        of_layers = ("layer", "pool", "hotness", "next_pool", "entered")
+        of_rounds = ("n_drafted", "n_verified", "n_accepted", "bonus_token_id", "is_clipped")
+        names = ("request_id", "round", *of_layers, *of_rounds)
         return pa.table({name: pa.array([row[name] for row in rows], kinds.get(name, pa.int64())) for name in names})
 
     def _routed(self, on_path: bool) -> _Routed:

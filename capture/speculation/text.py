@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from tokentape.capture.decode import Sampling, kept
+from tokentape.capture.models import device_of
 from tokentape.policies.speculation.tree import Probabilities
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -24,7 +25,7 @@ class Text:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.config = model, model.config.get_text_config()
-        self.device = model.get_input_embeddings().weight.device
+        self.device = device_of(model)
         self.cache = DynamicCache()
         self.length = 0
 

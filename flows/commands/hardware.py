@@ -90,6 +90,7 @@ def hardware_new(
     from tokentape.flows.console import note
     from tokentape.hw import spec
     from tokentape.hw.files import write_text
+    from tokentape.hw.sourced import BadSpec
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"{name!r} is not a machine's name; use letters, digits, dots and dashes")
@@ -108,7 +109,7 @@ def hardware_new(
     write_text(path, (renamed if n_names else f"{named}\n{head}") + opening + tables)
     try:
         spec.load(str(path))
-    except spec.BadSpec:
+    except BadSpec:
         path.unlink()
         raise
     note(f"{path}: a copy of {source}; edit it, then `tokentape hardware show {path}` checks it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Annotated, Any
 
@@ -78,11 +79,12 @@ def evaluate(
     names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
+    tapes: list[str] = []
     with blamed("kv", policy), progress_bar("evaluate") as show:
         if policy is None:
             from tokentape.capture.evaluate import evaluate as measure
 
-            rows, tapes = measure(model, names, max_items, device, dtype, show), []
+            rows = measure(model, names, max_items, device, dtype, show)
         else:
             chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
             if tape and policy != SLICED:
@@ -129,7 +131,7 @@ def orderings(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    measures = {  # and the study that asks the same
+    measures: dict[str, tuple[str, Callable[..., list[dict[str, Any]]]]] = {  # and the study that asks the same
         "experts": ("slicemoe", of_experts.orderings),
         "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
         "kv": ("kelle", kv_orderings.orderings),

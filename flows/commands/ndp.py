@@ -148,8 +148,8 @@ def ndp(
         (name, *(quantity(value, "s") for value in (one.seconds, one.prefill_s, one.seconds - one.prefill_s, one.ndp_s)))
         for name, one in ran.items()
     ]
-    columns = ("system", "request", "prompts", "decode", "NDP busy")
-    print_table(f"{batch} requests of {prompt} + {output} tokens", columns, shown, numbers=columns[1:])
+    of_request = ("request", "prompts", "decode", "NDP busy")
+    print_table(f"{batch} requests of {prompt} + {output} tokens", ("system", *of_request), shown, numbers=of_request)
     for text in found.notes:
         note(text)
     if any(one.is_extrapolated for one in ran.values()):

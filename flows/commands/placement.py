@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
 from tokentape.flows.options import StoreOption
 
+Number = TypeVar("Number", int, float)
 CapacityOption = Annotated[
     str, typer.Option("--capacity", help="Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.")
 ]
@@ -141,7 +143,7 @@ def _over(loss: float, reference: float) -> str:
     return f"{loss / reference:.4f}" if reference else ""
 
 
-def _numbers(text: str, option: str, kind: type) -> list[float]:
+def _numbers(text: str, option: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:

@@ -198,8 +198,10 @@ def _print(measured: Measured, level: ServiceLevel | None) -> None:
     rows = []
     for name, metric in measured.metrics.items():
         shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)
-        ends = (metric.low, metric.high)
-        band = f"{shown(ends[0])} to {shown(ends[1])}" if point.n_seeds > 1 and None not in ends else ""
+        low, high = metric.low, metric.high
+        band = ""
+        if point.n_seeds > 1 and low is not None and high is not None:
+            band = f"{shown(low)} to {shown(high)}"
         rows.append((name, shown(metric.value), band, metric.denominator or ""))
     rate = "" if point.rate_per_s is None else f" at {point.rate_per_s:g} requests/s"
     limits = "" if level is None else f"; within limits: {level.ttft_s:g} s, {1e3 * level.tbt_s:g} ms"

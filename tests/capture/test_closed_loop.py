@@ -17,7 +17,7 @@ from tokentape.capture.blocks import find_routers
 from tokentape.capture.closed_loop import FIELDS, ClosedLoop, capacity_of, slices_of
 from tokentape.capture.decode import Request, Sampling, decode
 from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
-from tokentape.capture.families import score_rule
+from tokentape.capture.families import FAMILIES, score_rule
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.stacked_experts import experts_of
@@ -373,7 +373,7 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_p
 def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypatch):
 
     model = tiny["Qwen3Moe"]
-    monkeypatch.delitem(capture.families.FAMILIES, "Qwen3Moe")
+    monkeypatch.delitem(FAMILIES, "Qwen3Moe")
     with pytest.raises(ValueError, match="its score rule is not known") as caught:
         ClosedLoop(model, SliceMoE(), 1000)
     assert "\n" not in str(caught.value)

@@ -48,7 +48,7 @@ def test_the_table_says_what_each_seed_said(loaded, monkeypatch):
     ratios = [Lab(loaded, seed, effort).whole("MAT42") for seed in (0, 1)]
     between = sum(ratios) / 2
     made = [Ordering(str(margin), True, margin, lambda lab: lab.whole("MAT42")) for margin in (between, 10 * between)]
-    monkeypatch.setattr("capture.orderings.ORDERINGS", made)
+    monkeypatch.setattr("tokentape.capture.orderings.ORDERINGS", made)
     seen = []
     rows = orderings(loaded, (0, 1), effort, lambda *report: seen.append(report[:2]))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]

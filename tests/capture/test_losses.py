@@ -49,7 +49,7 @@ def dense_gptq(w, x, of, dead=()):
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("seed", range(3))
 def test_gptq_is_the_dense_version(bits, seed, monkeypatch):
-    monkeypatch.setattr("capture.losses.gptq.BLOCK", 12)  # errors cross the borders of blocks
+    monkeypatch.setattr("tokentape.capture.losses.gptq.BLOCK", 12)  # errors cross the borders of blocks
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((16, 32), dtype=np.float32)
     x = rng.standard_normal((80, 32), dtype=np.float32) @ rng.standard_normal((32, 32), dtype=np.float32)
@@ -83,7 +83,7 @@ def test_a_refit_is_least_squares_with_damping_as_rows_of_its_own(monkeypatch):
     w, meant = drawn(0, 5, 16), drawn(1, 60, 16)
     seen = meant + 0.5 * drawn(2, 60, 16)
     for damping in (0.01, 1e-7):
-        monkeypatch.setattr("capture.losses.gptq.DAMPING", damping)
+        monkeypatch.setattr("tokentape.capture.losses.gptq.DAMPING", damping)
         root = float(damping * seen.square().sum(0).mean()) ** 0.5
         rows = np.vstack([seen.numpy(), root * np.eye(16)])
         target = np.vstack([(meant @ w.T).numpy(), root * w.numpy().T])

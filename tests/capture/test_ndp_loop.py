@@ -194,7 +194,7 @@ def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
     loaded, tape, experts = made("Olmoe")
     run = run_of(tape, placement="shuffled_prompts", bits=3)
     whole = evaluate_ndp(loaded, experts, text, run)
-    monkeypatch.setattr("capture.ndp.evaluate.LOGIT_ELEMENTS", 1)
+    monkeypatch.setattr("tokentape.capture.cxl_ndp.evaluate.LOGIT_ELEMENTS", 1)
     one_by_one = evaluate_ndp(loaded, experts, text, run)
     for name in ("perplexity", "kl", "agreement_frac", "hot_frac", "table_loss"):
         assert one_by_one[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)

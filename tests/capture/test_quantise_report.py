@@ -176,7 +176,7 @@ def test_models_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "no .safetensors file there" in refused(tmp_path)
     assert "not in the hub's local cache; fetch it with `hf download nobody/nothing`" in refused("nobody/nothing")
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr("transformers.utils.cached_file", lambda *_, **__: str(tmp_path / "config.json"))
+    monkeypatch.setattr("transformers.utils.hub.cached_file", lambda *_, **__: str(tmp_path / "config.json"))
     assert refused("nobody/nothing").startswith("nobody/nothing: no .safetensors file there")
     save_file({UP.format(0, 0): np.ones((4, 32), np.float32)}, tmp_path / "model.safetensors")
     assert report("nobody/nothing", [MAT(8, 4)], ["amat"])[0].n_weights == 128

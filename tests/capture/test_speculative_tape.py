@@ -121,7 +121,7 @@ def test_an_ordinary_replay_sees_the_accepted_path_only(settings, store):
 
 
 def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monkeypatch):
-    monkeypatch.setattr("capture.plan.SHARD_REQUESTS", 2)
+    monkeypatch.setattr("tokentape.capture.plan.SHARD_REQUESTS", 2)
     trace_id = capture(settings, store)
     whole = {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "tape").rglob("*.parquet")}
     folder = tmp_path / "tape" / "traces" / trace_id

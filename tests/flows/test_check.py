@@ -112,7 +112,7 @@ def test_a_warehouse_that_another_program_holds_is_left_alone(store: Store, monk
 
     database_path(store).touch()
     monkeypatch.setattr(duckdb, "connect", held)
-    monkeypatch.setattr("warehouse.sql._WAIT_S", 0.0)
+    monkeypatch.setattr("tokentape.warehouse.sql._WAIT_S", 0.0)
     with pytest.raises(ValueError, match="is held by process 1"):
         list(check(store, database_path(store)))
 

@@ -86,7 +86,8 @@ def _order(study: Settings, requests: pl.DataFrame) -> Iterator[Row]:
     for cell in cells:
         seconds = dict(cell.select("system", "e2e_s").iter_rows())
         ordered.append(all(seconds[a] < seconds[b] for a, b in pairwise(ORDER)))
-    yield _check(f"order {' < '.join(ORDER)}", np.mean(ordered), "1", f"share of {len(ordered)} length pairs", None, (1.0, 1.0))
+    how = f"share of {len(ordered)} length pairs"
+    yield _check(f"order {' < '.join(ORDER)}", float(np.mean(ordered)), "1", how, None, (1.0, 1.0))
 
 
 def _placement(study: Settings, hits: pl.DataFrame) -> Iterator[Row]:

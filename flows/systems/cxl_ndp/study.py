@@ -64,9 +64,9 @@ def run(
     progress(n_done, total, "tapes of the live model")
     losses = live.losses_tape(store, study)
     for method in METHODS:
-        of = {"model_id": study.recorded.model, "source": losses, "method": method}
+        where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
-        _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, of))})
+        _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, where))})
     tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))

@@ -53,7 +53,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     live = study.live
     if job.what == "tape":
         tape = store.open(record(_recorded(live, job.drafter), store, resume=True))
-        rows, table = replay_points(tape, POOLS, live.pool_fracs) if job.drafter == "elastic" else [], POINTS
+        rows, table = replay_points(tape, tuple(POOLS), live.pool_fracs) if job.drafter == "elastic" else [], POINTS
         of = f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{source_sha256()}"
     else:
         rows, table = [], "orderings" if job.what == "orderings" else POINTS

@@ -79,7 +79,8 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline = fits[0]
     jobs = table_jobs(study, setup, table, fits)
-    found, made, checked = {}, [], []
+    found, made = {}, []
+    checked: list[dict[str, Any]] = []
     n = len(table)
     for i in range(0, len(jobs), n):  # one fit and one law at a time
         of = jobs[i : i + n]

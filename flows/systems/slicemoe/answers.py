@@ -74,7 +74,7 @@ def _matched(study: Any, points: pl.DataFrame, where: pl.Expr) -> dict[int, Poin
     found = {}
     for (seed,), of_seed in points.filter(where).sort("seed", "strength").group_by(["seed"], maintain_order=True):
         made = [Point(**row) for row in of_seed.select("strength", "quality_frac", *METRICS).to_dicts()]
-        found[int(seed)] = at_quality(made, study.quality_frac)  # type: ignore[call-overload]
+        found[int(seed)] = at_quality(made, study.quality_frac)
     return found
 
 

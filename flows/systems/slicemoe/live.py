@@ -89,9 +89,9 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
-    effort = job.effort
-    lengths = {"n_items": effort.n_windows, "prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens}
-    run = sliced_run(dict(job.parameters), job.cache_frac, **lengths)
+    prompt, decoded, n_items = job.effort.prompt_tokens, job.effort.decode_tokens, job.effort.n_windows
+    tried = dict(job.parameters)
+    run = sliced_run(tried, job.cache_frac, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
     loaded = models.load(models.find(job.model))
     return [evaluate_policy(loaded, job.dataset, run, seed)[0] for seed in job.seeds]
 

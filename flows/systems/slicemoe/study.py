@@ -6,7 +6,7 @@ DeepSeek-V2-Lite, by the choice of tau among those of the study file. The other 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -45,11 +45,13 @@ def run(
     n_done, total = 0, len(tapes) + len(recorded) + len(inside)
     progress(0, total, "")
     points: dict[sweeps.Job, pl.DataFrame] = {}
-    for work, jobs in ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside)):
+    todo: tuple[tuple[Callable[..., Any], Sequence[sweeps.Job | live.Job]], ...]
+    todo = ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside))
+    for work, jobs in todo:
         for job, path in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
             n_done += 1
             progress(n_done, total, _name(job))
-            if job in tapes:
+            if not isinstance(job, live.Job) and job in tapes:
                 points[job] = _read(store, path)
     machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
     made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
