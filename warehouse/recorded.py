@@ -62,6 +62,12 @@ class Tape:
         if sums and {name: len(of) for name, of in sums.items()} != dict.fromkeys(self.manifest.tables, self.manifest.n_shards):
             raise BadTape(f"{self.path}: its sums are not those of its tables and shards; {self._remedy}")
 
+    def __repr__(self) -> str:
+        m = self.manifest
+        n_requests, n_tokens = m.rows.get("requests", 0), m.rows.get("tokens", 0)
+        what = f"{m.origin}, {m.model_id} on {m.dataset}, {n_requests} requests, {n_tokens:,} tokens"
+        return f"Tape {self.trace_id}: {what}; tables {', '.join(m.tables)}"
+
     @property
     def _remedy(self) -> str:
         return f"restore it from a copy, or `tokentape rm {self.trace_id}` and record or import the tape again"

@@ -11,8 +11,6 @@ from tokentape.flows.options import StoreOption, TraceArgument
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
 
-# What a sliced replay counts as the paper does is blocking fetches; physical mode overlaps them and counts KV traffic.
-MODES = {"blocking": "paper", "overlapped": "physical"}
 COLUMNS = ("metric", "unit", "value", "low", "high", "denominator")
 NO_SCOPE = (
     "--scope is missing: global (one cache that all layers share) or per-layer (an equal share for each layer); "
@@ -88,27 +86,12 @@ def replay(
     spec.load(hardware)
     place = Store(store)
     trace_id = place.resolve(trace)
-    from tokentape.flows import sliced_replay  # kernels, once the words are known to be good
-    from tokentape.flows.grid import RESIDENCY, Cell, run_cell
-    from tokentape.policies.registry import find
+    from tokentape.flows.one_replay import replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
     params = parse(param)
-    if policy == "slicemoe":
-        fixed = {"scope": (scope, "global"), "lookup": (lookup, "atomic"), "recency": (recency, "list-order")}
-        fixed |= {"prefill": (prefill, "layer-major"), "overflow": (overflow, "evict"), "expert-format": (expert_format, "auto")}
-        for name, (given, only) in fixed.items():
-            if given != only:
-                raise ValueError(f"--{name} {given} does not go with slicemoe: it has --{name} {only} only")
-        with progress_bar(f"replay {policy}"):
-            made = sliced_replay.run(place, trace_id, params, hardware, capacity, MODES[fetching], start, seed)
-        _print_result(*made)
-        return
-    if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
-        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
-    cell = Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed)
     with progress_bar(f"replay {policy}"):
-        made = run_cell(place, cell)
+        made = replay_once(place, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed)
     _print_result(*made)
 
 

@@ -1,0 +1,46 @@
+"""One tape through one policy on one machine, by the engine that the policy needs: `tokentape replay`, `tokentape.run`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tokentape.flows.sliced_replay import run as run_sliced
+from tokentape.policies.registry import find
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.semantics import Semantics
+from tokentape.warehouse.tape import Store
+
+# What a sliced replay counts as the paper does is blocking fetches; physical mode overlaps them and counts KV traffic.
+MODES = {"blocking": "paper", "overlapped": "physical"}
+OF_ONE_SCOPE = Semantics("global")
+
+
+def replay_once(
+    store: Store,
+    trace_id: str,
+    policy: str,
+    params: Mapping[str, Any],
+    hardware: str,
+    semantics: Semantics,
+    capacity: str,
+    expert_format: str = "auto",
+    seed: int = 0,
+) -> tuple[str, ReplayResult]:
+    """The replay's id and result, written to the store as study 'adhoc' unless it is there.
+
+    Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored.
+    """
+    from tokentape.flows.grid import RESIDENCY, Cell, run_cell
+
+    if policy == "slicemoe":
+        given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
+        only = {**dataclasses.asdict(OF_ONE_SCOPE), "expert-format": "auto"}
+        for name in given.keys() - {"start", "fetching"}:
+            if given[name] != only[name]:
+                raise ValueError(f"--{name} {given[name]} does not go with slicemoe: it has --{name} {only[name]} only")
+        return run_sliced(store, trace_id, params, hardware, capacity, MODES[semantics.fetching], semantics.start, seed)
+    if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
+        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
+    return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed))

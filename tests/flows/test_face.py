@@ -1,0 +1,80 @@
+"""`import tokentape as tt`: what a notebook sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_tape import write_tiny
+
+import tokentape as tt
+from tokentape.policies import LRU
+from tokentape.warehouse.tape import BadTape
+
+SIZE = {"capacity": "50%", "scope": "global"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tt.Store:
+    made = tt.Store(tmp_path / "tape")
+    write_tiny(made.files)
+    return made
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    code = "import sys, tokentape; assert not {'numpy', 'polars', 'pyarrow', 'numba', 'tokentape.flows'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert set(tt.__all__) <= set(dir(tt))
+    with pytest.raises(AttributeError, match="it has Run, Store, Tape"):
+        tt.replays  # noqa: B018
+
+
+def test_a_store_shows_its_tapes_and_opens_them(store: tt.Store, tmp_path: Path) -> None:
+    (row,) = tt.open(tmp_path / "tape").tapes().to_dicts()
+    assert (row["trace_id"], row["origin"], row["n_requests"]) == ("tiny-0001", "synthetic", 3)
+    assert store.tape("tiny").read("routing").height > 0
+    assert repr(store.tape("tiny")).startswith("Tape tiny-0001: synthetic, tiny on tiny, 3 requests")
+    assert repr(store).endswith("tapes: 1")
+    assert "tiny-0001" in store._repr_html_()
+    with pytest.raises(BadTape, match="no tape 'other'"):
+        store.tape("other")
+    with pytest.raises(FileNotFoundError, match="no store at"):
+        tt.open(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+
+
+def test_runs_are_those_of_the_command_line_and_stand_side_by_side(store: tt.Store) -> None:
+    tape = store.tape("tiny")
+    lru, best = tt.run(tape, "lru", **SIZE), tt.run(tape, "belady", **SIZE)
+    assert lru["hit_frac"] <= best["hit_frac"]
+    assert tt.run(tape, LRU(), **SIZE).run_id == lru.run_id
+    assert lru.timeline["step_s"].sum() == pytest.approx(lru["total_s"])
+    assert lru.requests.height == 3
+    assert set(lru.metrics.columns) == {"metric", "value", "unit", "low", "high", "denominator"}
+    assert "lru at 50% global of tiny-0001" in repr(lru)
+    assert "hit_frac" in lru._repr_html_()
+    beside = tt.compare(lru, best)
+    assert beside["policy"].to_list() == ["lru", "belady"]
+    assert beside["hit_frac"].to_list() == [lru["hit_frac"], best["hit_frac"]]
+    asked = store.sql("select replay_id, hit_frac from policy_summary order by hit_frac, policy desc")
+    assert dict(asked.iter_rows()) == {lru.run_id: lru["hit_frac"], best.run_id: best["hit_frac"]}
+
+
+def test_what_does_not_fit_is_named(store: tt.Store) -> None:
+    tape = store.tape("tiny")
+    for wrong, said in (
+        ({"policy": "lur"}, "lru"),
+        ({"policy": "lru", "scope": "all"}, "scope 'all' is unknown"),
+        ({"policy": "lru", "seed": 3}, "seed 3 has no effect on lru"),
+        ({"policy": "slicemoe", "scope": "per-layer"}, "per-layer does not go with slicemoe"),
+        ({"policy": LRU(), "params": {"a": 1}}, "a policy object has its own"),
+        ({"policy": "lru", "machine": "phone"}, "phone-lpddr5x-ufs4"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tt.run(tape, **{**SIZE, **wrong})
+    with pytest.raises(ValueError, match="nothing to compare"):
+        tt.compare()
+    with pytest.raises(KeyError, match="the metrics are"):
+        tt.run(tape, "lru", **SIZE)["hits"]

@@ -1,0 +1,103 @@
+"""One replay from Python, and several beside each other."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from tokentape.flows.one_replay import replay_once
+from tokentape.policies.resolve import told
+from tokentape.replay.result import ReplayResult
+from tokentape.replay.semantics import Semantics
+from tokentape.warehouse.recorded import Tape
+
+SHOWN = ("hit_frac", "decode_step_s", "decode_energy_j_per_token")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished replay. run_id: of its files in the store, where `tokentape load` finds them. `run["hit_frac"]` is a number."""
+
+    run_id: str
+    result: ReplayResult
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ran: tape, policy and parameters, machine, capacity, semantics, origin, and what is extrapolated."""
+        return self.result.settings
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """metric, value, unit, low, high (of the machine's band), denominator; a row each."""
+        return pl.DataFrame([{"metric": name, **asdict(metric)} for name, metric in self.result.metrics.items()])
+
+    @property
+    def timeline(self) -> pl.DataFrame:
+        """A row per forward pass on the simulated clock, as table `timeline` (docs/warehouse.md); empty without a machine."""
+        return pl.DataFrame(self.result.timeline)
+
+    @property
+    def requests(self) -> pl.DataFrame:
+        """A row per request: time to first token, mean time between tokens, energy."""
+        return pl.DataFrame(self.result.request_metrics)
+
+    def __getitem__(self, metric: str) -> float:
+        if metric not in self.result.metrics:
+            raise KeyError(f"{metric}: the metrics are {', '.join(self.result.metrics)}")
+        return self.result.metrics[metric].value
+
+    def __repr__(self) -> str:
+        of = self.settings
+        found = ", ".join(f"{name} {self[name]:.4g}" for name in SHOWN if name in self.result.metrics)
+        where = f"{of['capacity_frac']:.0%} {of['scope']} of {of['trace_id']} on {of['hardware']}"
+        outside = "; an extrapolation" if of["is_extrapolated"] else ""
+        return f"Run {self.run_id}: {of['policy']} at {where}: {found}{outside}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{self.metrics._repr_html_()}"
+
+
+def run(
+    tape: Tape,
+    policy: Any,
+    *,
+    capacity: str,
+    scope: str,
+    machine: str = "phone-lpddr5x-ufs4",
+    params: dict[str, Any] | None = None,
+    expert_format: str = "auto",
+    seed: int = 0,
+    **semantics: str,
+) -> Run:
+    """Replays a tape through a policy and writes the result beside the tape, unless it is there.
+
+    policy: a name (`lru`), `my.py:MyCache`, or a policy object of the project. capacity: "50%", "1.5GB", "64 experts". scope:
+    global or per-layer; there is no default, since their hit rates do not compare. machine: a shipped one or a TOML file.
+    semantics: other fields of replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
+    """
+    name, given = (policy, params or {}) if isinstance(policy, str) else _told(policy, params)
+    rules = Semantics(scope, **semantics)
+    return Run(*replay_once(tape.store, tape.trace_id, name, given, machine, rules, capacity, expert_format, seed))
+
+
+def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    if params:
+        raise ValueError("params are of a policy that is named; a policy object has its own")
+    return told("residency", policy)
+
+
+def compare(*runs: Run) -> pl.DataFrame:
+    """A row per run: run_id, policy, trace_id, hardware, scope, capacity_frac, seed, then every metric as a column, null where a
+    run has none. Raises ValueError for no runs."""
+    if not runs:
+        raise ValueError("nothing to compare; give runs")
+    facts = ("policy", "trace_id", "hardware", "scope", "capacity_frac", "seed")
+    rows = [
+        {"run_id": one.run_id, **{fact: one.settings[fact] for fact in facts}}
+        | {name: metric.value for name, metric in one.result.metrics.items()}
+        for one in runs
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)
