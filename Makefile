@@ -47,7 +47,7 @@ ROOMS = capture dashboards flows hw policies replay warehouse
 
 .links:
 	mkdir -p .links/tokentape
-	ln -sfn $(foreach room,$(ROOMS),../../$(room)) ../../tokentape/__init__.py .links/tokentape
+	ln -sfn $(foreach name,$(ROOMS) $(wildcard tokentape/*.py),../../$(name)) .links/tokentape
 
 lint: $(VENV)/installed-test .links
 	$(BIN)/ruff check .

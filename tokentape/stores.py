@@ -30,10 +30,8 @@ class Store:
             (m.trace_id, m.origin, m.model_id, m.dataset, m.rows.get("requests", 0), m.rows.get("tokens", 0), list(m.tables))
             for m in (tape.manifest for tape in self.files.readable())
         ]
-        schema = {
-            **dict.fromkeys(("trace_id", "origin", "model_id", "dataset"), pl.String),
-            "n_requests": pl.Int64, "n_tokens": pl.Int64, "tables": pl.List(pl.String),
-        }
+        schema = pl.Schema(dict.fromkeys(("trace_id", "origin", "model_id", "dataset"), pl.String()))
+        schema |= {"n_requests": pl.Int64(), "n_tokens": pl.Int64(), "tables": pl.List(pl.String)}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def tape(self, name: str) -> Tape:

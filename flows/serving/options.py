@@ -133,7 +133,7 @@ def point_of(
     from tokentape.replay.serving.memory import MEMORY_FRAC
     from tokentape.replay.serving.workload import LENGTHS
 
-    params = parse(param)
+    params: dict[str, int | float | str] = {**parse(param)}
     resolve("schedule", scheduler, params)
     is_prompt = workload.startswith(ONE_PROMPT)
     own = workload not in LENGTHS and not is_prompt
