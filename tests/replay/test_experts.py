@@ -79,6 +79,9 @@ def test_metrics_and_requests_are_what_the_passes_add_up_to():
         "prefill_s": total(by_kind["_prefill"], "step_s"),
     }
     assert {name: result.metrics[name].value for name in expected} == pytest.approx(expected, rel=1e-12)
+    said, all_experts = result.settings, trace.n_keys * trace.geometry.expert_bytes("int8-g32")[0]
+    assert said["capacity_frac"] == pytest.approx(said["capacity_bytes"] / all_experts)
+    assert said["capacity_experts"] == pytest.approx(said["capacity_frac"] * trace.n_keys)
     rate = result.metrics["decode_tokens_per_s"]
     assert rate.low < rate.value < rate.high
 
