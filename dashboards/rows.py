@@ -28,7 +28,7 @@ order by (n_replays > 0) desc nulls last, (origin = 'captured') desc, n_replays 
 # One row per replayed setting: seeds averaged, the band the widest of the seeds' and the hardware's.
 _RUNS = f"""
 with wide as (
-    select replay_id,
+    select run_id as replay_id,
         max(value) filter (metric = 'hit_frac_decode') as hit_decode,
         max(value) filter (metric = 'hit_frac_prefill') as hit_prefill,
         max(denominator) filter (metric = 'hit_frac_decode') as denominator,
@@ -40,7 +40,7 @@ with wide as (
         max(value) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_mj,
         max(coalesce(low, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_low_mj,
         max(coalesce(high, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_high_mj
-    from metrics group by replay_id
+    from metrics group by run_id
 )
 select r.trace_id as trace, r.hardware, r.scope, {_RULES} as rules, r.policy as family, r.policy_params, r.is_bound as bound,
     bool_or(r.is_extrapolated) as extrapolated,
@@ -62,7 +62,7 @@ order by trace, hardware, scope, rules, family, policy_params, capacity
 _REUSE = f"""
 with chosen as (
     select r.replay_id, r.trace_id, r.scope, {_RULES} as rules, r.cycle_experts
-    from replays r semi join curves c using (replay_id)
+    from replays r semi join lru_curves c using (replay_id)
     where r.trace_id in (select unnest($traces))
     qualify row_number() over (partition by r.trace_id, r.scope, rules order by r.replay_id) = 1
 ),
@@ -71,7 +71,7 @@ steps as (
         n_hits - lag(n_hits, 1, 0) over (partition by replay_id order by capacity_experts) as n,
         min(capacity_experts) over (partition by replay_id) as step,
         max(capacity_experts) over (partition by replay_id) as longest
-    from curves join chosen using (replay_id)
+    from lru_curves join chosen using (replay_id)
 ),
 binned as (select *, greatest(1, ceil(longest / step / 64)) * step as width, ceil(distance / width) as bin from steps)
 select trace_id as trace, scope, rules, any_value(cycle_experts) as cycle_experts,

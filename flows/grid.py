@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import formats, geometry, model_sizes, results
+from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tape import Manifest, Store
 
 RESIDENCY = "residency"
@@ -88,6 +89,21 @@ def expand(study: Study, store: Store) -> list[Cell]:
 
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
+    key, result = compute(store, cell, study)
+    if key not in results.replay_ids(store):
+        write(store, study, {key: (cell, result)})
+    return key, result
+
+
+def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]]) -> None:
+    """Replays as one batch, by their ids, and the machines they ran on."""
+    for machine in sorted({cell.hardware for cell, _ in made.values()} - {""}):
+        _record_machine(store.absolute, machine)
+    results.write_replays(store, {key: result.tables(key, study, source_sha256()) for key, (_, result) in made.items()})
+
+
+def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
+    """One replay and its id. Raises ValueError on bad input."""
     key, trace, expert_format = replay_key(store, cell, study), load_trace(store, cell.trace_id), format_of(store, cell)
     if cell.policy == experts.ALL_CAPACITIES:
         result = experts.replay_all_capacities(trace, cell.semantics, expert_format)
@@ -96,10 +112,6 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
         with registry.blamed(RESIDENCY, cell.policy):
             result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
-    if not results.has_result(store, key):
-        if cell.hardware:
-            _record_machine(store.absolute, cell.hardware)
-        results.write_result(store, key, result.tables(key, study))
     return key, result
 
 
@@ -124,7 +136,7 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
         parts["hardware"] = load_hardware(cell.hardware).sha256
-    return results.replay_id(parts)
+    return hash_of(parts)
 
 
 def run(
@@ -142,7 +154,7 @@ def run(
     pool = pool_of(runner, n_workers)
     store.remove_stale()
     cells = expand(study, store)
-    finished = set(results.result_ids(store))
+    finished = set(results.replay_ids(store))
     n_cells = Counter(cell.trace_id for cell in cells)
     n_found, n_run, impossible = 0, 0, _damaged(study, store)
     total = len(cells) + len(impossible)
@@ -187,21 +199,21 @@ def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) ->
             reasons.append(f"{cell}: {error}")
             continue
         wanted[key] = cell
-    found = [results.result_path(store, "replays", key) for key in wanted if key in finished]
-    lost = {Path(path).stem for path in results.lost_files(store, found)}
-    return [cell for key, cell in wanted.items() if key not in finished or key in lost], reasons
+    return [cell for key, cell in wanted.items() if key not in finished], reasons
 
 
 def _run_batch(uri: str, study: str, batch: tuple[int, list[Cell]]) -> tuple[int, list[str]]:
     """How many cells of one trace were computed, and the reasons of those that are not possible. batch: number and cells."""
-    store, n_run, reasons = Store(uri), 0, []
+    store, made, reasons = Store(uri), dict[str, tuple[Cell, ReplayResult]](), list[str]()
     for cell in batch[1]:
         try:
-            run_cell(store, cell, study)
-            n_run += 1
+            key, result = compute(store, cell, study)
+            made[key] = (cell, result)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
-    return n_run, reasons
+    if made:
+        write(store, study, made)
+    return len(made), reasons
 
 
 def _batches(cells: list[Cell], n_workers: int) -> Iterator[list[Cell]]:

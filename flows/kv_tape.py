@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tokentape.policies.kv import KVPolicy
 from tokentape.replay.kv.replay import KVReplay, replay_kv
 from tokentape.replay.kv.tape import PIECE_BYTES, AttentionTape
-from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.results import write_together
 from tokentape.warehouse.tape import Store
 
 
@@ -40,6 +41,5 @@ def run(store: Store, trace: str, policy: KVPolicy, renorm: bool, exact: bool) -
         "kv_heads": found.heads,
         "kv_timeline": found.timeline,
     }
-    for name, rows in tables.items():
-        write_rows(store, name, rows)
+    write_together(store, tables, "kv_replays", json.dumps(found.replay, sort_keys=True))
     return found

@@ -13,6 +13,7 @@ from tokentape.replay.result import ReplayResult
 from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import results
+from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
@@ -36,10 +37,10 @@ def run(
     trace, scores = scored_trace(store, prefix)
     size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
     result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)
-    key = results.replay_id(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed))
-    if not results.has_result(store, key):
+    key = hash_of(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed))
+    if key not in results.replay_ids(store):
         machines.record(store, machine)
-        results.write_result(store, key, result.tables(key, STUDY))
+        results.write_replays(store, {key: result.tables(key, STUDY, source_sha256())})
     return key, result
 
 

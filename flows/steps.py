@@ -16,7 +16,7 @@ from tokentape.hw.timeline import Placed, Step, place
 from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
-from tokentape.warehouse.results import result_ids, result_path, write_rows
+from tokentape.warehouse.results import replay_ids, rows_of_run, write_rows
 from tokentape.warehouse.tape import Store
 
 WHICH = ("slowest", "median")
@@ -31,7 +31,7 @@ def of_replay(
     Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
     """
     replay_id = _resolve(store, prefix)
-    (ran,) = _read(store, "replays", replay_id).to_dicts()
+    (ran,) = rows_of_run(store, "replays", replay_id)
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(
         trace_id=ran["trace_id"],
@@ -46,7 +46,7 @@ def of_replay(
     machine = _machine(ran, hardware)
     if replay_key(store, cell, ran["study"]) != replay_id:
         raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
-    pass_id = _pass(_read(store, "timeline", replay_id), which, replay_id)
+    pass_id = _pass(pl.DataFrame(rows_of_run(store, "timeline", replay_id)), which, replay_id)
     made = resolve(RESIDENCY, cell.policy, dict(cell.params))
     trace = load_trace(store, ran["trace_id"])
     settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
@@ -94,19 +94,13 @@ def write(store: Store, step_id: str, title: str, machine: HardwareSpec, step: S
 
 
 def _resolve(store: Store, prefix: str) -> str:
-    found = [key for key in result_ids(store) if key.startswith(prefix)]
+    known = replay_ids(store)
+    found = [key for key in known if key.startswith(prefix)]
     if len(found) != 1:
         if found:
             raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")
-        raise unknown("result", prefix, result_ids(store)[:20])
+        raise unknown("result", prefix, known[:20])
     return found[0]
-
-
-def _read(store: Store, table: str, replay_id: str) -> pl.DataFrame:
-    """One table of a result. Raises BadTable, FileNotFoundError naming the file if it is damaged or missing."""
-    frame = pl.from_arrow(store.parquet(result_path(store, table, replay_id)).read())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:

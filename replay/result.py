@@ -10,7 +10,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokentape.warehouse.tables import RESULT_TABLES, conform
+from tokentape.warehouse.at_rest import at_rest, check_metrics, filled
+from tokentape.warehouse.tables import conform
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """A finished replay. `settings` are the columns of table `replays` but replay_id and study; the series are columns of
-    `timeline`, `request_metrics` and `curves` by name, empty where the engine has none."""
+    """A finished replay. `settings` are the columns of view `replays` but replay_id and study; the series are columns of
+    `timeline`, `request_metrics` and `lru_curves` by name, empty where the engine has none."""
 
     settings: dict[str, Any]
     metrics: dict[str, Metric]
@@ -35,20 +36,20 @@ class ReplayResult:
     request_metrics: dict[str, NDArray[Any]] = field(default_factory=dict)
     curves: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def tables(self, replay_id: str, study: str) -> dict[str, pa.Table]:
-        """The result tables of warehouse/tables.py, rows in a fixed order: equal results give equal bytes."""
-        # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
+    def tables(self, run_id: str, study: str, sources: str | None = None) -> dict[str, pa.Table]:
+        """What rests of it (warehouse/schema/runs.py), rows in a fixed order: equal results give equal bytes."""
+        check_metrics(f"replay {run_id}", {name: metric.unit for name, metric in self.metrics.items()})
         metrics = [
-            {"replay_id": replay_id, "metric": name, **dataclasses.asdict(metric)}
-            for name, metric in sorted(self.metrics.items())
+            {"run_id": run_id, "metric": name} | dataclasses.asdict(metric) for name, metric in sorted(self.metrics.items())
         ]
-        frames = {
-            "replays": pl.DataFrame([{"replay_id": replay_id, "study": study, **self.settings}]),
-            "metrics": pl.DataFrame(metrics, infer_schema_length=None),
-        }
-        for name in ("timeline", "request_metrics", "curves"):
-            series: dict[str, NDArray[Any]] = getattr(self, name)
+        tables = at_rest("replays", [{"replay_id": run_id, "study": study, **self.settings}], sources)
+        # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
+        frames = {"metrics": pl.DataFrame(metrics, infer_schema_length=None).drop("unit")}
+        for name, series in (("steps", self.timeline), ("request_metrics", self.request_metrics)):
             if series:
                 n_rows = len(next(iter(series.values())))
-                frames[name] = pl.DataFrame({"replay_id": [replay_id] * n_rows, **series}, nan_to_null=True)
-        return {name: conform(name, frames[name].to_arrow()) for name in RESULT_TABLES if name in frames}
+                frames[name] = pl.DataFrame({"run_id": [run_id] * n_rows, **series}, nan_to_null=True)
+        if self.curves:
+            points = pl.DataFrame({"replay_id": run_id, **self.curves}).to_dicts()
+            tables |= at_rest("lru_curves", points)
+        return tables | {name: conform(name, filled(name, frame.to_arrow())) for name, frame in frames.items()}

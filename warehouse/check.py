@@ -1,4 +1,4 @@
-"""What is wrong in a store: tapes, results, side tables and warehouse, every byte read; what can be mended from what is there.
+"""What is wrong in a store: tapes, results and warehouse, every byte read; what can be mended from what is there.
 
 A tape cannot be mended here: it is restored, recorded or imported again. A damaged result is dropped, so that its study makes it
 again, and so is a damaged warehouse, which is built from the rest.
@@ -13,11 +13,12 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokentape.warehouse.atomic_files import is_stale
-from tokentape.warehouse.results import lost_files, result_ids, result_path, side_paths, table_ids
+from tokentape.warehouse.results import batch_path, batches, lost_files
 from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
-from tokentape.warehouse.tables import RESULT_TABLES, SIDE_TABLES
+from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES
 from tokentape.warehouse.tape import Store, Tape
 
 # What a finding can be. The last three are no damage: a capture may go on, a tape come back, an older one stay as it is.
@@ -51,7 +52,6 @@ def check(store: Store, database: Path) -> Iterator[Finding]:
     for trace_id in store.unfinished_ids():
         yield Finding("unfinished", store.trace_path(trace_id), "has no manifest; go on with capture --resume, or rm")
     yield from _results(store, {*(tape.trace_id for tape in tapes), *damaged})
-    yield from _side_tables(store)
     yield from _warehouse(database)
     yield from _litter(store, database)
 
@@ -91,38 +91,32 @@ def _of_tape(tape: Tape) -> Iterator[Finding]:
 
 
 def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
-    complete = result_ids(store)
-    lost = lost_files(store, [result_path(store, "replays", key) for key in complete])
-    for key in complete:
-        files = {name: result_path(store, name, key) for name in RESULT_TABLES}
-        there = {name: path for name, path in files.items() if store.fs.exists(path)}
-        every = tuple(reversed(there.values()))  # `replays`, the mark of a complete result, last to be read, first to go
-        trace_id = None
+    complete = batches(store)
+    lost = lost_files(store, [batch_path(store, "runs", batch) for batch in complete])
+    for batch in complete:
+        there = {name: path for name in RESULT_TABLES if store.fs.exists(path := batch_path(store, name, batch))}
+        every = tuple(there.values())  # `runs`, the mark of a complete batch, first to go
+        of_tapes = set[str]()
         for name, path in there.items():
             try:
                 rows = store.parquet(path).read()
-                if name == "replays":
-                    trace_id = rows["trace_id"][0].as_py()
+                if name == "runs":
+                    replays = rows.filter(pc.equal(rows["view_name"], "replays"))
+                    of_tapes = set(replays["trace_id"].to_pylist())
             except (ValueError, OSError, KeyError, pa.ArrowException) as error:
                 yield Finding("damaged", path, str(error), every)
-        for path in lost.get(files["replays"], ()):
-            if path != files["replays"]:
-                yield Finding("missing", path, "is a file that the result lost; its study makes it again", every)
-        if trace_id is not None and trace_id not in traces:
-            yield Finding("orphaned", files["replays"], f"is of tape {trace_id}, which is gone; load leaves it out")
-    for name in RESULT_TABLES:
-        for key in sorted(set(table_ids(store, name)) - set(complete)):
-            path = result_path(store, name, key)
-            yield Finding("incomplete", path, "belongs to a result that was never finished; its study makes it again", (path,))
-
-
-def _side_tables(store: Store) -> Iterator[Finding]:
-    for name in SIDE_TABLES:
-        paths = side_paths(store, name)
-        for path, files in lost_files(store, paths).items():
-            for gone in set(files) - {path}:
-                yield Finding("missing", gone, f"was written together with {path}; its study makes both again", (path,))
-        for path in paths:
+        for path in lost.get(there["runs"], ()):
+            if path != there["runs"]:
+                yield Finding("missing", path, "is a file that its batch lost; its study makes it again", every)
+        for trace_id in sorted(of_tapes - traces):
+            yield Finding("orphaned", there["runs"], f"is of tape {trace_id}, which is gone; load leaves it out")
+    for name in RESULT_TABLES[1:]:
+        for batch in sorted(set(batches(store, name)) - set(complete)):
+            path = batch_path(store, name, batch)
+            yield Finding("incomplete", path, "belongs to a batch that was never finished; its study makes it again", (path,))
+    for name in OWN_TABLES:
+        for batch in batches(store, name):
+            path = batch_path(store, name, batch)
             try:
                 store.parquet(path).read()
             except (ValueError, OSError, pa.ArrowException) as error:

@@ -17,24 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 from pyarrow import csv
 
+from tokentape.warehouse.at_rest import metric_defs, view_sql
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
 from tokentape.warehouse.claim_errors import create_view
 from tokentape.warehouse.columns import COLUMNS
-from tokentape.warehouse.results import lost_files, oldest_first, result_ids, result_path, side_paths, table_ids
+from tokentape.warehouse.migrate import older
+from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
-from tokentape.warehouse.tables import (
-    RESULT_TABLES,
-    SIDE_TABLES,
-    TABLES,
-    WAREHOUSE_TABLES,
-    BadTable,
-    check_schema,
-    conform,
-    schema,
-)
+from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, WAREHOUSE_TABLES, BadTable, conform, schema
 from tokentape.warehouse.tape import BadTape, Store, Tape
 
 _HERE = Path(__file__).parent
@@ -44,13 +38,12 @@ KELLE_QUALITY = _HERE / "claims" / "kelle_quality.csv"  # its Tables 2 to 6: wha
 ALL_CLAIMS = (CLAIMS, KELLE_QUALITY, OWN_CLAIMS)
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
 _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
-_FILES_PER_READ = 1000  # result files handed to DuckDB at once
 
 
 @dataclass(frozen=True)
 class LoadReport:
     """What a load found: rows per table; tapes without a manifest; files that results have lost; results without their last
-    file, of an older schema, or whose tape is gone; damaged tapes."""
+    file; files of an older version's results; runs that newer ones replace, or whose tape is gone; damaged tapes."""
 
     database: Path
     rows: dict[str, int]
@@ -69,9 +62,9 @@ class LoadReport:
             f"what lost a file: {', '.join(self.lost_files[:3])}{', ...' * (len(self.lost_files) > 3)} is gone (run its study "
             "again)": len(self.lost_files),
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
-            f"{self.n_older} results of an older version that lack a column (make them again)": self.n_older,
-            f"{self.n_superseded} results that newer ones under the same conditions replace": self.n_superseded,
-            f"{self.n_without_tape} results whose tape is gone or damaged": self.n_without_tape,
+            f"{self.n_older} files of an older version's results (`tokentape migrate` takes them over)": self.n_older,
+            f"{self.n_superseded} runs that newer ones under the same conditions replace": self.n_superseded,
+            f"{self.n_without_tape} replays whose tape is gone or damaged": self.n_without_tape,
             f"{len(self.damaged_tapes)} damaged tapes ({'; '.join(self.damaged_tapes.values())})": len(self.damaged_tapes),
         }
         omitted = "; ".join(text for text, n in left_out.items() if n)
@@ -86,7 +79,7 @@ def database_path(store: Store) -> Path:
 def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadReport:
     """Builds the warehouse of `store` and swaps it in at `database`.
 
-    shipped: rows of SIDE_TABLES that come with the project (its machines); the store's rows of the same key replace them.
+    shipped: rows of OWN_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTable naming the result that is truncated, foreign, changed or of another schema; OSError where the disk is full.
     The old database stays then. Damaged tapes are left out and named: one does not hide the others. What was killed on this
     machine while it wrote is removed first. FileNotFoundError for no store.
@@ -126,40 +119,35 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
             losses = pa.concat_tables(tape.shards("losses"))
             named = losses.append_column("trace_id", pa.array([tape.trace_id] * losses.num_rows, pa.string()))
             _insert(connection, "expert_losses", named)
-    complete = result_ids(store)
-    n_incomplete = len({key for name in RESULT_TABLES for key in table_ids(store, name)} - set(complete))
-    paths = [result_path(store, "replays", key) for key in complete]
-    lost = _lost(store, paths)
-    paths = [path for path in paths if path not in lost]
-    older = _read_files(connection, store, "replays", oldest_first(store, paths))
-    n_superseded = _keep_newest_replays(connection)
-    n_read = len(paths) - len(older) - n_superseded
-    connection.execute("delete from replays where trace_id not in (select trace_id from traces)")
-    loaded = {row[0] for row in connection.execute("select replay_id from replays").fetchall()}
+    complete = batches(store)
+    n_incomplete = len({batch for name in RESULT_TABLES for batch in batches(store, name)} - set(complete))
+    # A file that is damaged itself is for its reader to name.
+    of_batches = lost_files(store, [batch_path(store, "runs", batch) for batch in complete])
+    lost = {path: files for path, files in of_batches.items() if path not in files}
+    found = stored(store, "runs", [batch for batch in complete if batch_path(store, "runs", batch) not in lost])
+    chosen = newest(found)
+    known = (pl.col("view_name") != "replays") | pl.col("trace_id").is_in([tape.trace_id for tape in tapes])
+    runs = chosen.filter(known)
+    _insert(connection, "runs", runs.drop("stem").to_arrow())
     for name in RESULT_TABLES[1:]:
-        mine = [result_path(store, name, key) for key in table_ids(store, name) if key in loaded]
-        older |= _read_files(connection, store, name, mine)
-    for name in RESULT_TABLES:
-        connection.execute(f"delete from {name} where list_contains(?, replay_id)", [sorted(older & loaded)])
-    for name in SIDE_TABLES:
-        own, paths = shipped.get(name, ()), side_paths(store, name)
-        if not own and not paths:  # of most of them a store holds nothing
-            continue
-        _insert(connection, name, pa.Table.from_pylist([dict(row) for row in own], schema=schema(name)))
-        lost |= _lost(store, paths)
-        older |= _read_files(connection, store, name, [path for path in paths if path not in lost])
-        _keep_one_per_key(connection, name)
+        _insert(connection, name, measured_of(store, name, runs).to_arrow())
+    _insert(connection, "metric_defs", metric_defs().to_arrow())
+    for name in OWN_TABLES:
+        rows = {_key(name, row): row for row in (*shipped.get(name, ()), *read_rows(store, name))}
+        _insert(connection, name, pa.Table.from_pylist([dict(rows[key]) for key in sorted(rows)], schema=schema(name)))
     _insert(connection, "claims", claims())
     create_view(connection)
+    for name in VIEWS:
+        connection.execute(view_sql(name))
+        _describe(connection, "view", name)
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
-    left = n_read - len(loaded)
-    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, len(older), n_superseded, left, damaged)
+    left_out = found.height - chosen.height, chosen.height - runs.height
+    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, len(older(store)), *left_out, damaged)
 
 
-def _lost(store: Store, paths: Sequence[str]) -> dict[str, list[str]]:
-    """What lost a file; a file that is damaged itself is for its reader to name."""
-    return {path: files for path, files in lost_files(store, paths).items() if path not in files}
+def _key(name: str, row: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(row[column] for column in TABLES[name].key)
 
 
 def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
@@ -189,9 +177,15 @@ def _create(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     connection.register("declared", empty)
     connection.execute(f"create table {name} as from declared")
     connection.unregister("declared")
-    connection.execute(f"comment on table {name} is {_quoted('a row is ' + TABLES[name].meaning)}")
+    _describe(connection, "table", name)
+
+
+def _describe(connection: duckdb.DuckDBPyConnection, kind: str, name: str) -> None:
+    """kind: table or view."""
+    connection.execute(f"comment on {kind} {name} is {_quoted('a row is ' + TABLES[name].meaning)}")
     for column in TABLES[name].columns:
-        text = COLUMNS[column].meaning + (f" [{COLUMNS[column].unit}]" if COLUMNS[column].unit else "")
+        declared = TABLES[name].column(column)
+        text = declared.meaning + (f" [{declared.unit}]" if declared.unit else "")
         connection.execute(f'comment on column {name}."{column}" is {_quoted(text)}')
 
 
@@ -235,64 +229,6 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
     )
     with _naming([tape.store.trace_path(tape.trace_id)], f"record or import tape {tape.trace_id} again"):
         connection.execute((_HERE / "summaries.sql").read_text(encoding="utf-8"))
-
-
-def _read_files(connection: duckdb.DuckDBPyConnection, store: Store, name: str, paths: Sequence[str]) -> set[str]:
-    """Appends files of one table, in the order given and in each file's own order.
-
-    Files of an older version, which lack a column declared since, are left out; their names (without `.parquet`) are returned.
-    """
-    columns = ", ".join(f'"{column}"' for column in TABLES[name].columns)
-    older = set()
-    for start in range(0, len(paths), _FILES_PER_READ):
-        batch = list(paths[start : start + _FILES_PER_READ])
-        with _naming(batch, "remove that file and run the study again"):
-            outdated = set(_outdated(store, name, batch))
-            files = [_uri(store, path) for path in batch if path not in outdated]
-            if files:
-                connection.execute(f"insert into {name} select {columns} from read_parquet(?)", [files])
-        older |= {Path(path).stem for path in outdated}
-    return older
-
-
-def _outdated(store: Store, name: str, paths: Sequence[str]) -> list[str]:
-    """The files that hold part of the table's key and lack a column. Raises BadTable for the first that is not ours at all."""
-    outdated = []
-    for path in paths:
-        found = store.parquet(path).schema_arrow
-        if set(TABLES[name].key) & set(found.names) and not set(TABLES[name].columns) <= set(found.names):
-            outdated.append(path)
-        else:
-            check_schema(name, found, path)
-    return outdated
-
-
-def _keep_newest_replays(connection: duckdb.DuckDBPyConnection) -> int:
-    """One row per set of conditions: the newest, since the files were read oldest first. Returns how many others there were.
-
-    A change of the code gives a replay a new id, and its old result stays in the store.
-    """
-    found = _scalar(connection, "select count(*) from replays")
-    made = ("replay_id", "assumed", "is_extrapolated", "outside_envelope")
-    conditions = ", ".join(column for column in TABLES["replays"].columns if column not in made)
-    connection.execute(f"""
-        create or replace temp table chosen as from replays
-        qualify row_number() over (partition by {conditions} order by rowid desc) = 1;
-        delete from replays; insert into replays from chosen order by replay_id; drop table chosen""")
-    return found - _scalar(connection, "select count(*) from replays")
-
-
-def _keep_one_per_key(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """One row per key: the newest; of quality, measured more than once, the one with the most items before that.
-
-    The files were read oldest first, so that the row that came last is the newest.
-    """
-    key = ", ".join(f'"{column}"' for column in TABLES[name].key)
-    best = "n_items desc, n_tokens desc, " if name == "quality" else ""
-    connection.execute(f"""
-        create or replace temp table chosen as from {name}
-        qualify row_number() over (partition by {key} order by {best}rowid desc) = 1;
-        delete from {name}; insert into {name} from chosen order by {key}; drop table chosen""")
 
 
 def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:

@@ -9,7 +9,6 @@ import re
 import sys
 from pathlib import Path
 
-from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.tables import TABLES
 
 _PLAIN = {"item: ": "", "halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names for types
@@ -26,7 +25,7 @@ def column_table(name: str) -> str:
         "|---|---|---|---|",
     ]
     for column in table.columns + table.optional:
-        declared = COLUMNS[column]
+        declared = table.column(column)
         kind = re.sub(r"\b(item: |halffloat|float|double)", lambda m: _PLAIN[m[1]], str(declared.type))
         notes = [word for word, names in (("optional", table.optional), ("may be null", table.nullable)) if column in names]
         meaning = declared.meaning + (f" ({', '.join(notes)})" if notes else "")

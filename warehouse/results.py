@@ -1,9 +1,9 @@
-"""Results at rest: one replay = one Parquet file per result table, named by the hash of everything that decides its numbers.
+"""Results at rest: what is computed together is a batch, one Parquet file per stored table.
 
-    <store>/results/<table>/<replay_id>.parquet   and   <store>/<side table>/<hash of its rows>.parquet
+    <store>/<table>/<batch>.parquet      tables: RESULT_TABLES, and OWN_TABLES, which stand outside any run
 
-What is written together is named alike, and its last file says in its footer which tables came before it: the one in
-`results/replays` so marks a result complete. One that was interrupted, or has lost a file since, is made again.
+The files of a batch are named alike, and `runs`, which is written last, says in its footer which tables came before it: so it
+marks the batch complete. One that was interrupted, or has lost a file since, is made again.
 """
 
 from __future__ import annotations
@@ -13,166 +13,221 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
-from tokentape.warehouse.tables import RESULT_TABLES, TABLES, BadTable, conform, schema
+from tokentape.warehouse.at_rest import ID_DIGITS, at_rest, declared, filled, hash_of, metric_defs, view_sql
+from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
 from tokentape.warehouse.tape import Store
 
-ID_DIGITS = 20  # of the hash: 80 bits
-
-
-def replay_id(parts: Mapping[str, Any]) -> str:
-    """Hash of what decides a replay's numbers. `parts` holds JSON values; the order of its keys does not matter.
-
-    Raises ValueError for a value that JSON cannot hold exactly, NaN included.
-    """
-    try:
-        text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except TypeError as error:
-        raise ValueError(f"replay_id: {error}; give plain numbers, strings, lists and dicts") from error
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
-
-
 WITH = b"tokentape.with"  # in a footer: the tables whose files of the same name were written before this one
+Rows = Sequence[Mapping[str, Any]]
 
 
-def result_path(store: Store, table: str, key: str) -> str:
-    return store.path("results", table, f"{key}.parquet")
+def batch_path(store: Store, table: str, batch: str) -> str:
+    return store.path(table, f"{batch}.parquet")
 
 
-def has_result(store: Store, key: str) -> bool:
-    """True once every table of the replay is written, while none is lost."""
-    path = result_path(store, "replays", key)
-    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+def batches(store: Store, table: str = "runs") -> list[str]:
+    """Batches that wrote the table, oldest first."""
+    paths = oldest_first(store, [batch_path(store, table, stem) for stem in _stems(store, store.path(table))])
+    return [_stem(path) for path in paths]
 
 
-def has_rows(store: Store, name: str, of: str) -> bool:
-    """True once the rows of one of SIDE_TABLES that are `of` something are written, and what write_together wrote with them."""
-    path = side_path(store, name, of)
-    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+# ------------------------------------------------------------------------------------------------ writing
 
 
-def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
-    """Those of `paths`, each the last file of what was written together, that lost others: which; itself if it is damaged."""
-    there: dict[str, set[str]] = {}
-    lost: dict[str, list[str]] = {}
-    for path in paths:
-        root, folder, name = path.rsplit("/", 2)
-        try:
-            noted = (store.parquet(path).schema_arrow.metadata or {}).get(WITH)
-        except BadTable:
-            lost[path] = [path]
-            continue
-        tables = json.loads(noted) if noted else ["metrics"] if folder == "replays" else []  # older results say nothing
-        for table in tables:
-            if table not in there:
-                there[table] = set(_stems(store, f"{root}/{table}"))
-        gone = [f"{root}/{table}/{name}" for table in tables if name.removesuffix(".parquet") not in there[table]]
-        if gone:
-            lost[path] = gone
-    return lost
+def write_replays(store: Store, made: Mapping[str, Mapping[str, pa.Table]]) -> None:
+    """One batch of replays, by run_id; the tables of each are ReplayResult.tables.
 
-
-def result_ids(store: Store) -> list[str]:
-    """Results whose last file is written, sorted."""
-    return _stems(store, store.path("results", "replays"))
-
-
-def table_ids(store: Store, table: str) -> list[str]:
-    """Replays that wrote the table, complete or not, sorted."""
-    return _stems(store, store.path("results", table))
-
-
-def write_result(store: Store, key: str, tables: Mapping[str, pa.Table]) -> None:
-    """Writes one replay's tables; `replays` (one row) and `metrics` must be among them.
-
-    Raises BadTable when a table does not fit its declaration or belongs to another replay; nothing is written then.
+    Raises BadTable where a table does not fit its declaration or belongs to another run; nothing is written then.
     """
+    for key, tables in made.items():
+        _check_result(key, tables)
+    names = [name for name in RESULT_TABLES if any(name in tables for tables in made.values())]
+    joined = {name: pa.concat_tables(conform(name, of[name]) for of in made.values() if name in of) for name in names}
+    write_batch(store, f"replays-{next(iter(made)) if len(made) == 1 else hash_of(sorted(made))}", joined)
+
+
+def _check_result(key: str, tables: Mapping[str, pa.Table]) -> None:
     unknown = sorted(set(tables) - set(RESULT_TABLES))
-    missing = [name for name in ("replays", "metrics") if name not in tables]
+    missing = [name for name in ("runs", "metrics") if name not in tables]
     if unknown:
         raise BadTable(f"result {key}: table {unknown[0]} is unknown; a result may hold {', '.join(RESULT_TABLES)}")
     if missing:
-        raise BadTable(f"result {key}: table {missing[0]} is missing; every result holds replays and metrics")
-    checked = {name: conform(name, rows) for name, rows in tables.items()}
-    if checked["replays"].num_rows != 1:
-        raise BadTable(f"result {key}: table replays has {checked['replays'].num_rows} rows; a result is one replay")
-    for name, rows in checked.items():
-        if set(rows.column("replay_id").unique().to_pylist()) - {key}:
-            raise BadTable(f"result {key}: table {name} holds rows of another replay_id")
-    _write_together(store, {result_path(store, name, key): checked[name] for name in checked}, "replays")
+        raise BadTable(f"result {key}: table {missing[0]} is missing; every result holds runs and metrics")
+    if tables["runs"].num_rows != 1:
+        raise BadTable(f"result {key}: table runs has {tables['runs'].num_rows} rows; a result is one run")
+    for name, rows in tables.items():
+        if set(rows.column("run_id").unique().to_pylist()) - {key}:
+            raise BadTable(f"result {key}: table {name} holds rows of another run_id")
 
 
-def _write_together(store: Store, tables: Mapping[str, pa.Table], last: str) -> None:
-    """Files `<table>/<name>.parquet` by path, that of table `last` after the others, which it names."""
-    by_table = {path.rsplit("/", 2)[1]: path for path in tables}
-    others = sorted(set(by_table) - {last})
-    for table in others:
-        store.write_parquet(by_table[table], tables[by_table[table]])
-    noted = {WITH: json.dumps(others).encode()} if others else None
-    store.write_parquet(by_table[last], tables[by_table[last]].replace_schema_metadata(noted))
+def write_rows(store: Store, name: str, rows: Rows, of: str = "", sources: str | None = None) -> str:
+    """Writes rows of a view as one batch, or of one of OWN_TABLES into a file; the path of its last file.
 
-
-def write_rows(store: Store, name: str, rows: Sequence[Mapping[str, Any]], of: str = "") -> str:
-    """Writes rows of one of SIDE_TABLES into a file; its path. Writing them again changes nothing.
-
-    The file is named by its content, or by what the rows are `of`, a machine or a step: rows of the same then replace it whole.
-    Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
+    The batch is named by its content, or by what the rows are `of`, a machine or a step: rows of the same then replace it whole.
+    sources: hash of what computed them. Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
-    table = _declared(name, rows)
-    path = side_path(store, name, of or json.dumps(table.to_pylist(), sort_keys=True))
+    if name in VIEWS:
+        return write_together(store, {name: rows}, name, of or _content(rows), sources)
+    table = declared(name, rows)
+    path = batch_path(store, name, _hashed(of or _content(table.to_pylist())))
     store.write_parquet(path, table)
     return path
 
 
-def write_together(store: Store, tables: Mapping[str, Sequence[Mapping[str, Any]]], last: str, of: str) -> str:
-    """Rows of several SIDE_TABLES that are `of` one thing; those of `last` after the others: its path. Empty others are left out.
+def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, sources: str | None = None) -> str:
+    """Rows of several views that are `of` one thing, as one batch; has_rows finds it by `last`. Empty others are left out.
 
     Raises as write_rows does; nothing is written then.
     """
-    made = {side_path(store, name, of): _declared(name, rows) for name, rows in tables.items() if rows or name == last}
-    _write_together(store, made, last)
-    return side_path(store, last, of)
+    parts = [at_rest(name, of_view, sources) for name, of_view in rows.items() if of_view or name == last]
+    names = [name for name in RESULT_TABLES if any(name in part for part in parts)]
+    if "runs" not in names:
+        raise BadTable(f"view {last} is of the runs of {VIEWS[last].of}; write them together")
+    batch = _batch(last, of)
+    write_batch(store, batch, {name: pa.concat_tables(part[name] for part in parts if name in part) for name in names})
+    return batch_path(store, "runs", batch)
 
 
-def _declared(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    if not rows:
-        raise ValueError(f"{name}: no rows to write")
-    undeclared = sorted({column for row in rows for column in row} - set(schema(name).names))
-    if undeclared:
-        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.py; remove or declare it")
-    try:
-        return conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadTable(f"table {name}: {str(error).splitlines()[0]}") from error
+def write_batch(store: Store, batch: str, tables: Mapping[str, pa.Table]) -> None:
+    """The files of a batch, that of `runs` after the others, which it names."""
+    others = sorted(set(tables) - {"runs"})
+    for name in others:
+        store.write_parquet(batch_path(store, name, batch), tables[name])
+    noted = {WITH: json.dumps(others).encode()}
+    store.write_parquet(batch_path(store, "runs", batch), tables["runs"].replace_schema_metadata(noted))
 
 
-def side_path(store: Store, name: str, of: str) -> str:
-    """File of the rows of one of SIDE_TABLES that are `of` something."""
-    return store.path(name, f"{hashlib.sha256(of.encode()).hexdigest()[:ID_DIGITS]}.parquet")
+def _batch(name: str, of: str) -> str:
+    return f"{name}-{_hashed(of)}"
+
+
+def _content(rows: Rows) -> str:
+    return json.dumps([dict(row) for row in rows], sort_keys=True)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
+
+
+# ------------------------------------------------------------------------------------------------ what is there
+
+
+def replay_ids(store: Store) -> list[str]:
+    """Replays of whole batches, sorted."""
+    found = set[str]()
+    for batch in batches(store):
+        path = batch_path(store, "runs", batch)
+        if not lost_files(store, [path]):
+            runs = store.parquet(path).read(["run_id", "view_name"]).to_pydict()
+            found |= {key for key, view in zip(runs["run_id"], runs["view_name"], strict=True) if view == "replays"}
+    return sorted(found)
+
+
+def has_rows(store: Store, name: str, of: str) -> bool:
+    """True once the rows of a view that are `of` something are written, and all that was written with them is there."""
+    path = batch_path(store, "runs", _batch(name, of))
+    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+
+
+def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
+    """Those of `paths`, files of `runs`, whose batch lost others: which; itself if it is damaged."""
+    there: dict[str, set[str]] = {}
+    lost: dict[str, list[str]] = {}
+    for path in paths:
+        root, _, name = path.rsplit("/", 2)
+        try:
+            noted = (store.parquet(path).schema_arrow.metadata or {}).get(WITH, b"[]")
+        except BadTable:
+            lost[path] = [path]
+            continue
+        for table in json.loads(noted):
+            if table not in there:
+                there[table] = set(_stems(store, f"{root}/{table}"))
+            if name.removesuffix(".parquet") not in there[table]:
+                lost.setdefault(path, []).append(f"{root}/{table}/{name}")
+    return lost
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def stored(store: Store, table: str, of: Sequence[str]) -> pl.DataFrame:
+    """Rows of a stored table of some batches, in their order, with the `stem` of their files; what a file lacks is null.
+
+    Raises BadTable for a file that is truncated, foreign or changed.
+    """
+    found = [pl.DataFrame(schema(table).empty_table())]
+    for batch in of:
+        path = batch_path(store, table, batch)
+        rows = store.parquet(path).read()
+        check_schema(table, filled(table, rows).schema, path)
+        found.append(pl.DataFrame(conform(table, filled(table, rows).select(schema(table).names))))
+    sizes = [frame.height for frame in found[1:]]
+    named = pl.Series("stem", [batch for batch, n in zip(of, sizes, strict=True) for _ in range(n)], dtype=pl.String)
+    return pl.concat(found).with_columns(named)
+
+
+def newest(runs: pl.DataFrame) -> pl.DataFrame:
+    """One run per set of conditions: of `stored` ones the last; of quality, measured more than once, the one of most items.
+
+    A change of the code gives a replay a new id, and its old result stays in the store.
+    """
+    items = (pl.col("facts").str.json_path_match(f"$.{name}").cast(pl.Int64) for name in ("n_items", "n_tokens"))
+    effort = [pl.when(pl.col("view_name") == "quality").then(item).otherwise(0).alias(f"_{i}") for i, item in enumerate(items)]
+    ranked = runs.with_columns(*effort).sort("_0", "_1", maintain_order=True)
+    return ranked.unique(["view_name", "conditions"], keep="last").drop("_0", "_1").sort("view_name", "run_id")
+
+
+def measured_of(store: Store, table: str, runs: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a stored table that are of `runs`, sorted by its key."""
+    wanted = set(runs["stem"])
+    rows = stored(store, table, [batch for batch in batches(store, table) if batch in wanted])
+    return rows.join(runs.select("run_id", "stem"), on=["run_id", "stem"], how="semi").drop("stem").sort(TABLES[table].key)
 
 
 def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
-    """Rows of one of SIDE_TABLES, the newest of each key. Files of an older version, which lack a column, are left out."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for path in side_paths(store, name):
-        table = store.parquet(path).read()
-        if set(schema(name).names) <= set(table.column_names):
-            found |= {tuple(row[column] for column in TABLES[name].key): row for row in table.to_pylist()}
-    return list(found.values())
+    """Rows of a view, or of one of OWN_TABLES, the newest of each key."""
+    if name in OWN_TABLES:
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for batch in batches(store, name):
+            rows = store.parquet(batch_path(store, name, batch)).read().to_pylist()
+            found |= {tuple(row[column] for column in TABLES[name].key): row for row in rows}
+        return list(found.values())
+    return _shown(store, name, newest(_runs_of(store, name, batches(store))))
 
 
 def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
-    """Rows of one of SIDE_TABLES that were written as `of` something; None where they were not, or have lost a file since."""
+    """Rows of a view that were written as `of` something; None where they were not, or have lost a file since."""
     if not has_rows(store, name, of):
         return None
-    rows: list[dict[str, Any]] = store.parquet(side_path(store, name, of)).read().to_pylist()
+    return _shown(store, name, _runs_of(store, name, [_batch(name, of)]))
+
+
+def rows_of_run(store: Store, name: str, run_id: str) -> list[dict[str, Any]]:
+    """Rows of a view that are of one run. Raises BadTable naming the file if it is damaged or missing."""
+    return _shown(store, name, newest(_runs_of(store, name, batches(store)).filter(pl.col("run_id") == run_id)))
+
+
+def _runs_of(store: Store, name: str, of: Sequence[str]) -> pl.DataFrame:
+    return stored(store, "runs", of).filter(pl.col("view_name") == (VIEWS[name].of or name))
+
+
+def _shown(store: Store, name: str, runs: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a view, in the order of its key, of some runs."""
+    import duckdb  # only where it is asked
+
+    tables = {"runs": runs.drop("stem"), "metric_defs": metric_defs()}
+    if VIEWS[name].values:
+        tables[VIEWS[name].values] = measured_of(store, VIEWS[name].values, runs)
+    with duckdb.connect() as connection:
+        for table, frame in tables.items():
+            connection.register(table, frame.to_arrow())
+        connection.execute(view_sql(name)).fetchall()
+        rows: list[dict[str, Any]] = connection.sql(f"from {name}").to_arrow_table().to_pylist()
     return rows
-
-
-def side_paths(store: Store, name: str) -> list[str]:
-    """Files of one of SIDE_TABLES, oldest first."""
-    return oldest_first(store, [store.path(name, f"{stem}.parquet") for stem in _stems(store, store.path(name))])
 
 
 def oldest_first(store: Store, paths: list[str]) -> list[str]:
@@ -183,9 +238,12 @@ def oldest_first(store: Store, paths: list[str]) -> list[str]:
         return paths
 
 
+def _stem(path: str) -> str:
+    return path.rsplit("/", 1)[-1].removesuffix(".parquet")
+
+
 def _stems(store: Store, path: str) -> list[str]:
-    """Names without `.parquet` of the finished files of a folder; none if it does not exist."""
+    """Names without `.parquet` of the finished files of a folder, sorted; none if it does not exist."""
     if not store.fs.isdir(path):
         return []
-    names = (entry.rsplit("/", 1)[-1] for entry in store.fs.ls(path, detail=False))
-    return sorted(name.removesuffix(".parquet") for name in names if name.endswith(".parquet"))
+    return sorted(_stem(entry) for entry in store.fs.ls(path, detail=False) if entry.endswith(".parquet"))

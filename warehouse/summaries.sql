@@ -1,12 +1,18 @@
 -- What a tape looks like, computed once per tape at load. `tape` (one row: trace_id, n_experts, top_k), `tape_routing` and
 -- `tape_passes` are the tape at hand. Sums are of integers, so that the result does not depend on the order of threads.
 
+-- The first ten decode steps are counted by position: passes of a batch hold steps of several requests.
 insert into popularity
-with selected as (
-    select layer, kind as phase, unnest(expert_ids) as expert
-    from tape_routing join tape_passes using (pass_id)
+with routed as (select request_id, position, layer, kind as phase, expert_ids from tape_routing join tape_passes using (pass_id)),
+early as (
+    from (select distinct request_id, position from routed where phase = 'decode')
+    qualify row_number() over (partition by request_id order by position) <= 10
+),
+selected as (
+    select layer, phase, phase = 'decode' and e.position is not null as is_early, unnest(expert_ids) as expert
+    from routed left join early e using (request_id, position)
 )
-select trace_id, layer, expert, phase, count(*)
+select trace_id, layer, expert, phase, count(*), count(*) filter (is_early)
 from tape, selected group by all order by layer, expert, phase;
 
 -- Consecutive tokens of a request in the same layer; tokens of a draft have no single predecessor and are left out.
@@ -23,27 +29,6 @@ select trace_id, layer, phase,
     top_k / n_experts as chance_frac
 from tape, pairs where last_position = position - 1
 group by trace_id, layer, phase, top_k, n_experts order by layer, phase;
-
-insert into similarity
-with counts as (
-    select layer, expert,
-        coalesce(sum(n_selected) filter (phase = 'prefill'), 0)::hugeint as p,
-        coalesce(sum(n_selected) filter (phase = 'decode'), 0)::hugeint as d
-    from popularity join tape using (trace_id) group by layer, expert
-)
-select trace_id, layer, sum(p * d)::double / sqrt(sum(p * p)::double * sum(d * d)::double) as cosine
-from tape, counts group by trace_id, layer having sum(p) > 0 and sum(d) > 0 order by layer;
-
--- The first ten decode steps of every request, by position: passes of a batch hold steps of several requests.
-insert into early_popularity
-with decoded as (select * from tape_routing join tape_passes using (pass_id) where kind = 'decode'),
-early as (
-    from (select distinct request_id, position from decoded)
-    qualify row_number() over (partition by request_id order by position) <= 10
-),
-selected as (select layer, unnest(expert_ids) as expert from decoded join early using (request_id, position))
-select trace_id, layer, expert, count(*)
-from tape, selected group by all order by layer, expert;
 
 -- Gate weights of a token in a layer, largest first; where an import has none there is no row.
 create or replace temp view tape_gates as

@@ -1,14 +1,14 @@
-"""Every table, declared once: its columns (columns.py), its key, what a row is. Writers and readers enforce it.
+"""Every table and view, declared once: its columns (columns.py), its key, what a row is. Writers and readers enforce it.
 
-Tape tables are written by capture, importers and synthesis; result tables by replay. Knows nothing of files or databases: see
-tape.py, results.py and load.py.
+Tape tables are written by capture, importers and synthesis. What an engine leaves are runs with their metrics, steps and series;
+its own view of them, with every fact a column, is declared beside it (at_rest.py goes from one to the other). Knows nothing of
+files or databases: see tape.py, results.py and load.py.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.schema import (
     claims,
     cxl_ndp,
@@ -18,12 +18,13 @@ from tokentape.warehouse.schema import (
     kv,
     quality,
     replays,
+    runs,
     serving,
     slicemoe,
     summaries,
     tape,
 )
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import Table, View
 
 SCHEMA_VERSION = 1
 
@@ -32,17 +33,25 @@ class BadTable(ValueError):
     """Rows that do not fit their declared table; the message names the table, the column and the remedy."""
 
 
-_SIDES = (quality, hardware, slicemoe, kv, serving, elmoe3d, kelle, cxl_ndp)
+_DECLARED: dict[str, Table] = {
+    name: table
+    for room in (replays, slicemoe, kv, serving, elmoe3d, kelle, cxl_ndp, quality, hardware)
+    for name, table in room.TABLES.items()
+}
+VIEWS = {name: table for name, table in _DECLARED.items() if isinstance(table, View)}
+# Tables of their own, outside any run; a later row replaces one of the same key.
+OWN_TABLES = (*(name for name in _DECLARED if name not in VIEWS), "answers")
+# What runs leave, `runs` first.
+RESULT_TABLES = tuple(name for name in runs.TABLES if name != "metric_defs")
 # Routing and scores of a speculative tape's nodes, accepted or not; `routing` and `scores` hold the accepted path.
 NODE_TABLES = ("node_routing", "node_scores")
 TAPE_TABLES = tuple(tape.TABLES)
-RESULT_TABLES = tuple(replays.TABLES)
 SUMMARY_TABLES = tuple(name for name in summaries.TABLES if name != "traces")
-# Tables outside any replay; a later row replaces one of the same key.
-SIDE_TABLES = (*(name for room in _SIDES for name in room.TABLES), "answers")
-WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *RESULT_TABLES, *SIDE_TABLES, "claims")
+WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *runs.TABLES, *OWN_TABLES, "claims")
 TABLES: dict[str, Table] = {
-    name: table for room in (tape, replays, summaries, *_SIDES, claims) for name, table in room.TABLES.items()
+    name: table
+    for tables in (tape.TABLES, runs.TABLES, summaries.TABLES, _DECLARED, claims.TABLES)
+    for name, table in tables.items()
 }
 
 
@@ -50,7 +59,7 @@ def schema(name: str, present: tuple[str, ...] = ()) -> pa.Schema:
     """Arrow schema of a table; `present` names the optional columns to include, in declared order."""
     table = TABLES[name]
     columns = table.columns + tuple(c for c in table.optional if c in present)
-    return pa.schema([pa.field(c, COLUMNS[c].type, nullable=c in table.nullable) for c in columns])
+    return pa.schema([pa.field(c, table.column(c).type, nullable=c in table.nullable) for c in columns])
 
 
 def conform(name: str, rows: pa.Table) -> pa.Table:

@@ -1,8 +1,23 @@
+-- A layer: how alike prefill and decode use its experts, as the cosine between their selections per expert. Sums of integers.
+create view similarity as
+with counts as (
+    select trace_id, layer, expert,
+        coalesce(sum(n_selected) filter (phase = 'prefill'), 0)::hugeint as p,
+        coalesce(sum(n_selected) filter (phase = 'decode'), 0)::hugeint as d
+    from popularity group by trace_id, layer, expert
+)
+select trace_id, layer, sum(p * d)::double / sqrt(sum(p * p)::double * sum(d * d)::double) as cosine
+from counts group by trace_id, layer having sum(p) > 0 and sum(d) > 0 order by trace_id, layer;
+
+-- An expert of a layer that was selected in the first ten decode steps of a request; one never selected has no row.
+create view early_popularity as
+select trace_id, layer, expert, n_early as n_selected from popularity where n_early > 0 order by trace_id, layer, expert;
+
 -- The standing questions. A replay is one row; its metrics are columns.
 
 create view policy_summary as
 with pivoted as (
-    select replay_id,
+    select run_id as replay_id,
         max(value) filter (metric = 'hit_frac') as hit_frac,
         max(denominator) filter (metric = 'hit_frac') as hit_denominator,
         max(value) filter (metric = 'hit_frac_prefill') as hit_frac_prefill,
@@ -17,7 +32,7 @@ with pivoted as (
         max(value) filter (metric = 'prefill_s') as prefill_s,
         max(value) filter (metric = 'total_s') as total_s,
         max(value) filter (metric = 'total_energy_j') as total_energy_j
-    from metrics group by replay_id
+    from metrics where run_id in (select run_id from runs where view_name = 'replays') group by run_id
 )
 select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);

@@ -98,13 +98,11 @@ def replay(
 def _print_result(replay_id: str, result: ReplayResult) -> None:
     from tokentape.flows.console import note, percent, print_table, quantity
 
-    tables = result.tables(replay_id, "adhoc")
-    (ran,) = tables["replays"].to_pylist()
-    rows = []
-    for name, unit, value, low, high, of in ((m[c] for c in COLUMNS) for m in tables["metrics"].to_pylist()):
-        shown = percent(value) if name.partition("_frac")[1] else quantity(value, unit)
-        band = "" if low is None or high is None else f"{quantity(low, unit)} to {quantity(high, unit)}"
-        rows.append((name, shown, band, of or ""))
+    ran, rows = result.settings, []
+    for name, m in sorted(result.metrics.items()):
+        shown = percent(m.value) if name.partition("_frac")[1] else quantity(m.value, m.unit)
+        band = "" if m.low is None or m.high is None else f"{quantity(m.low, m.unit)} to {quantity(m.high, m.unit)}"
+        rows.append((name, shown, band, m.denominator or ""))
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
     rules = f"{ran['lookup']} lookup, {ran['recency']} recency, {ran['prefill']} prefill, {ran['start']} start"

@@ -88,7 +88,7 @@ def simulate(
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import measure, rows_of
     from tokentape.flows.serving.setup import COVERAGES
-    from tokentape.warehouse.results import write_rows
+    from tokentape.warehouse.results import write_together
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
@@ -100,9 +100,8 @@ def simulate(
     with progress_bar(f"simulate {scheduler}") as show:
         measured = measure(place, point, level, progress=show)
     _print(measured, level)
-    for name, rows in rows_of(STUDY, STUDY, measured).items():
-        if rows:
-            write_rows(place, name, rows)
+    tables = rows_of(STUDY, STUDY, measured)
+    write_together(place, tables, "serving_points", tables["serving_points"][0]["point_id"])
     if coverage not in COVERAGES or coverage == "recorded":
         trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
         for sentence in _coverage_errors(trace, fit):

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
 from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
 from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
@@ -15,13 +15,12 @@ from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
 
 from tokentape.dashboards.site import build
-from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four tapes, the synthetic one without replays; three machines, one without a step; validation on two devices."""
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     for tape in TAPES:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)
@@ -56,7 +55,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tapes and their summaries, no replay."""
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     for tape in TAPES[:2]:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)

@@ -16,8 +16,9 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pyarrow as pa
 
+from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
 from tokentape.warehouse.sql import connect
-from tokentape.warehouse.tables import WAREHOUSE_TABLES, schema
+from tokentape.warehouse.tables import VIEWS, WAREHOUSE_TABLES, schema
 
 MACHINES = {"phone-lpddr5x-ufs4": (0.9, 0.35, 11.0), "workstation-rtx4090-pcie4": (0.11, 0.018, 14.0)}  # ms base, ms per miss, mJ
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
@@ -53,10 +54,17 @@ TAPES = (
     Tape("synthetic-zipf-e0f1", "made by </script><script>hostile()</script> & co", "zipf(0.8)", "synthetic", 26, 64, 6),
 )
 
+# What the loader's views make of tapes, here made up by themselves.
+SUMMARIES = {
+    "similarity": "trace_id varchar, layer usmallint, cosine double",
+    "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
+}
+NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
+
 
 @cache
 def empty_database() -> bytes:
-    """The file of a database with every declared table, none of which has a row."""
+    """The file of a database with every declared table, none of which has a row, and the views that pages read."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "empty.duckdb")
         with duckdb.connect(str(path)) as connection:
@@ -64,20 +72,36 @@ def empty_database() -> bytes:
             for name in WAREHOUSE_TABLES:
                 connection.register("declared", schema(name).empty_table())
                 connection.execute(f"create table {name} as from declared")
+            connection.register("declared", metric_defs().to_arrow())
+            connection.execute("insert into metric_defs from declared")
+            for name in VIEWS:
+                connection.execute(view_sql(name))
+            for name, columns in SUMMARIES.items():
+                connection.execute(f"create table {name} ({columns})")
             connection.commit()
         return path.read_bytes()
 
 
 def write(path: Path, rows: dict[str, list[dict]]) -> Path:
-    """A database with every declared table, holding `rows`."""
+    """A database with every declared table, holding `rows` of tables and of views; `metrics` are of replays."""
     path.write_bytes(empty_database())
     with duckdb.connect(str(path)) as connection:
         connection.begin()
-        for name in filter(rows.get, WAREHOUSE_TABLES):
-            connection.register("made_up", pa.Table.from_pylist(rows[name], schema=schema(name)))
-            connection.execute(f"insert into {name} from made_up")
+        for name in filter(rows.get, NAMES):
+            for table, of_table in _at_rest(name, rows[name]).items():
+                connection.register("made_up", of_table)
+                connection.execute(f"insert into {table} by name from made_up")
         connection.commit()
     return path
+
+
+def _at_rest(name: str, rows: list[dict]) -> dict[str, pa.Table]:
+    """The tables that rows lie in."""
+    if name in VIEWS:
+        return at_rest(name, rows)
+    if name in SUMMARIES:
+        return {name: pa.Table.from_pylist(rows)}
+    return {name: pa.Table.from_pylist([{"n_early": 0} | row for row in rows], schema=schema(name))}
 
 
 def catalogue(tape: Tape) -> dict:
@@ -119,9 +143,7 @@ def replay(
     for name, unit, value, denominator in metrics:
         ranged = unit in ("s", "J")
         band = {"low": value * 0.8, "high": value * 1.3} if ranged else {"low": None, "high": None}
-        rows["metrics"].append(
-            {"replay_id": key, "metric": name, "unit": unit, "value": value, "denominator": denominator, **band}
-        )
+        rows["metrics"].append({"run_id": key, "metric": name, "value": value, "denominator": denominator, **band})
 
 
 def curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
@@ -134,7 +156,7 @@ def curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
     for capacity in range(1 if scope == "global" else tape.layers, total + 1, 1 if scope == "global" else tape.layers):
         share = 0.95 * (1 - math.exp(-4 * max(0, capacity - cycle) / total))
         n_hits = round(1e5 * share)
-        rows["curves"].append(
+        rows["lru_curves"].append(
             {
                 "replay_id": key,
                 "capacity_experts": float(capacity),
@@ -187,7 +209,7 @@ def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
 @contextmanager
 def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A warehouse of the rows that `adders` put into the tables, open for reading."""
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     for add in adders:
         add(rows)
     with connect(write(path, rows)) as connection:

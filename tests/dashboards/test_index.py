@@ -82,8 +82,8 @@ def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_both_bounds(
     times = {("static", "per-layer"): 1.0, ("lru", "per-layer"): 3.0}  # ms; static hits least of all
     names = {row["replay_id"]: (row["policy"], row["scope"]) for row in rows["replays"]}
     for metric in rows["metrics"]:
-        if metric["metric"] == "decode_step_s" and names[metric["replay_id"]] in times:
-            metric["value"] = times[names[metric["replay_id"]]] / 1e3
+        if metric["metric"] == "decode_step_s" and names[metric["run_id"]] in times:
+            metric["value"] = times[names[metric["run_id"]]] / 1e3
     page = page_of(tmp_path, rows)
     said = page.figures[0].answers[""]
     assert said.startswith(

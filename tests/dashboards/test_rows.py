@@ -60,7 +60,7 @@ def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConn
         binned = rows.reuse(connection, [trace])
         for (scope,), bins in binned.group_by("scope"):
             curve = connection.sql(
-                "select max(hit_frac) as hits from curves join replays using (replay_id) where trace_id = $t and scope = $s",
+                "select max(hit_frac) as hits from lru_curves join replays using (replay_id) where trace_id = $t and scope = $s",
                 params={"t": trace, "s": scope},
             ).pl()
             hits = curve["hits"][0]

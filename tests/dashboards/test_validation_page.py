@@ -8,14 +8,13 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from made_up import write
+from made_up import NAMES, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
 from tokentape.dashboards.site import build
 from tokentape.dashboards.validation import page as validation
 from tokentape.dashboards.validation import rows as validation_rows
 from tokentape.warehouse.sql import connect
-from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> Non
 
 
 def test_a_device_measured_in_two_versions_is_two_setups(tmp_path: Path) -> None:
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     add_gpu_validation(rows, 2)
     rows["validation"] += [row | {"version": "0.20.0"} for row in rows["validation"] if row["device"].endswith("HBM3")]
     with connect(write(tmp_path / "two.duckdb", rows)) as connection:
@@ -61,7 +60,7 @@ def test_a_device_measured_in_two_versions_is_two_setups(tmp_path: Path) -> None
 
 
 def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp_path: Path) -> None:
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     add_dram_validation(rows)
     html = (
         build(write(tmp_path / "dram.duckdb", rows), tmp_path / "site").with_name("validation.html").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from tokentape.flows import grid, study
 from tokentape.warehouse.atomic_files import _here
 from tokentape.warehouse.check import check
 from tokentape.warehouse.load import database_path
-from tokentape.warehouse.results import result_ids, result_path
+from tokentape.warehouse.results import batch_path, replay_ids
 from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny-0001", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -52,16 +52,16 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     for trace_id in ("rotten", "short", "mad", "stopped"):
         write_tiny(store, trace_id)
     assert tokentape(*REPLAY).code == 0
-    (whole,) = result_ids(store)
+    (whole,) = replay_ids(store)
     assert tokentape(*(word.replace("lru", "fifo") for word in REPLAY)).code == 0
-    (spoilt,) = set(result_ids(store)) - {whole}
+    (spoilt,) = set(replay_ids(store)) - {whole}
     assert tokentape(*(word.replace("lru", "lfu") for word in REPLAY)).code == 0
-    (lost,) = set(result_ids(store)) - {whole, spoilt}
-    spoil(result_path(store, "timeline", spoilt))
-    Path(result_path(store, "metrics", lost)).unlink()
-    Path(result_path(store, "curves", "never")).parent.mkdir(exist_ok=True)
-    Path(result_path(store, "curves", "never")).write_bytes(b"")
-    Path(store.path("results", "metrics", LITTER)).touch()
+    (lost,) = set(replay_ids(store)) - {whole, spoilt}
+    spoil(batch_path(store, "steps", f"replays-{spoilt}"))
+    Path(batch_path(store, "metrics", f"replays-{lost}")).unlink()
+    Path(batch_path(store, "curves", "never")).parent.mkdir(exist_ok=True)
+    Path(batch_path(store, "curves", "never")).write_bytes(b"")
+    Path(store.path("metrics", LITTER)).touch()
     spoil(store.trace_path("rotten", "routing", "part-00000.parquet"))
     Path(store.trace_path("short", "tokens", "part-00000.parquet")).unlink()
     Path(store.trace_path("mad", "manifest.json")).write_text("{")
@@ -76,18 +76,18 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
         "traces/tiny-0001/routing/part-00001.parquet": "unknown",
         "traces/empty": "unfinished",
         "traces/stopped": "unfinished",
-        f"results/timeline/{spoilt}.parquet": "damaged",
-        f"results/metrics/{lost}.parquet": "missing",
-        "results/curves/never.parquet": "incomplete",
+        f"steps/replays-{spoilt}.parquet": "damaged",
+        f"metrics/replays-{lost}.parquet": "missing",
+        "curves/never.parquet": "incomplete",
         "warehouse.duckdb": "damaged",
-        f"results/metrics/{LITTER}": "litter",
+        f"metrics/{LITTER}": "litter",
     }
     found = tokentape("check", "--json")
     assert (found.code, kinds(found.out)) == (1, wrong)
     mended = tokentape("check", "--repair")
     assert mended.code == 1  # tapes cannot be made again from here
     assert mended.out.count("(removed)") == 5
-    assert result_ids(store) == [whole]
+    assert replay_ids(store) == [whole]
     left = {path: kind for path, kind in wrong.items() if path.startswith("traces/")}
     assert kinds(tokentape("check", "--json").out) == left
 
@@ -102,8 +102,8 @@ def test_results_of_a_tape_that_is_gone_and_older_tapes_are_told_and_are_not_wro
     store.remove("tiny-0001")
     done = tokentape("check", "--json", "--repair")
     assert done.code == 0
-    (key,) = result_ids(store)
-    assert kinds(done.out) == {"traces/older/manifest.json": "unsummed", f"results/replays/{key}.parquet": "orphaned"}
+    (key,) = replay_ids(store)
+    assert kinds(done.out) == {"traces/older/manifest.json": "unsummed", f"runs/replays-{key}.parquet": "orphaned"}
 
 
 def test_a_warehouse_that_another_program_holds_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

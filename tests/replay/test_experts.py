@@ -101,7 +101,7 @@ def test_a_cache_of_everything_misses_only_once():
     result = replay(trace, CACHES["lru"](), None, Semantics("global"), parse_capacity("100%", trace.geometry, "int4"), "int4")
     used = np.unique(stream(trace, Semantics("global")).keys).size
     assert result.metrics["n_lookups"].value - result.metrics["n_hits"].value == used
-    assert set(result.tables("id", "adhoc")) == {"replays", "metrics"}
+    assert set(result.tables("id", "adhoc")) == {"runs", "metrics"}
 
 
 @pytest.mark.parametrize("lookup", CHOICES["lookup"])
@@ -119,8 +119,8 @@ def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
         result = replay(trace, CACHES["lru"](), None, semantics, int(capacity) * size, "fp16")
         assert result.metrics["n_hits"].value == hits, capacity
     assert np.all(np.diff(curve.n_hits) >= 0)
-    rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"]
-    assert rows.column("n_hits").to_pylist() == curve.n_hits.tolist()
+    rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"].to_pylist()
+    assert [row["value"] for row in rows if row["metric"] == "n_hits"] == curve.n_hits.tolist()
 
 
 def engine_hits(events, capacity, hits_first):
@@ -291,8 +291,8 @@ def test_capacities_that_cannot_work_are_refused():
 def test_results_fit_their_declared_tables():
     trace = make_trace()
     tables = replay(trace, CACHES["static"](), PHONE, Semantics("global"), 10**6).tables("abc", "test")
-    assert set(tables) == {"replays", "metrics", "timeline", "request_metrics"}
-    assert tables["timeline"].num_rows == trace.pass_ids.size
+    assert set(tables) == {"runs", "metrics", "steps", "request_metrics"}
+    assert tables["steps"].num_rows == trace.pass_ids.size
     assert pa.types.is_float64(tables["metrics"].schema.field("value").type)
 
 

@@ -122,7 +122,7 @@ def test_a_replay_costs_each_pass_as_section_5_writes_it(tape):
     early = np.concatenate([np.arange(10), 25 + np.arange(10)])
     assert metrics["early_energy_j_per_token"].value == pytest.approx(joules[early].mean())
     assert metrics["n_lookups"].value - metrics["n_hits"].value > 0
-    assert result.tables("id", "study")["replays"].num_rows == 1
+    assert result.tables("id", "study")["runs"].num_rows == 1
 
 
 def test_physical_mode_reads_the_kv_cache_charges_prefill_and_overlaps_fetches(tape):
@@ -146,7 +146,7 @@ def test_physical_mode_reads_the_kv_cache_charges_prefill_and_overlaps_fetches(t
     assert physical.metrics["total_s"].value == pytest.approx(physical.timeline["step_s"].sum())
     tables = physical.tables("id", "study")
     assert tables["request_metrics"].num_rows == 2
-    assert tables["timeline"].num_rows == trace.pass_ids.size
+    assert tables["steps"].num_rows == trace.pass_ids.size
 
 
 def test_a_prompts_experts_are_looked_up_once_per_layer(tape):

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tokentape.warehouse.at_rest import at_rest, filled
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.results import write_result
+from tokentape.warehouse.results import write_replays
 from tokentape.warehouse.tape import Manifest, Store
 
 TRACE = "hand-made"
@@ -139,45 +140,47 @@ def result_tables(
         "assumed": "engine.efficiency_frac",
     }
     metrics = {
-        "hit_frac": ("1", hit),
-        "decode_step_s": ("s", step_s),
-        "decode_energy_j_per_token": ("J", energy_j),
-        "n_lookups": ("", 10.0),
+        "hit_frac": hit,
+        "decode_step_s": step_s,
+        "decode_energy_j_per_token": energy_j,
+        "n_lookups": 10.0,
     }
     n = len(metrics)
+    curve = {"capacity_experts": [1, 2], "n_lookups": [10, 10], "n_hits": [0, 4], "hit_frac": [0.0, 0.4]}
+    points = [dict(zip(curve, point, strict=True)) for point in zip(*curve.values(), strict=True)]
     return {
-        "replays": pa.table({k: [v] for k, v in (parameters | replay).items()}),
+        **at_rest("replays", [parameters | replay]),
+        **at_rest("lru_curves", [{"replay_id": key} | point for point in points]),
         "metrics": pa.table(
             {
-                "replay_id": [key] * n,
+                "run_id": [key] * n,
                 "metric": list(metrics),
-                "unit": [unit for unit, _ in metrics.values()],
-                "value": [value for _, value in metrics.values()],
+                "value": list(metrics.values()),
                 "low": pa.nulls(n, pa.float64()),
                 "high": pa.nulls(n, pa.float64()),
                 "denominator": pa.array(["unique lookups", None, None, None], pa.string()),
             }
         ),
-        "timeline": pa.table(
-            {
-                "replay_id": [key] * 2,
-                "pass_id": [0, 1],
-                "kind": ["prefill", "decode"],
-                "n_tokens": [3, 1],
-                "start_s": [0.0, 1.0],
-                "step_s": [1.0, step_s],
-                "energy_j": [1.0, energy_j],
-                "n_lookups": [6, 2],
-                "n_hits": [2, 1],
-                "fast_bytes": [0, 0],
-                "backing_bytes": [400, 100],
-            }
+        "steps": filled(
+            "steps",
+            pa.table(
+                {
+                    "run_id": [key] * 2,
+                    "pass_id": [0, 1],
+                    "kind": ["prefill", "decode"],
+                    "n_tokens": [3, 1],
+                    "start_s": [0.0, 1.0],
+                    "step_s": [1.0, step_s],
+                    "energy_j": [1.0, energy_j],
+                    "n_lookups": [6, 2],
+                    "n_hits": [2, 1],
+                    "fast_bytes": [0, 0],
+                    "backing_bytes": [400, 100],
+                }
+            ),
         ),
         "request_metrics": pa.table(
-            {"replay_id": [key], "request_id": [0], "ttft_s": [1.0], "tbt_mean_s": [step_s], "request_energy_j": [2.0]}
-        ),
-        "curves": pa.table(
-            {"replay_id": [key] * 2, "capacity_experts": [1, 2], "n_lookups": [10, 10], "n_hits": [0, 4], "hit_frac": [0.0, 0.4]}
+            {"run_id": [key], "request_id": [0], "ttft_s": [1.0], "tbt_mean_s": [step_s], "request_energy_j": [2.0]}
         ),
     }
 
@@ -216,7 +219,7 @@ def small_template(tmp_path_factory: pytest.TempPathFactory) -> Store:
         ("belady", 2, 0.6, 1.0, 1.0),
     ]
     for i, cell in enumerate(cells):
-        write_result(store, f"r{i}", result_tables(f"r{i}", *cell))
+        write_replays(store, {f"r{i}": result_tables(f"r{i}", *cell)})
     return store
 
 

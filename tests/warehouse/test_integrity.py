@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tokentape.warehouse import sums
-from tokentape.warehouse.results import read_rows, result_path, rows_of, side_path, write_rows
+from tokentape.warehouse.results import batch_path, read_rows, rows_of, write_rows
 from tokentape.warehouse.tables import BadTable
 from tokentape.warehouse.tape import BadTape, Store
 
@@ -132,21 +132,23 @@ def test_a_remote_store_is_compared_too(small: Store) -> None:
 
 
 def test_a_flipped_bit_anywhere_in_a_result_is_refused_and_older_results_are_read(store: Store) -> None:
-    path = Path(write_rows(store, "operations", [STEP], of="a"))
-    whole = path.read_bytes()
-    for at in range(0, len(whole), 11):
-        flip(path, at, at % 8)
-        with pytest.raises(BadTable, match=r"changed since it was written|not a readable Parquet file"):
-            read_rows(store, "operations")
-        assert rows_of(store, "operations", "a") is None  # to be made again
-        path.write_bytes(whole)
-    pq.write_table(pq.read_table(path), path)  # as an older version wrote it
-    assert read_rows(store, "operations") == [STEP]
-    assert path == Path(side_path(store, "operations", "a"))
+    runs = Path(write_rows(store, "operations", [STEP], of="a"))
+    for path in (runs, Path(batch_path(store, "busy", runs.stem))):
+        whole = path.read_bytes()
+        for at in range(0, len(whole), 23):
+            flip(path, at, at % 8)
+            with pytest.raises(BadTable, match=r"changed since it was written|not a readable Parquet file"):
+                read_rows(store, "operations")
+            path.write_bytes(whole)
+        pq.write_table(pq.read_table(path), path)  # as an older version wrote it
+        assert read_rows(store, "operations") == [STEP]
+    write_rows(store, "operations", [STEP], of="a")
+    flip(runs, 40, 1)
+    assert rows_of(store, "operations", "a") is None  # to be made again
 
 
 def test_a_truncated_result_is_named(small: Store) -> None:
-    path = Path(result_path(small, "metrics", "r0"))
+    path = Path(batch_path(small, "metrics", "replays-r0"))
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BadTable, match=r"metrics/r0\.parquet: not a readable Parquet file"):
+    with pytest.raises(BadTable, match=r"metrics/replays-r0\.parquet: not a readable Parquet file"):
         small.parquet(str(path))

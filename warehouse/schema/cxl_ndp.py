@@ -1,18 +1,20 @@
 """Experts on GPU and NDP: steps, requests, placement, losses and bit widths."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "ndp_points": Table(
+    "ndp_points": View(
         (
             *("study", "series", "setting", "setting_value", "model_id", "source", "origin", "hardware", "system", "batch"),
             *("hot_experts", "mean_bits", "n_seeds", "role", "notes", "metric", "unit", "value", "low", "high"),
         ),
-        ("study", "series", "setting", "model_id", "source", "system", "metric"),
+        ("study", "series", "setting", "model_id", "source", "system", "role", "metric"),
         "a metric of a decode step on a GPU-NDP system: median and range over seeds",
         nullable=("setting_value", "low", "high"),
+        engine="cxl_ndp",
+        facts=("setting_value", "hot_experts", "mean_bits", "n_seeds"),
     ),
-    "ndp_requests": Table(
+    "ndp_requests": View(
         (
             *("study", "setting", "model_id", "source", "origin", "hardware", "system", "batch", "n_context_tokens"),
             *("n_decode_tokens", "streamed_experts", "prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s", "e2e_s"),
@@ -20,8 +22,11 @@ TABLES = {
         ),
         ("study", "setting", "model_id", "source", "system", "n_context_tokens", "n_decode_tokens"),
         "a batch from the first prompt token to the last output token on a GPU-NDP system: mean times, median gains over seeds",
+        engine="cxl_ndp",
+        band="e2e_gain",
+        facts=("n_context_tokens", "n_decode_tokens", "n_seeds"),
     ),
-    "ndp_hits": Table(
+    "ndp_hits": View(
         (
             *("study", "model_id", "source", "origin", "batch", "placement", "is_bound", "hot_experts", "layer"),
             *("gpu_hit_frac", "low", "high", "n_seeds"),
@@ -29,8 +34,14 @@ TABLES = {
         ("study", "model_id", "source", "batch", "placement", "hot_experts", "layer"),
         "how often decode finds its experts on the GPU under a placement; all layers together where none is named",
         nullable=("layer",),
+        engine="cxl_ndp",
+        values="series",
+        at={"layer": "layer", "hot_experts": "x"},
+        band="gpu_hit_frac",
+        facts=("n_seeds",),
+        decisions={"place": "placement"},
     ),
-    "ndp_similarity": Table(
+    "ndp_similarity": View(
         (
             *("study", "model_id", "source", "origin", "layer", "own_cosine", "shuffled_cosine", "static_cosine"),
             *("flat_cosine", "flat_shuffled_cosine", "static_frac", "n_requests", "n_seeds"),
@@ -38,36 +49,59 @@ TABLES = {
         ("study", "model_id", "source", "layer"),
         "how alike prompt and decode use a layer's experts, and how much of it is popularity; mean of layers where none is named",
         nullable=("layer", "static_frac"),
+        engine="cxl_ndp",
+        values="series",
+        at={"layer": "layer"},
+        facts=("n_requests", "n_seeds"),
     ),
-    "ndp_use": Table(
+    "ndp_use": View(
         (*("study", "model_id", "source", "origin", "request_id", "layer", "first_step", "bin_steps", "expert", "use_frac"),),
         ("study", "model_id", "source", "request_id", "layer", "first_step", "expert"),
         "an expert's share of a request's selections in a bin of decode steps; one never selected in it has no row",
+        engine="cxl_ndp",
+        values="series",
+        at={"request_id": "request_id", "layer": "layer", "first_step": "place", "expert": "expert"},
+        facts=("bin_steps",),
     ),
-    "ndp_lanes": Table(
+    "ndp_lanes": View(
         ("study", "model_id", "system", "lane", "place", "label", "start_s", "seconds"),
         ("study", "model_id", "system", "lane", "place"),
         "a stretch of one layer-step in which GPU, NDP or link are busy",
+        engine="cxl_ndp",
+        values="busy",
+        at={"lane": "resource", "place": "place", "label": "operation", "start_s": "start_s", "seconds": "seconds"},
     ),
-    "ndp_loss_tables": Table(
+    "ndp_loss_tables": View(
         ("study", "model_id", "source", "method", "layer", "expert", "bits", "mse"),
         ("study", "model_id", "source", "method", "layer", "expert", "bits"),
         "the loss of an expert at a width, as the study's bit widths follow from it: measured, or a stand-in",
+        engine="cxl_ndp",
+        values="series",
+        at={"layer": "layer", "expert": "expert", "bits": "place"},
     ),
-    "ndp_bits": Table(
+    "ndp_bits": View(
         (
             *("study", "model_id", "source", "method", "rule", "mean_bits", "batch", "importance_rank", "n_ranked"),
             *("bits_mean", "bits_p05", "bits_p95"),
         ),
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch", "importance_rank"),
         "bits that a rule gives to a rank of importance",
+        engine="cxl_ndp",
+        values="curves",
+        at={"importance_rank": "x"},
+        facts=("mean_bits",),
+        decisions={"precision": "rule"},
     ),
-    "ndp_losses": Table(
+    "ndp_losses": View(
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch", "loss_ratio", "low", "high", "loss_gain", "n"),
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch"),
         "table loss of a rule against uniform bits of the same mean",
+        engine="cxl_ndp",
+        band="loss_ratio",
+        facts=("mean_bits", "n"),
+        decisions={"precision": "rule"},
     ),
-    "bit_losses": Table(
+    "bit_losses": View(
         (
             *("study", "model_id", "source", "method", "ranking", "hot_experts", "layer", "rule", "mean_bits", "loss"),
             *("uniform_loss", "optimum_loss"),
@@ -75,21 +109,42 @@ TABLES = {
         ("study", "source", "method", "ranking", "hot_experts", "layer", "rule", "mean_bits"),
         "the table loss of a rule in a layer of a measured model; all layers together where none is named",
         nullable=("layer",),
+        engine="live",
+        values="series",
+        at={"layer": "layer"},
+        facts=("hot_experts", "mean_bits"),
+        decisions={"precision": "rule"},
     ),
-    "ndp_capacity": Table(
+    "ndp_capacity": View(
         ("study", "hardware", "model_id", "hot_experts", "tier", "part", "placed_bytes", "tier_bytes"),
         ("study", "hardware", "model_id", "hot_experts", "tier", "part"),
         "what a part takes in HBM or in the NDP's memory",
+        engine="cxl_ndp",
+        values="series",
+        at={"tier": "label", "part": "part"},
+        facts=("hot_experts",),
     ),
-    "ndp_checks": Table(
+    "ndp_checks": View(
         ("study", "check", "value", "published", "unit", "bar_low", "bar_high", "how"),
         ("study", "check"),
         "a bar of the GPU-NDP model, what the paper's ratios force, or a number of the paper derived a second way",
         nullable=("published", "bar_low", "bar_high"),
+        engine="cxl_ndp",
+        values="checks",
+        at={
+            "check": "check",
+            "value": "value",
+            "published": "published",
+            "unit": "unit",
+            "bar_low": "bar_low",
+            "bar_high": "bar_high",
+            "how": "how",
+        },
     ),
-    "ndp_accuracy": Table(
+    "ndp_accuracy": View(
         ("model_id", "method", "task", "accuracy_pct"),
         ("model_id", "method", "task"),
         "Table 3 of the CXL GPU-NDP paper, as printed: no model of that size is run here",
+        engine="cxl_ndp",
     ),
 }

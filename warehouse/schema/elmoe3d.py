@@ -1,9 +1,9 @@
 """ELMoE-3D in closed form, and what drafts are accepted."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "elastic_points": Table(
+    "elastic_points": View(
         (
             *("study", "series", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
             *("hit_model", "level", "fit", "accepted_form", "alpha", "accepted_len", "fidelity"),
@@ -19,13 +19,21 @@ TABLES = {
         ),
         "a model on a machine under a scheme, at a batch: AR, draft and verification in closed form",
         nullable=("alpha", "published_ar", "published_sd", "role_ar", "role_sd"),
+        engine="elmoe3d",
+        facts=("context_tokens", "hb_bytes", "hb_bytes_per_s", "alpha", "accepted_len"),
+        decisions={"draft": "sd_scheme"},
     ),
-    "elastic_mapping": Table(
+    "elastic_mapping": View(
         ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part", "placed_bytes"),
         ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part"),
         "what a part takes in a tier by first fit: static, kv, embedding, draft weights, draft kv, experts, free",
+        engine="elmoe3d",
+        values="series",
+        at={"tier": "label", "part": "part"},
+        facts=("context_tokens",),
+        decisions={"draft": "sd_scheme"},
     ),
-    "elastic_platforms": Table(
+    "elastic_platforms": View(
         (
             *("study", "platform", "model_id", "dataset", "batch", "level", "hit_model", "nmp_ext_ratio", "placement"),
             *("verify_nodes", "step_mode", "token_s", "speedup", "is_best", "fidelity"),
@@ -36,35 +44,50 @@ TABLES = {
         ),
         "a platform of the paper in one mode, with what the paper does not give as inputs",
         nullable=("nmp_ext_ratio", "placement"),
+        engine="elmoe3d",
+        facts=("nmp_ext_ratio", "verify_nodes"),
     ),
-    "elastic_energy": Table(
+    "elastic_energy": View(
         (
             *("study", "platform", "model_id", "dataset", "batch", "level", "hit_model", "step_mode", "is_best", "part"),
             *("j_per_token", "low", "high"),
         ),
         ("study", "platform", "model_id", "dataset", "batch", "level", "hit_model", "step_mode", "part"),
         "energy of a part per emitted token: compute, ext, hb, links, static; band over the machine file's ranges",
+        engine="elmoe3d",
+        values="series",
+        at={"part": "part"},
+        band="j_per_token",
     ),
-    "elastic_misses": Table(
+    "elastic_misses": View(
         (
             *("study", "source", "origin", "model_id", "dataset", "batch", "hit_model", "cache_frac", "cache_experts"),
             *("miss_frac_lookups", "fidelity"),
         ),
         ("study", "source", "model_id", "dataset", "batch", "hit_model", "cache_frac"),
         "misses of a per-layer cache by batch: replayed from a tape whose requests are decoded side by side, or in closed form",
+        engine="elmoe3d",
+        values="curves",
+        at={"cache_frac": "x"},
     ),
-    "elastic_intensity": Table(
+    "elastic_intensity": View(
         ("study", "hardware", "model_id", "batch", "step_mode", "part", "ops_per_byte"),
         ("study", "hardware", "model_id", "batch", "step_mode", "part"),
         "operations per byte of a pass; part: static, experts, or the knee of a tier (`knee hb`, `knee ext`, at batch 1)",
+        engine="elmoe3d",
+        values="series",
+        at={"part": "part"},
     ),
-    "elastic_checks": Table(
+    "elastic_checks": View(
         ("study", "block", "level", "fit", "hit_model", "value", "unit", "n", "bar_low", "bar_high"),
         ("study", "block", "level", "fit", "hit_model"),
         "an error, a mean or a check over the paper's open rows, with the bar it is held to where there is one",
         nullable=("bar_low", "bar_high"),
+        engine="elmoe3d",
+        values="checks",
+        at={"block": "check", "value": "value", "unit": "unit", "n": "n", "bar_low": "bar_low", "bar_high": "bar_high"},
     ),
-    "acceptance_points": Table(
+    "acceptance_points": View(
         (
             *("study", "model_id", "dataset", "series", "drafter", "scheme", "bits_high", "bits_low"),
             *("pool_policy", "pool_frac", "pool_experts", "batch", "depth", "width", "temperature"),
@@ -75,5 +98,8 @@ TABLES = {
             *("pool_policy", "pool_frac", "batch", "depth", "width", "temperature", "fidelity", "metric"),
         ),
         "how much of what a drafter proposes a live model accepts, under one setting: mean and range over seeds",
+        engine="live",
+        facts=("bits_high", "bits_low", "pool_frac", "pool_experts", "depth", "width", "temperature", "n_seeds", "n_rounds"),
+        decisions={"draft": "drafter", "residency": "pool_policy"},
     ),
 }

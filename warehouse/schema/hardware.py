@@ -1,6 +1,6 @@
 """Machines number by number, operations in seconds, and how wrong the models are."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import Table, View
 
 TABLES = {
     "machines": Table(
@@ -13,19 +13,34 @@ TABLES = {
         ("hardware", "key"),
         "a number of a machine's file, with its range and source",
     ),
-    "operations": Table(
+    "operations": View(
         ("step_id", "title", "hardware", "place", "operation", "resource", "op_layer", "start_s", "seconds", "bytes", "ops"),
         ("step_id", "place"),
         "a named operation of a step on the clock",
+        engine="hardware",
+        values="busy",
+        at={
+            "place": "place",
+            "operation": "operation",
+            "resource": "resource",
+            "op_layer": "op_layer",
+            "start_s": "start_s",
+            "seconds": "seconds",
+            "bytes": "bytes",
+            "ops": "ops",
+        },
     ),
-    "validation": Table(
+    "validation": View(
         ("check", "device", "framework", "version", "operator", "split", "n", "mape_frac", "median_frac", "p95_frac"),
         ("check", "device", "framework", "version", "operator", "split"),
         "the error of a cost model against measurements",
+        engine="hardware",
+        facts=("n",),
     ),
-    "validation_points": Table(
+    "validation_points": View(
         ("check", "device", "framework", "version", "operator", "split", "regime", "shape", "measured", "predicted", "unit"),
         ("check", "device", "framework", "version", "operator", "split", "shape", "measured"),
         "one measurement and the model's value for it; a sample where there are many",
+        engine="hardware",
     ),
 }

@@ -1,9 +1,9 @@
 """Kelle's systems in closed form, and what its policies cost a live model."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "kelle_points": Table(
+    "kelle_points": View(
         (
             *("series", "setting", "setting_value", "model_id", "workload", "n_context_tokens", "n_decode_tokens", "batch"),
             *("system", "budget_tokens", "mode", "knobs", "role", "step_s", "energy_j", "dram_j", "weight_sram_j", "kv_j"),
@@ -19,8 +19,10 @@ TABLES = {
             *("setting_value", "budget_tokens", "step_s", "energy_j", "dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j"),
             *("leakage_j", "weight_bytes", "kv_read_bytes", "kv_dram_bytes", "speed_gain", "energy_gain"),
         ),
+        engine="kelle",
+        facts=("setting_value", "n_context_tokens", "n_decode_tokens", "budget_tokens"),
     ),
-    "kelle_requests": Table(
+    "kelle_requests": View(
         (
             *("model_id", "n_context_tokens", "n_decode_tokens", "batch", "system", "budget_tokens", "mode", "knobs"),
             *("prefill_s", "prefill_j", "decode_s", "decode_j", "speed_gain", "energy_gain", "dram_overflow_bytes"),
@@ -28,38 +30,56 @@ TABLES = {
         ("model_id", "n_context_tokens", "n_decode_tokens", "batch", "system", "mode", "knobs"),
         "a batch of requests from the first prompt token to the last output token on one of Kelle's systems",
         nullable=("budget_tokens", "prefill_s", "prefill_j", "decode_s", "decode_j", "speed_gain", "energy_gain"),
+        engine="kelle",
+        facts=("n_context_tokens", "n_decode_tokens", "budget_tokens"),
     ),
-    "kelle_recompute": Table(
+    "kelle_recompute": View(
         (
             *("model_id", "workload", "batch", "mode", "recomputed_frac", "ops_per_byte", "ops_per_s", "roof_ops_per_s"),
             *("is_compute_bound", "step_s", "label"),
         ),
         ("model_id", "workload", "batch", "mode", "recomputed_frac"),
         "a share of recomputed KV vectors on the roofline of the 32 x 32 array",
+        engine="kelle",
+        facts=("recomputed_frac",),
     ),
-    "kelle_lifetimes": Table(
+    "kelle_lifetimes": View(
         ("model_id", "batch", "budget_tokens", "schedule", "tensor", "start_s", "seconds"),
         ("model_id", "batch", "budget_tokens", "schedule", "tensor"),
         "how long a layer's data stays in eDRAM",
+        engine="kelle",
+        values="busy",
+        at={"tensor": "resource", "start_s": "start_s", "seconds": "seconds"},
+        facts=("budget_tokens",),
     ),
-    "kelle_parts": Table(
+    "kelle_parts": View(
         ("hardware", "part", "area_mm2", "published_area_mm2", "power_w", "published_power_w", "knobs"),
         ("hardware", "part", "knobs"),
         "a part of Kelle's chip: from Table 1 and the traffic of LLaMA2-7B on PG19, beside the published shares",
         nullable=("area_mm2", "published_area_mm2", "power_w", "published_power_w"),
+        engine="kelle",
+        values="series",
+        at={"part": "part"},
     ),
-    "kelle_retention": Table(
+    "kelle_retention": View(
         ("sigma", "anchor_frac", "interval_s", "failure_frac", "refresh_group"),
         ("sigma", "anchor_frac", "interval_s", "refresh_group"),
         "share of eDRAM cells that lose their bit within an interval, by an assumed lognormal curve",
+        engine="kelle",
+        values="curves",
+        at={"interval_s": "x"},
+        facts=("sigma", "anchor_frac"),
     ),
-    "kelle_checks": Table(
+    "kelle_checks": View(
         ("check", "value", "published", "unit", "how"),
         ("check",),
         "a number of the paper derived a second way",
         nullable=("published",),
+        engine="kelle",
+        values="checks",
+        at={"check": "check", "value": "value", "published": "published", "unit": "unit", "how": "how"},
     ),
-    "kelle_quality": Table(
+    "kelle_quality": View(
         (
             *("series", "model_id", "dataset", "policy", "parameters", "setting", "setting_value", "budget_tokens", "storage"),
             *("n_seeds", "metric", "unit", "value", "low", "high"),
@@ -67,8 +87,11 @@ TABLES = {
         ("series", "model_id", "dataset", "policy", "parameters", "metric"),
         "what a KV policy and a way to store keys and values cost a live model: mean and range over seeds",
         nullable=("setting_value", "budget_tokens"),
+        engine="live",
+        facts=("setting_value", "budget_tokens", "n_seeds"),
+        decisions={"kv": "policy"},
     ),
-    "kelle_pareto": Table(
+    "kelle_pareto": View(
         (
             *("model_id", "dataset", "policy", "parameters", "setting", "setting_value", "budget_tokens", "storage", "n_seeds"),
             *("perplexity", "low", "high", "kv_bytes", "hardware", "knobs", "n_context_tokens", "n_decode_tokens", "batch"),
@@ -78,5 +101,9 @@ TABLES = {
         ("model_id", "dataset", "policy", "parameters", "hardware"),
         "perplexity inside a live model beside the energy of a decode step of that model on a machine of Kelle's",
         nullable=("setting_value", "budget_tokens", "interval_s"),
+        engine="live",
+        band="perplexity",
+        facts=("setting_value", "budget_tokens", "n_seeds", "n_context_tokens", "n_decode_tokens", "interval_s"),
+        decisions={"kv": "policy"},
     ),
 }

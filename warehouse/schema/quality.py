@@ -1,9 +1,9 @@
 """What a live model loses under a policy, and orderings that it should show."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "quality": Table(
+    "quality": View(
         (
             "model_id",
             "policy",
@@ -41,8 +41,10 @@ TABLES = {
             "hot_frac",
             "table_loss",
         ),
+        engine="live",
+        facts=("n_items", "n_tokens"),
     ),
-    "fidelity": Table(
+    "fidelity": View(
         (
             "model_id",
             "policy",
@@ -58,10 +60,17 @@ TABLES = {
         ),
         ("model_id", "policy", "parameters", "dataset", "seed", "hardware", "metric"),
         "a quantity of a policy on the same text, replayed and inside the model",
+        engine="live",
+        values="series",
+        at={"metric": "part"},
+        facts=("n_tokens",),
     ),
-    "orderings": Table(
+    "orderings": View(
         ("study", "model_id", "dataset", "assertion", "margin", "mean", "low", "high", "n_seeds", "holds"),
         ("study", "model_id", "dataset", "assertion"),
         "a ratio that a live model is expected to keep, and what it was",
+        engine="live",
+        band="mean",
+        facts=("n_seeds",),
     ),
 }

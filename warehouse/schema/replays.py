@@ -1,9 +1,9 @@
-"""What a replay leaves: written by replay, one file per table and replay."""
+"""Replays of expert caches: what ran, every step, and the hits of all capacities."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "replays": Table(
+    "replays": View(
         (
             "replay_id",
             "trace_id",
@@ -33,39 +33,39 @@ TABLES = {
         ),
         ("replay_id",),
         "a replay: what ran, every parameter a column",
+        engine="experts",
+        values="",
+        facts=("capacity_bytes", "capacity_experts", "capacity_frac", "cycle_experts", "seed"),
+        decisions={"residency": "policy"},
+        run_id="replay_id",
     ),
-    "metrics": Table(
-        ("replay_id", "metric", "unit", "value", "low", "high", "denominator"),
-        ("replay_id", "metric"),
-        "one number of a replay",
-        nullable=("low", "high", "denominator"),
-    ),
-    "timeline": Table(
+    "timeline": View(
         (
-            "replay_id",
-            "pass_id",
-            "kind",
-            "n_tokens",
-            "start_s",
-            "step_s",
-            "energy_j",
-            "n_lookups",
-            "n_hits",
-            "fast_bytes",
-            "backing_bytes",
+            *("replay_id", "pass_id", "kind", "n_tokens", "start_s", "step_s", "energy_j", "n_lookups", "n_hits"),
+            *("fast_bytes", "backing_bytes"),
         ),
         ("replay_id", "pass_id"),
-        "a forward pass on the simulated clock",
+        "a forward pass of a replay on the simulated clock",
+        engine="experts",
+        values="steps",
+        at={
+            name: name
+            for name in (
+                *("pass_id", "kind", "n_tokens", "start_s", "step_s", "energy_j", "n_lookups", "n_hits"),
+                *("fast_bytes", "backing_bytes"),
+            )
+        },
+        of="replays",
+        run_id="replay_id",
     ),
-    "request_metrics": Table(
-        ("replay_id", "request_id", "ttft_s", "tbt_mean_s", "request_energy_j"),
-        ("replay_id", "request_id"),
-        "a request on the simulated clock",
-        nullable=("tbt_mean_s",),
-    ),
-    "curves": Table(
+    "lru_curves": View(
         ("replay_id", "capacity_experts", "n_lookups", "n_hits", "hit_frac"),
         ("replay_id", "capacity_experts"),
         "hits of an LRU of every capacity, from one pass over the tape",
+        engine="experts",
+        values="curves",
+        at={"capacity_experts": "x"},
+        of="replays",
+        run_id="replay_id",
     ),
 }

@@ -1,9 +1,9 @@
 """Schedulers over workloads, and how many experts a batch covers."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "serving_points": Table(
+    "serving_points": View(
         (
             "study",
             "point_id",
@@ -27,29 +27,56 @@ TABLES = {
         ("study", "point_id", "metric"),
         "a metric of a serving engine at one rate: median and 5 to 95 % band over seeds",
         nullable=("rate_per_s", "outside_envelope", "low", "high"),
+        engine="serving",
+        facts=("rate_per_s", "n_seeds"),
+        decisions={"schedule": "scheduler"},
     ),
-    "serving_attainment": Table(
+    "serving_attainment": View(
         ("study", "point_id", "ttft_limit_s", "tbt_limit_s", "attained_frac"),
         ("study", "point_id", "ttft_limit_s", "tbt_limit_s"),
         "share of a serving point's requests that meet both limits, median over seeds",
+        engine="serving",
+        of="serving_points",
+        values="series",
+        at={"ttft_limit_s": "x", "tbt_limit_s": "y"},
     ),
-    "serving_iterations": Table(
+    "serving_iterations": View(
         ("study", "point_id", "iteration", "start_s", "seconds", "n_decodes", "n_prefill_tokens", "layer_group", "n_groups"),
         ("study", "point_id", "iteration"),
         "an iteration of a serving engine in the window that is drawn",
+        engine="serving",
+        of="serving_points",
+        values="steps",
+        at={
+            "iteration": "pass_id",
+            "start_s": "start_s",
+            "seconds": "step_s",
+            "n_decodes": "n_decodes",
+            "n_prefill_tokens": "n_prefill_tokens",
+            "layer_group": "layer_group",
+            "n_groups": "n_groups",
+        },
     ),
-    "serving_spans": Table(
+    "serving_spans": View(
         ("study", "point_id", "request_id", "state", "start_s", "seconds", "layer_group"),
         ("study", "point_id", "request_id", "state", "start_s"),
         "a stretch of a request's life in the window that is drawn; layer_group where a prompt walks through groups of layers",
         nullable=("layer_group",),
+        engine="serving",
+        of="serving_points",
+        values="busy",
+        at={"request_id": "request_id", "state": "resource", "start_s": "start_s", "seconds": "seconds", "layer_group": "place"},
     ),
-    "serving_tokens": Table(
+    "serving_tokens": View(
         ("study", "point_id", "request_id", "place", "time_s"),
         ("study", "point_id", "request_id", "place"),
         "an output token of one request, seconds after its arrival",
+        engine="serving",
+        of="serving_points",
+        values="series",
+        at={"request_id": "request_id", "place": "place"},
     ),
-    "coverage_points": Table(
+    "coverage_points": View(
         (
             *("study", "source", "model_id", "form", "tokens_of", "layer_band", "n_tokens"),
             *("coverage_frac", "low", "high", "recorded_err_frac"),
@@ -57,5 +84,9 @@ TABLES = {
         ("study", "source", "model_id", "form", "tokens_of", "layer_band", "n_tokens"),
         "share of a layer's experts that n tokens touch together, as a form states it or a tape recorded it",
         nullable=("low", "high", "recorded_err_frac"),
+        engine="serving",
+        values="curves",
+        at={"n_tokens": "x"},
+        band="coverage_frac",
     ),
 }

@@ -1,9 +1,9 @@
 """Points of bit-sliced expert caching."""
 
-from tokentape.warehouse.schema.table import Table
+from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "sliced_points": Table(
+    "sliced_points": View(
         (
             "study",
             "trace_id",
@@ -42,8 +42,11 @@ TABLES = {
         ),
         "a replay of a sliced system in a study's sweep",
         nullable=("tau", "critical_per_layer"),
+        engine="slicemoe",
+        facts=("tau", "strength", "capacity_bytes"),
+        decisions={"residency": "warmup", "route": "router", "precision": "configuration"},
     ),
-    "warmup_points": Table(
+    "warmup_points": View(
         (
             "study",
             "trace_id",
@@ -60,8 +63,11 @@ TABLES = {
         ),
         ("study", "trace_id", "hardware", "capacity_bytes", "warmup", "budget", "strength", "window_steps"),
         "the first steps of every generation of a sliced replay, by what the cache held at first",
+        engine="slicemoe",
+        facts=("strength", "window_steps", "capacity_bytes"),
+        decisions={"residency": "warmup"},
     ),
-    "operating_points": Table(
+    "operating_points": View(
         (
             "study",
             "claim",
@@ -76,5 +82,7 @@ TABLES = {
         ),
         ("study", "claim", "model_id", "hardware", "origin", "lsb_frac"),
         "the two miss rates that a gain in energy and one in speed imply together",
+        engine="slicemoe",
+        facts=("lsb_frac",),
     ),
 }

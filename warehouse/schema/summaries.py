@@ -25,7 +25,7 @@ TABLES = {
         nullable=("model_revision",),
     ),
     "popularity": Table(
-        ("trace_id", "layer", "expert", "phase", "n_selected"),
+        ("trace_id", "layer", "expert", "phase", "n_selected", "n_early"),
         ("trace_id", "layer", "expert", "phase"),
         "an expert of a layer that was selected in the phase; one never selected has no row",
     ),
@@ -33,16 +33,6 @@ TABLES = {
         ("trace_id", "layer", "phase", "overlap_frac", "chance_frac"),
         ("trace_id", "layer", "phase"),
         "a layer: the experts that consecutive tokens share; phase is the later token's",
-    ),
-    "similarity": Table(
-        ("trace_id", "layer", "cosine"),
-        ("trace_id", "layer"),
-        "a layer: how alike prefill and decode use its experts",
-    ),
-    "early_popularity": Table(
-        ("trace_id", "layer", "expert", "n_selected"),
-        ("trace_id", "layer", "expert"),
-        "an expert of a layer that was selected in the first ten decode steps of a request; one never selected has no row",
     ),
     "critical_experts": Table(
         ("trace_id", "layer", "tau", "first_position", "bin_tokens", "n_routed", "n_critical"),

@@ -15,7 +15,7 @@ from tokentape.capture.run import capture as record
 from tokentape.flows.grid import source_sha256
 from tokentape.flows.systems.cxl_ndp.settings import NAME, Live, Settings
 from tokentape.policies.mixed import FULL, MixedPrecision
-from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.results import has_rows, write_rows
 from tokentape.warehouse.tape import Store
 
 SELECTOR, REVERSED, UNIFORM = "prefix_split", "reversed", "uniform"
@@ -61,7 +61,7 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
     table = "quality" if job.what == "quality" else "orderings"
     losses = store.open(trace_id)
     of = f"{NAME}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{source_sha256(capture)}"
-    if store.fs.exists(side_path(store, table, of)):
+    if has_rows(store, table, of):
         return
     effort = Effort(live.windows, live.prompt, live.output)
     bench = Bench(models.load(models.find(study.recorded.model)), losses, effort)

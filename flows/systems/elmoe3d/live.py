@@ -19,7 +19,7 @@ from tokentape.flows.grid import source_sha256
 from tokentape.flows.speculation import replay_points
 from tokentape.flows.systems.elmoe3d.settings import NAME, Live, Settings
 from tokentape.policies.speculation import POOLS
-from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.results import has_rows, write_rows
 from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "routing", "scores")
@@ -58,7 +58,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     else:
         rows, table = [], "orderings" if job.what == "orderings" else POINTS
         of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{source_sha256(capture)}"
-    if store.fs.exists(side_path(store, table, of)):
+    if has_rows(store, table, of):
         return
     if job.what != "tape":
         rows = _measured(live, job)

@@ -16,22 +16,23 @@ from tokentape.policies.serving import Disaggregated
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import ServingRun
-from tokentape.warehouse.results import has_rows, side_path, write_together
+from tokentape.warehouse.results import has_rows, write_together
 from tokentape.warehouse.tape import Store
 
 Ints = NDArray[np.int64]
 
 
 def of_job(store: Store, study: Settings, job: Job) -> str:
-    """Writes what is missing of a point's rows; the path of those of serving_points, which are written last."""
+    """Writes what is missing of a point's rows; what they are `of`."""
     of = _decided_by(study, job)
     if has_rows(store, "serving_points", of):
-        return side_path(store, "serving_points", of)
+        return of
     factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
     tables = rows_of(NAME, job.series, measure(store, job.point, study.level(job.point), job.against, factors))
     if job.window:
         tables |= window_rows(store, study.window, job)
-    return write_together(store, tables, "serving_points", of)
+    write_together(store, tables, "serving_points", of)
+    return of
 
 
 def _decided_by(study: Settings, job: Job) -> str:

@@ -20,7 +20,7 @@ from tokentape.flows.systems.layered_prefill.points import of_job
 from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
 from tokentape.flows.workers import each, pool_of
 from tokentape.hw import serving_constants
-from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.results import rows_of, write_rows
 from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
@@ -46,10 +46,8 @@ def run(
     total = len(numbered)
     progress(0, total, "")
     points: dict[int, pl.DataFrame] = {}
-    for n_done, ((number, job), path) in enumerate(
-        each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)
-    ):
-        points[number] = _read(store, path)
+    for n_done, ((number, job), of) in enumerate(each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)):
+        points[number] = _read(store, of)
         progress(n_done + 1, total, str(job))
     made = answers(store, study, wanted, [points[number] for number in range(len(wanted))])
     write_rows(store, "answers", made, of=NAME)
@@ -65,7 +63,5 @@ def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:
     return of_job(Store(uri), study, numbered[1])
 
 
-def _read(store: Store, path: str) -> pl.DataFrame:
-    frame = pl.from_arrow(store.parquet(path).read())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+def _read(store: Store, of: str) -> pl.DataFrame:
+    return pl.DataFrame(rows_of(store, "serving_points", of), infer_schema_length=None)

@@ -21,7 +21,7 @@ from tokentape.flows.grid import load_hardware, source_sha256
 from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import NAME, Settings
 from tokentape.policies.sliced import PRECISIONS
-from tokentape.warehouse.results import side_path, write_rows
+from tokentape.warehouse.results import has_rows, write_rows
 from tokentape.warehouse.tape import Store
 
 PRECISION = "precision"  # of table `quality`: experts at one width throughout, no cache
@@ -83,7 +83,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
     of = f"{NAME}/{job!r}/{schemes}/{machine.sha256}/{source_sha256(capture)}"
-    if store.fs.exists(side_path(store, job.table, of)):
+    if has_rows(store, job.table, of):
         return
     write_rows(store, job.table, _MEASURES[job.what](study, job), of=of)
 

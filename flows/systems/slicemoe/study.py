@@ -19,7 +19,7 @@ from tokentape.flows.systems.slicemoe.answers import answers, fidelity_answers
 from tokentape.flows.systems.slicemoe.operating import operating_points
 from tokentape.flows.systems.slicemoe.settings import NAME, Settings, settings
 from tokentape.flows.workers import each, pool_of
-from tokentape.warehouse.results import read_rows, write_rows
+from tokentape.warehouse.results import read_rows, rows_of, write_rows
 from tokentape.warehouse.tape import Store
 
 __all__ = ["run", "settings"]
@@ -48,11 +48,11 @@ def run(
     todo: tuple[tuple[Callable[..., Any], Sequence[sweeps.Job | live.Job]], ...]
     todo = ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside))
     for work, jobs in todo:
-        for job, path in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
+        for job, of in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
             n_done += 1
             progress(n_done, total, _name(job))
             if not isinstance(job, live.Job) and job in tapes:
-                points[job] = _read(store, path)
+                points[job] = _read(store, of)
     machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
     made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
     write_rows(store, "answers", made, of=NAME)
@@ -71,7 +71,5 @@ def _name(job: sweeps.Job | live.Job) -> str:
     return f"{model.name}, seed {seed}"
 
 
-def _read(store: Store, path: str) -> pl.DataFrame:
-    frame = pl.from_arrow(store.parquet(path).read())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+def _read(store: Store, of: str) -> pl.DataFrame:
+    return pl.DataFrame(rows_of(store, "sliced_points", of), infer_schema_length=None)

@@ -22,7 +22,7 @@ from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
-from tokentape.warehouse.results import has_rows, side_path, write_together
+from tokentape.warehouse.results import has_rows, write_together
 from tokentape.warehouse.tape import Store, Tape
 
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
@@ -60,12 +60,12 @@ Sweep = tuple[System, tuple[float, ...], int]  # strengths of the router, bytes 
 
 
 def of_tape(store: Store, study: Settings, job: Job) -> str:
-    """Writes what is missing of one tape's rows, and the tape itself where it is missing; the path of its points."""
+    """Writes what is missing of one tape's rows, and the tape itself where it is missing; what its points are `of`."""
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, store.open(trace_id))
     if has_rows(store, "sliced_points", of):
-        return side_path(store, "sliced_points", of)
+        return of
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"study": NAME, "trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
@@ -77,7 +77,8 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    return write_together(store, {"warmup_points": warmups, "sliced_points": rows}, "sliced_points", of)
+    write_together(store, {"warmup_points": warmups, "sliced_points": rows}, "sliced_points", of)
+    return of
 
 
 def _decided_by(study: Settings, tape: Tape) -> str:
