@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.bits import BIT_RULES, assign, budget_bits
-from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
+from tokentape.policies.placement import FIXED, PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
 
 FULL = "full"
 RULES = (FULL, *BIT_RULES)
 LOSS_WEIGHTS = ("none", "prefill_share")
-FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))
 
 
 @dataclass(frozen=True)

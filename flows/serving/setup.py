@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
-from tokentape.flows.names import unknown
 from tokentape.hw import calibrate, serving_constants
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving.cost import CostTables, cost_tables

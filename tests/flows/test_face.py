@@ -10,7 +10,7 @@ import pytest
 from tiny_tape import write_tiny
 
 import tokentape as tt
-from tokentape.policies import LRU
+from tokentape.policies.lru import LRU
 from tokentape.warehouse.tape import BadTape
 
 SIZE = {"capacity": "50%", "scope": "global"}

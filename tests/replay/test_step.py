@@ -8,7 +8,7 @@ from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load
 from tokentape.hw.timeline import Operation, busy_s, conflicts, place
-from tokentape.policies import CACHES
+from tokentape.policies.residency import CACHES
 from tokentape.replay.experts import pass_ops, replay
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
