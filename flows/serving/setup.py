@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate, serving_constants
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
@@ -88,8 +89,9 @@ class Point(BaseModel):
 
     @property
     def text(self) -> str:
-        """All that decides the point, but for the code and the machine's numbers."""
-        return json.dumps(self.model_dump(), sort_keys=True)
+        """All that decides the point, the source of a scheduler of one's own too, but for our code and the machine's numbers."""
+        own = registry.sha256("schedule", self.scheduler)
+        return json.dumps(self.model_dump() | ({"scheduler_source": own} if own else {}), sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
