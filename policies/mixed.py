@@ -1,7 +1,7 @@
 """Hot experts at full precision, the others at 1 to 4 bits: a placement and a bit-width rule for every sequence, decided once.
 
 CXL GPU-NDP's method is placement prefill_guided with rule prefix_split; the others stand beside it. Used inside a live model
-(capture/ndp); docs/losses.md.
+(capture/cxl_ndp); docs/losses.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LEGEND = alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity
 
 
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     schedule, lives = _together(
         _of(points, rows.iterations(connection, _ids(points))), _of(points, rows.spans(connection, _ids(points)))
     )

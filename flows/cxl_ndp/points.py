@@ -33,7 +33,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Metrics by system (replay.ndp.decode.UNITS and gains), and what to know of them."""
+    """Metrics by system (replay.cxl_ndp.decode.UNITS and gains), and what to know of them."""
 
     title: str
     metrics: dict[str, dict[str, float]]
