@@ -7,20 +7,17 @@ stopped, and results have the same bytes whatever the runner. The numbers themse
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
 
-from tokentape import hw, policies, replay
-from tokentape.flows import machines
+from tokentape.flows import machines, sources
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import as_finished, ending, pool_of
-from tokentape.hw import spec
+from tokentape.hw import calibrate, spec
 from tokentape.policies import registry
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
@@ -28,10 +25,11 @@ from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import Trace, trace_from_tables
-from tokentape.warehouse import formats, geometry, model_sizes, results
+from tokentape.warehouse import results
 from tokentape.warehouse.tape import Manifest, Store
 
 RESIDENCY = "residency"
+ENGINE = "tokentape.replay.experts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,14 +114,18 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         "capacity_bytes": capacities.parse_capacity(cell.capacity, manifest_of(store, cell.trace_id).geometry, expert_format),
         "expert_format": expert_format,
         "seed": cell.seed,
-        "sources": source_sha256(),
     }
-    if cell.policy != experts.ALL_CAPACITIES:
+    if cell.policy == experts.ALL_CAPACITIES:
+        parts["sources"] = sources.sha256(ENGINE)
+    else:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
         parts["policy"] = registry.label(RESIDENCY, policy)
         parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
-        parts["hardware"] = load_hardware(cell.hardware).sha256
+        machine = load_hardware(cell.hardware)
+        parts["hardware"] = machine.sha256
+        fits, of_policy = calibrate.files_of(machine), registry.reached(RESIDENCY, cell.policy)
+        parts["sources"] = sources.sha256(ENGINE, also=of_policy, fits=fits)
     return results.replay_id(parts)
 
 
@@ -252,17 +254,3 @@ def format_of(store: Store, cell: Cell) -> str:
         return cell.expert_format
     manifest = manifest_of(store, cell.trace_id)
     return "recorded" if manifest.origin == "imported" and manifest.geometry.recorded_expert_bytes else "int8-g32"
-
-
-@lru_cache(maxsize=2)
-def source_sha256(*more: ModuleType) -> str:
-    """Hash of the sources of policies/, hw/, replay/, `more` rooms and the geometry: a result is of the code that made it."""
-    digest = hashlib.sha256()
-    for module in (geometry, formats, model_sizes):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    for room in (policies, hw, replay, *more):
-        folder = Path(room.__path__[0])
-        for path in sorted((*folder.rglob("*.py"), *folder.glob("timings/*.toml"), *folder.glob("fits/*.toml"))):
-            digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

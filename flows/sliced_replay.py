@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tokentape.flows import machines
-from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows import machines, sources
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import composed, scored_trace
+from tokentape.hw import calibrate
+from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.result import ReplayResult
@@ -16,6 +18,7 @@ from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
+ENGINE = "tokentape.replay.slicemoe.replay"
 
 
 def run(
@@ -36,7 +39,7 @@ def run(
     trace, scores = scored_trace(store, prefix)
     size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
     result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)
-    key = results.replay_id(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed))
+    key = results.replay_id(_decided_by(store, trace, describe(system, mode), machine, size, start, seed))
     if not results.has_result(store, key):
         machines.record(store, machine)
         results.write_result(store, key, result.tables(key, STUDY))
@@ -44,16 +47,16 @@ def run(
 
 
 def _decided_by(
-    store: Store, trace: Trace, system: str, machine_sha256: str, size: int, start: str, seed: int
+    store: Store, trace: Trace, system: str, machine: HardwareSpec, size: int, start: str, seed: int
 ) -> dict[str, object]:
     manifest = store.open(trace.trace_id).manifest.model_dump(mode="json", exclude={"created_utc"})
     return {
         "study": STUDY,
         "trace": manifest,
         "policy": system,
-        "hardware": machine_sha256,
+        "hardware": machine.sha256,
         "capacity_bytes": size,
         "start": start,
         "seed": seed,
-        "sources": source_sha256(),
+        "sources": sources.sha256(ENGINE, fits=calibrate.files_of(machine)),
     }

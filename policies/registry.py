@@ -114,13 +114,20 @@ def is_path(name: str) -> bool:
 
 
 def sha256(kind: str, name: str) -> str | None:
-    """Hash of a user's own policy, its imports with it, of an installed one also its version; None for a shipped one, whose
-    source is hashed with its room."""
+    """Hash of a user's own policy, its imports with it, of an installed one also its version; None for a shipped one."""
     if not (file := _own_file(kind, name)):
         return None
     point = installed().get(name)
     version = f"{point.dist.name} {point.dist.version} " if point and point.dist else ""
     return version + own_modules.sha256(file)
+
+
+def reached(kind: str, name: str) -> tuple[str, ...]:
+    """Names of tokentape's modules that a policy begins at: a shipped one's own, or what the files of a user's own import."""
+    if file := _own_file(kind, name):
+        return own_modules.of_tokentape(file)
+    found = shipped(kind)[name]
+    return (found.__module__ if isinstance(found, type) else KINDS[kind].module,)
 
 
 @contextmanager

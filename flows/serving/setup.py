@@ -131,6 +131,12 @@ def engine_of(store: Store, point: Point) -> Engine:
     return Engine(cost, limits, fit.constants.length_scale, masks, tuple(outside))
 
 
+def fits_of(point: Point) -> tuple[Path, ...]:
+    """Files of the constants that a point is costed with."""
+    kernels = calibrate.files_of(load_hardware(point.hardware)) if point.expert_times != EXPERT_TIMES[0] else ()
+    return serving_constants.FILES.path(point.fit), *kernels
+
+
 def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
     """KV blocks of a point; None: unbounded. Raises ValueError with the sizes where the model, or so many, do not fit."""
     if point.kv_blocks == "unbounded":
