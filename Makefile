@@ -43,7 +43,7 @@ test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD) -m ""
 
 # mypy finds packages by folders, not by setup.py: .links/tokentape has the rooms where they are installed.
-ROOMS = capture dashboards flows hw policies replay warehouse
+ROOMS = $(shell sed -n '/^rooms = /s/[^a-z ]//gp' pyproject.toml | cut -d' ' -f3-)
 
 .links:
 	mkdir -p .links/tokentape

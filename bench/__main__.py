@@ -22,6 +22,7 @@ from bench import ndp as bench_ndp
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
+from bench import store as bench_store
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
@@ -52,6 +53,7 @@ def main() -> None:
         store = Store(folder)
         tape = store.open(capture(CaptureSettings("embedded", "math", max_requests=16, max_new_tokens=64), store))
         report |= bench_replay.bench(*captured_lookups(tape), folder, tape.trace_id)
+        report |= bench_store.bench(tape)
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
     report |= bench_imports.bench()

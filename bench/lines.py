@@ -6,10 +6,13 @@ Every line of a file counts, comments and blank ones too. The product is the roo
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("capture", "dashboards", "flows", "hw", "policies", "replay", "tokentape", "warehouse")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ROOMS: tuple[str, ...] = tuple(PYPROJECT["tool"]["tokentape"]["rooms"])
+PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
 
 

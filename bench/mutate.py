@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("policies", "hw", "replay", "warehouse", "capture", "dashboards", "flows")
+from bench.lines import PRODUCT, ROOMS, ROOT
+
 CORE = ("hw", "policies", "replay", "warehouse")
 # The tests that are about a file, fast without a compiler: pytest's arguments. The longest start of a path that fits counts.
 TESTS: dict[str, tuple[str, ...]] = json.loads((Path(__file__).parent / "mutate.json").read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ def _copy() -> Iterator[Path]:
     """A copy of the checkout to break, so that the checkout itself stays whole; its rooms are importable from where it lies."""
     with tempfile.TemporaryDirectory(prefix="tokentape-mutate-") as folder:
         place = Path(folder) / "checkout"
-        for name in (*ROOMS, "tokentape", "tests", "pyproject.toml"):
+        for name in (*PRODUCT, "tests", "pyproject.toml"):
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__", "model"))
@@ -187,6 +187,7 @@ def _try(place: Path, tests: Sequence[str], cpu_s: float, log: Path) -> tuple[in
         os.dup2(out, 2)
         os.chdir(place)
         sys.path.insert(0, str(place))
+        os.environ["PYTHONPATH"] = str(place)  # for what the tests start
         code = 70
         try:
             import pytest

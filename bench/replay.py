@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.peer import peer_run, write_trace
-from tokentape.policies import CACHES
 from tokentape.policies.cache import EACH, ExpertCache
+from tokentape.policies.residency import CACHES
 from tokentape.replay.curve import stack_distances
 from tokentape.replay.trace import DECODE, Trace
 from tokentape.warehouse.geometry import Geometry
@@ -82,7 +82,7 @@ import numpy as np
 from bench.memory import peak_bytes
 from bench.replay import N_LAYERS, decode_trace
 from tokentape.hw.spec import load
-from tokentape.policies import LRU
+from tokentape.policies.lru import LRU
 from tokentape.replay.experts import replay
 from tokentape.replay.semantics import Semantics
 trace = decode_trace(100_000_000)

@@ -7,7 +7,6 @@ number. Knows no tokenizer.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokentape.capture.embedded.texts import SHIPPED, Item
+from tokentape.policies.names import nearest
 
 PROMPT_FIELDS = ("prompt", "text", "question")
 CONTINUATION_FIELDS = ("solution", "continuation", "completion", "response", "answer")
@@ -46,7 +46,7 @@ def _items(name: str, n: int, split: str | None, field: str | None, subset: str 
     path = Path(name)
     if path.suffix.lower() in SUFFIXES:
         if not path.is_file():
-            raise ValueError(f"{name}: no such file{_nearest(name, [str(p) for p in _files(path.parent)])}")
+            raise ValueError(f"{name}: no such file{nearest(name, [str(p) for p in _files(path.parent)])}")
         return _from_file(path, field)
     if name.count("/") == 1 and not path.exists():
         return _from_records(_hub_records(name, split, subset), name, field)
@@ -54,16 +54,11 @@ def _items(name: str, n: int, split: str | None, field: str | None, subset: str 
         raise ValueError(f"{name}: not a data file; give a file that ends in {', '.join(SUFFIXES)}")
     known = [*SHIPPED, *(p.name for p in _files(Path()))]
     kinds = f"{', '.join(SHIPPED)}, a file {'/'.join(SUFFIXES)}, or a hub id owner/name"
-    raise ValueError(f"unknown data set {name!r}{_nearest(name, known)}; known: {kinds}")
+    raise ValueError(f"unknown data set {name!r}{nearest(name, known) or ';'} known: {kinds}")
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) if folder.is_dir() else []
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    hits = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {hits[0]!r}?" if hits else ""
 
 
 def _from_file(path: Path, field: str | None) -> Iterator[Item]:

@@ -6,7 +6,6 @@ failure becomes one line that says what to do.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -29,6 +28,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.utils.hub import cached_file
+
+from tokentape.policies.names import nearest, unknown
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
@@ -97,7 +98,8 @@ def find(name: str) -> Source:
         config = _one_line(name, lambda: AutoConfig.from_pretrained(path, trust_remote_code=False))
         return Source(EMBEDDED if name == EMBEDDED else name, str(path), _directory_fingerprint(path), config)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ValueError(f"unknown model {name!r}{_nearest(name)}; give {EMBEDDED!r}, a local directory, or a hub id owner/name")
+        wanted = f"give {EMBEDDED!r}, a local directory, or a hub id owner/name"
+        raise ValueError(f"unknown model {name!r}{_nearest(name) or ';'} {wanted}")
     # The hub's cache keeps a file as snapshots/<commit>/<name>; the config itself no longer says its commit (transformers 5.23).
     commit = Path(_one_line(name, lambda: cached_file(name, "config.json"))).parent.name
     config = _one_line(name, lambda: AutoConfig.from_pretrained(name, revision=commit, trust_remote_code=False))
@@ -112,7 +114,7 @@ def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: 
     `find` saw. Raises ValueError or OSError with one line.
     """
     if dtype != "auto" and dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}{closest(dtype, DTYPES)}; known: auto, {', '.join(DTYPES)}")
+        raise unknown("dtype", dtype, ("auto", *DTYPES))
     place = None if device_map else resolve_device(device)
     common: dict[str, Any] = {"trust_remote_code": False} | ({"revision": source.revision} if source.revision else {})
     options: dict[str, Any] = common | {"use_safetensors": True, "dtype": DTYPES.get(dtype, "auto")}
@@ -188,17 +190,12 @@ def _one_line(name: str, load: Any) -> Any:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
         message = f"model {name} could not be loaded ({reason})"
         if isinstance(error, OSError):
-            raise OSError(f"{message}; check the name{_nearest(name)}, the network, or give a local directory") from error
+            raise OSError(f"{message}{_nearest(name) or ';'} check the name, the network, or give a local directory") from error
         raise ValueError(message) from error
 
 
 def _nearest(name: str) -> str:
-    return closest(name, [EMBEDDED, *(p.parent.name for p in Path().glob("*/config.json"))])
-
-
-def closest(name: str, known: Any) -> str:
-    hits = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {hits[0]!r}?" if hits else ""
+    return nearest(name, [EMBEDDED, *(p.parent.name for p in Path().glob("*/config.json"))])
 
 
 def _directory_fingerprint(folder: Path) -> str:

@@ -26,6 +26,7 @@ from tokentape.capture.embedded.texts import Item
 from tokentape.capture.losses.experts import METHODS
 from tokentape.capture.shard import AttentionKeep
 from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies.names import unknown
 from tokentape.policies.replicas import WIDTHS
 from tokentape.policies.speculation.tree import Shape
 from tokentape.warehouse.geometry import Geometry, from_config
@@ -68,9 +69,8 @@ class CaptureSettings:
 
     def __post_init__(self) -> None:
         known = (*TABLES, *SPECULATIVE, *OF_NODES.values(), "losses")
-        unknown = [t for t in self.tables if t not in known]
-        if unknown:
-            raise ValueError(f"unknown table {unknown[0]!r}{models.closest(unknown[0], known)}; known: {', '.join(known)}")
+        if strange := [table for table in self.tables if table not in known]:
+            raise unknown("table", strange[0], known)
         object.__setattr__(self, "tables", self._of_losses() if "losses" in self.tables else self._of_requests())
         for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
             if getattr(self, name) < least:

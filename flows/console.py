@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tokentape.capture.run import Progress
 
 SHORT = 36  # characters of a first column or a number that is never folded
@@ -26,10 +28,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     Columns come by importance: a terminal too narrow for the words of all headings shows the first, and a note names the rest.
     """
-    from rich import box
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.table import Table
 
     cells = [[str(value) for value in row] for row in rows]
     least = [_least(name, [row[i] for row in cells], i == 0 or name in numbers) for i, name in enumerate(columns)]
@@ -38,16 +38,49 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     n_shown = max(1, bisect.bisect(needed, console.width - EDGE))
     natural = [max(map(cell_len, (name, *(row[i] for row in cells)))) for i, name in enumerate(columns[:n_shown])]
-    table = Table(box=box.SIMPLE_HEAD)
-    for name, width in zip(columns, _narrowed(natural, least, console.width - EDGE - n_shown * BETWEEN), strict=False):
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold", width=width)
-    for row in cells:
-        table.add_row(*row[:n_shown])
+    widths = _narrowed(natural, least, console.width - EDGE - n_shown * BETWEEN)
+    is_right = [name in numbers for name in columns]
+    edge = " " * (sum(widths) + BETWEEN * n_shown + EDGE)
     if title:
         print(title)
-    console.print(table)
+    print(edge)
+    console.print(_lines(columns[:n_shown], widths, is_right, console, is_heading=True), style="bold", soft_wrap=True)
+    rule = "-" if console.options.ascii_only else "─"
+    print(f" {rule * (len(edge) - 2)} ")
+    for row in cells:
+        print(_lines(row, widths, is_right, console))
+    print(edge)
     if n_shown < len(columns):
         note(f"no room for {', '.join(map(repr, columns[n_shown:]))}; widen the terminal, or pipe the output into a file")
+
+
+def _lines(
+    row: Sequence[str], widths: Sequence[int], is_right: Sequence[bool], console: Console, is_heading: bool = False
+) -> str:
+    """A row as it is printed; a heading stands on the rule below it."""
+    cells = [_folded(text, width, console) for text, width in zip(row, widths, strict=False)]
+    height = max(map(len, cells))
+    blank = [[""] * (height - len(lines)) for lines in cells]
+    full = [more + lines if is_heading else lines + more for lines, more in zip(cells, blank, strict=True)]
+    between = " " * BETWEEN
+    return "\n".join(f"  {between.join(map(_aligned, line, widths, is_right))}  " for line in zip(*full, strict=True))
+
+
+def _folded(text: str, width: int, console: Console) -> list[str]:
+    """The lines of a cell: rich is asked only where there are several, as it takes its time."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    if cell_len(text) <= width and "\n" not in text:
+        return [text]
+    return [line.plain.rstrip() for line in Text(text).wrap(console, width, overflow="fold")]
+
+
+def _aligned(text: str, width: int, is_right: bool) -> str:
+    from rich.cells import cell_len
+
+    room = " " * (width - cell_len(text))
+    return room + text if is_right else text + room
 
 
 def _least(heading: str, cells: Sequence[str], is_whole: bool) -> int:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tokentape.flows import machines, steps
 from tokentape.flows.grid import load_hardware, load_trace
-from tokentape.flows.names import unknown
 from tokentape.hw import calibrate
 from tokentape.hw.cost import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Operation, Step
+from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate, joules
 from tokentape.warehouse.geometry import Geometry

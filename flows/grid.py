@@ -7,20 +7,17 @@ stopped, and results have the same bytes whatever the runner. The numbers themse
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
 
-from tokentape import hw, policies, replay
-from tokentape.flows import machines
+from tokentape.flows import machines, sources
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import as_finished, ending, pool_of
-from tokentape.hw import spec
+from tokentape.hw import calibrate, spec
 from tokentape.policies import registry
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
@@ -28,11 +25,12 @@ from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import Trace, trace_from_tables
-from tokentape.warehouse import formats, geometry, model_sizes, results
+from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tape import Manifest, Store
 
 RESIDENCY = "residency"
+ENGINE = "tokentape.replay.experts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +97,7 @@ def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]
     """Replays as one batch, by their ids, and the machines they ran on."""
     for machine in sorted({cell.hardware for cell, _ in made.values()} - {""}):
         _record_machine(store.absolute, machine)
-    results.write_replays(store, {key: result.tables(key, study, source_sha256()) for key, (_, result) in made.items()})
+    results.write_replays(store, {key: result.tables(key, study, sources_of(cell)) for key, (cell, result) in made.items()})
 
 
 def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
@@ -128,7 +126,7 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         "capacity_bytes": capacities.parse_capacity(cell.capacity, manifest_of(store, cell.trace_id).geometry, expert_format),
         "expert_format": expert_format,
         "seed": cell.seed,
-        "sources": source_sha256(),
+        "sources": sources_of(cell),
     }
     if cell.policy != experts.ALL_CAPACITIES:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
@@ -137,6 +135,14 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         parts["params"] = experts.policy_params(policy)
         parts["hardware"] = load_hardware(cell.hardware).sha256
     return hash_of(parts)
+
+
+def sources_of(cell: Cell) -> str:
+    """Hash of the code that decides the replay: its engine's, its policy's, and the constants of its machine."""
+    if cell.policy == experts.ALL_CAPACITIES:
+        return sources.sha256(ENGINE)
+    fits, of_policy = calibrate.files_of(load_hardware(cell.hardware)), registry.reached(RESIDENCY, cell.policy)
+    return sources.sha256(ENGINE, also=of_policy, fits=fits)
 
 
 def run(
@@ -264,17 +270,3 @@ def format_of(store: Store, cell: Cell) -> str:
         return cell.expert_format
     manifest = manifest_of(store, cell.trace_id)
     return "recorded" if manifest.origin == "imported" and manifest.geometry.recorded_expert_bytes else "int8-g32"
-
-
-@lru_cache(maxsize=2)
-def source_sha256(*more: ModuleType) -> str:
-    """Hash of the sources of policies/, hw/, replay/, `more` rooms and the geometry: a result is of the code that made it."""
-    digest = hashlib.sha256()
-    for module in (geometry, formats, model_sizes):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    for room in (policies, hw, replay, *more):
-        folder = Path(room.__path__[0])
-        for path in sorted((*folder.rglob("*.py"), *folder.glob("timings/*.toml"), *folder.glob("fits/*.toml"))):
-            digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tokentape.flows.grid import RESIDENCY, Cell, run_cell
 from tokentape.flows.sliced_replay import run as run_sliced
 from tokentape.policies.registry import find
 from tokentape.replay.result import ReplayResult
@@ -32,14 +33,12 @@ def replay_once(
 
     Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored.
     """
-    from tokentape.flows.grid import RESIDENCY, Cell, run_cell
-
     if policy == "slicemoe":
         given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
         only = {**dataclasses.asdict(OF_ONE_SCOPE), "expert-format": "auto"}
-        for name in given.keys() - {"start", "fetching"}:
-            if given[name] != only[name]:
-                raise ValueError(f"--{name} {given[name]} does not go with slicemoe: it has --{name} {only[name]} only")
+        for name, value in given.items():
+            if name not in ("start", "fetching") and value != only[name]:
+                raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
         return run_sliced(store, trace_id, params, hardware, capacity, MODES[semantics.fetching], semantics.start, seed)
     if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as ndp_routing
-from tokentape.flows.names import unknown
+from tokentape.policies.names import unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.registry import find

@@ -44,11 +44,12 @@ def similarity(store: Store, prefix: str) -> NDArray[np.float32]:
 
 
 def composed(params: Mapping[str, Value], store: Store | None = None) -> SliceMoE:
-    """slicemoe from what was typed; Buddy's similarity is given as the tape of `store` that it is taken from."""
+    """slicemoe from what was typed; Buddy's similarity may be the tape of `store` that it is taken from."""
     given = dict[str, object](params)
     if given.get("router") == "buddy":
         if "router.similarity" not in given:
             raise ValueError("router buddy needs a tape that says which experts are alike; give --param router.similarity=TRACE")
-        given["router.similarity"] = similarity(store or Store(), str(given["router.similarity"]))
+        if isinstance(of := given["router.similarity"], str):
+            given["router.similarity"] = similarity(store or Store(), of)
     system: SliceMoE = resolve("system", "slicemoe", given)
     return system

@@ -17,9 +17,9 @@ from typing import Any
 
 from tokentape.flows import prefect_settings, tethered
 from tokentape.flows.console import note
-from tokentape.flows.names import unknown
 from tokentape.flows.study_run import check
 from tokentape.flows.systems import SYSTEMS, grids
+from tokentape.policies.names import unknown
 from tokentape.warehouse.tape import default_store
 
 CRONS = {"capture": "0 2 * * *", "replay-grid": "0 3 * * *", "publish": "0 4 * * *"}

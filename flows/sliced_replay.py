@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tokentape.flows import machines
-from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows import machines, sources
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import composed, scored_trace
+from tokentape.hw import calibrate
 from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.result import ReplayResult
@@ -17,6 +18,7 @@ from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
+ENGINE = "tokentape.replay.slicemoe.replay"
 
 
 def run(
@@ -37,10 +39,11 @@ def run(
     trace, scores = scored_trace(store, prefix)
     size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
     result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)
-    key = hash_of(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed))
+    code = sources.sha256(ENGINE, fits=calibrate.files_of(machine))
+    key = hash_of(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed) | {"sources": code})
     if key not in results.replay_ids(store):
         machines.record(store, machine)
-        results.write_replays(store, {key: result.tables(key, STUDY, source_sha256())})
+        results.write_replays(store, {key: result.tables(key, STUDY, code)})
     return key, result
 
 
@@ -56,5 +59,4 @@ def _decided_by(
         "capacity_bytes": size,
         "start": start,
         "seed": seed,
-        "sources": source_sha256(),
     }

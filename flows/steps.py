@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key
-from tokentape.flows.names import unknown
 from tokentape.hw import spec
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Placed, Step, place
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tokentape.flows.names import unknown
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.policies import registry
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokentape.flows.console import note, progress_bar
-from tokentape.flows.names import unknown
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids
+from tokentape.policies.names import unknown
 
 if TYPE_CHECKING:
     from tokentape.warehouse.tape import Store

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait as wait_for
 from threading import Event, Thread
 from typing import TypeVar
 
-from tokentape.flows.names import unknown
+from tokentape.policies.names import unknown
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -242,10 +242,23 @@ def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:
 @cache
 def shipped() -> tuple[dict[str, Fit], ...]:
     """The fits that come with the project, file by file."""
-    return tuple(load(path) for path in sorted(FITS.glob("*_*.toml")))
+    return tuple(load(path) for path in _shipped_files())
+
+
+def _shipped_files() -> list[Path]:
+    return sorted(FITS.glob("*_*.toml"))
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
     """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
-    found = [fits for fits in known if any(fit.setup.device == machine.measured_as for fit in fits.values())]
+    found = [fits for fits in known if _is_of(machine, fits)]
     return found[-1] if found else {}
+
+
+def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
+    """Where the shipped constants of this machine's device are kept; none where it was never measured."""
+    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if _is_of(machine, fits))[-1:]
+
+
+def _is_of(machine: HardwareSpec, fits: Mapping[str, Fit]) -> bool:
+    return any(fit.setup.device == machine.measured_as for fit in fits.values())

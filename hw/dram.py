@@ -15,7 +15,6 @@ access; docs/dram.md prints it beside a cycle-level simulator. Not covered: writ
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
@@ -24,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokentape.hw.sourced import BadSpec, Sourced, build
+from tokentape.hw.sourced import BadSpec, Sourced, build, unknown
 
 Floats = NDArray[np.float64]
 
@@ -87,9 +86,7 @@ def timing(name: str) -> Timing:
     """A shipped timing by name (upper or lower case), or one's own by the path of its TOML file. Raises BadSpec."""
     path = Path(name) if name.endswith(".toml") else TIMINGS / f"{name.lower()}.toml"
     if path.parent == TIMINGS and path.stem not in presets():
-        near = difflib.get_close_matches(path.stem, presets(), 1, 0.3)
-        hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
-        raise BadSpec(f"unknown DRAM timing {name!r}; {hint} shipped: {', '.join(presets())}")
+        raise unknown("DRAM timing", name.lower(), presets())
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

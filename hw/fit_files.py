@@ -50,9 +50,7 @@ class FitFiles(Generic[T]):
 
         Raises BadSpec naming the file and the key.
         """
-        name = name_or_path or self.system
-        stem = name if name == self.system or name.startswith(f"{self.system}-") else f"{self.system}-{name}"
-        path = Path(name) if name.endswith(".toml") else FITS / f"{stem}.toml"
+        path = self.path(name_or_path)
         command = f"`tokentape calibrate {self.system}`"
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -65,6 +63,12 @@ class FitFiles(Generic[T]):
         except (TypeError, ValueError) as error:
             raise BadSpec(f"{path}: not a file of {self.system} constants ({error}); write it with {command}") from error
         return fit
+
+    def path(self, name_or_path: str | None = None) -> Path:
+        """The file that `load` reads."""
+        name = name_or_path or self.system
+        stem = name if name == self.system or name.startswith(f"{self.system}-") else f"{self.system}-{name}"
+        return Path(name) if name.endswith(".toml") else FITS / f"{stem}.toml"
 
     def save(self, fit: Fit[T], path: Path) -> None:
         """Writes a fit, aside and then renamed."""

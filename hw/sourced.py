@@ -6,14 +6,23 @@ source is a URL, a DOI, a paper with its table or section, or the visible word "
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 
 class BadSpec(ValueError):
     """A hardware file that cannot be trusted; the message names the file, the key and the remedy."""
+
+
+def unknown(kind: str, name: str, shipped: Sequence[str], installed: Sequence[str] = ()) -> BadSpec:
+    """The error for a name that is none of those shipped or installed, with the nearest of them."""
+    near = difflib.get_close_matches(name, [*shipped, *installed], 1, 0.3)
+    hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
+    there = f"; installed: {', '.join(installed)}" if installed else ""
+    return BadSpec(f"unknown {kind} {name!r}; {hint} shipped: {', '.join(shipped)}{there}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ A file may name a `base`, a shipped machine or another file, and then holds only
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import tomllib
 from dataclasses import dataclass, field, fields
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokentape.hw import dram
-from tokentape.hw.sourced import BadSpec, Sourced, build, numbers
+from tokentape.hw.sourced import BadSpec, Sourced, build, numbers, unknown
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
@@ -171,10 +170,7 @@ def find(name_or_path: str) -> Path:
         return SPECS / f"{name_or_path}.toml"
     if name_or_path in installed():
         return _file_of(installed()[name_or_path])
-    near = difflib.get_close_matches(name_or_path, [*shipped(), *installed()], 1, 0.3)
-    hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
-    there = f"; installed: {', '.join(installed())}" if installed() else ""
-    raise BadSpec(f"unknown hardware {name_or_path!r}; {hint} shipped: {', '.join(shipped())}{there}")
+    raise unknown("hardware", name_or_path, shipped(), tuple(installed()))
 
 
 def _file_of(point: EntryPoint) -> Path:

@@ -1,22 +1,4 @@
-"""Decisions, one per file. CACHES maps the name a person types to the class; add a policy with one file and one line."""
+"""Decisions, one per file; each kind's names lie in the module that policies/registry.py tells. Imports none of them."""
 
 if not __name__.startswith("tokentape."):
     raise ImportError(f"{__name__}/ is a folder of tokentape's checkout; write: import tokentape.{__name__}")
-
-from tokentape.policies.belady import Belady, BypassBelady
-from tokentape.policies.lfu import LFU, LifetimeLFU
-from tokentape.policies.lru import FIFO, LRU
-from tokentape.policies.protocol import CachePolicy as CachePolicy
-from tokentape.policies.random_victim import RandomVictim
-from tokentape.policies.static import Static
-
-CACHES: dict[str, type] = {
-    "lru": LRU,
-    "lfu": LFU,
-    "lfu-lifetime": LifetimeLFU,
-    "fifo": FIFO,
-    "static": Static,
-    "random": RandomVictim,
-    "belady": Belady,
-    "belady-bypass": BypassBelady,
-}

@@ -1,7 +1,7 @@
 """Hot experts at full precision, the others at 1 to 4 bits: a placement and a bit-width rule for every sequence, decided once.
 
 CXL GPU-NDP's method is placement prefill_guided with rule prefix_split; the others stand beside it. Used inside a live model
-(capture/ndp); docs/losses.md.
+(capture/cxl_ndp); docs/losses.md.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.bits import BIT_RULES, assign, budget_bits
-from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
+from tokentape.policies.placement import FIXED, PLACEMENTS, Capacity, FixedPlacement, Seen, importance, shares
 
 FULL = "full"
 RULES = (FULL, *BIT_RULES)
 LOSS_WEIGHTS = ("none", "prefill_share")
-FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from types import CodeType, ModuleType
 from typing import NamedTuple
 
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages are called so wherever Python lies
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements hold other statements
 _LOCK = RLock()  # threads of one study ask for the same file
 
 
@@ -53,6 +54,13 @@ def own_modules(path: Path) -> dict[str, Own]:
                 if own.file and own.file.endswith(".py"):
                     waiting.append((name if own.folders else name.rpartition(".")[0], own.file))
     return found
+
+
+def of_tokentape(path: Path) -> tuple[str, ...]:
+    """What the file and its own modules import of tokentape, as dotted names. Raises ValueError as `sha256`."""
+    files = [str(path), *(own.file for own in own_modules(path).values() if own.file and own.file.endswith(".py"))]
+    named = {name for file in files for name in imported_names(Path(file).read_bytes(), file)}
+    return tuple(sorted(name for name in named if name.startswith("tokentape.")))
 
 
 def load(path: Path) -> ModuleType:
@@ -153,26 +161,37 @@ def _sha256(path: Path, mine: dict[str, Own]) -> str:
 
 def _imported(file: str, package: str) -> Iterator[str]:
     """Every module that a file may import, packages before what lies in them; names that are no modules too."""
-    for level, module, names in _statements(Path(file).read_bytes(), file):
-        base = package.rsplit(".", level - 1)[0] if level else ""
-        start = ".".join(filter(None, (base, module)))
-        whole = [start, *(f"{start}.{name}" for name in names)] if start else list(names)
-        for dotted in whole:
-            parts = dotted.split(".")
-            yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
+    for dotted in imported_names(Path(file).read_bytes(), file, package):
+        parts = dotted.split(".")
+        yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
-@lru_cache(maxsize=256)
-def _statements(source: bytes, file: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
-    """The import statements of a source, those inside functions too: dots in front, module, names taken from it."""
+@lru_cache(maxsize=512)
+def imported_names(source: bytes, file: str, package: str = "") -> tuple[str, ...]:
+    """`a.b` of `import a.b`, `a.b` of `from a import b`, in functions too; not what only a type checker imports.
+
+    package: the one that the file lies in. Raises ValueError for what is no Python.
+    """
     try:
         tree = ast.parse(source, file)
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
-    found: list[tuple[int, str, tuple[str, ...]]] = []
-    for node in ast.walk(tree):
+    found: list[str] = []
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
-            found += [(0, alias.name, ()) for alias in node.names]
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append((node.level, node.module or "", tuple(alias.name for alias in node.names)))
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            start = [part for part in (base, node.module) if part]
+            found += [".".join((*start, alias.name)) for alias in node.names]
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting += node.orelse
+        else:
+            waiting += (inside for name in _BLOCKS for inside in getattr(node, name, ()))
     return tuple(found)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return getattr(test, "id", None) == "TYPE_CHECKING" or getattr(test, "attr", None) == "TYPE_CHECKING"

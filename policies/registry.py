@@ -7,7 +7,6 @@ policy is imported, that is, run: it is the user's own code. So is an entry poin
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokentape.policies import own_modules
+from tokentape.policies.names import unknown
 
 GROUP = "tokentape.policies"
 
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "residency": Kind(
-        "policy", "tokentape.policies", "CACHES", "CachePolicy",
+        "policy", "tokentape.policies.residency", "CACHES", "CachePolicy",
         "needs the class attributes `kind` and `is_bound` (policies/protocol.py)",
     ),
     "schedule": Kind(
@@ -114,13 +114,20 @@ def is_path(name: str) -> bool:
 
 
 def sha256(kind: str, name: str) -> str | None:
-    """Hash of a user's own policy, its imports with it, of an installed one also its version; None for a shipped one, whose
-    source is hashed with its room."""
+    """Hash of a user's own policy, its imports with it, of an installed one also its version; None for a shipped one."""
     if not (file := _own_file(kind, name)):
         return None
     point = installed().get(name)
     version = f"{point.dist.name} {point.dist.version} " if point and point.dist else ""
     return version + own_modules.sha256(file)
+
+
+def reached(kind: str, name: str) -> tuple[str, ...]:
+    """Names of tokentape's modules that a policy begins at: a shipped one's own, or what the files of a user's own import."""
+    if file := _own_file(kind, name):
+        return own_modules.of_tokentape(file)
+    found = shipped(kind)[name]
+    return (found.__module__ if isinstance(found, type) else KINDS[kind].module,)
 
 
 @contextmanager
@@ -137,14 +144,6 @@ def blamed(kind: str, name: str | None) -> Iterator[None]:
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).resolve() == path]
         where = f"{name}, line {lines[-1]}" if lines else name
         raise ValueError(f"{where}: the policy raised {type(error).__name__}: {error}") from error
-
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for `name`, with the nearest known name first and all of them after."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return ValueError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")
 
 
 def _own_file(kind: str, name: str) -> Path | None:

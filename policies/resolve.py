@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from tokentape.policies import registry
-from tokentape.policies.registry import unknown
+from tokentape.policies.names import unknown
 
 Value = str | int | float | bool | None
 NAMES = "names"  # metadata of a field that is a part: name -> class

@@ -25,7 +25,7 @@ from tokentape.replay.curve import lru_curve
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
-from tokentape.replay.trace import DECODE, PREFILL, Trace
+from tokentape.replay.trace import DECODE, PREFILL, Trace, pass_ops
 from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
@@ -234,18 +234,6 @@ def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
     if semantics.prefill == "token-major":
         return np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
     return np.ones(trace.pass_ids.size, np.int64)
-
-
-def pass_ops(trace: Trace) -> NDArray[np.float64]:
-    """(p,) operations of every pass, two per weight and token; the vocabulary's projection once per request of the pass.
-
-    Attention over the context is not counted, nor are weights whose widths the tape does not record.
-    """
-    chosen = np.bincount(trace.row_pass, np.diff(trace.offsets), trace.pass_ids.size)
-    geometry, n_logits = trace.geometry, np.diff(trace.member_offsets)
-    head = geometry.vocab * geometry.hidden
-    weights = trace.pass_tokens * (geometry.non_expert_params - head) + n_logits * head + chosen * geometry.expert_params
-    return np.asarray(2.0 * weights)
 
 
 def _outside_envelope(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies import CACHES
+from tokentape.policies.residency import CACHES
 from tokentape.replay.experts import look_up, make_cache
 from tokentape.replay.semantics import ENGINE_BIGMOE, Semantics
 from tokentape.replay.stream import stream

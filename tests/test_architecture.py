@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("capture", "dashboards", "flows", "hw", "policies", "replay", "warehouse")
+from bench.lines import PRODUCT, ROOMS, ROOT
+
 # Modules of other rooms that a room may use; a room's own modules and warehouse.tables' neighbours are spelled out.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tokentape": ROOMS,
@@ -88,6 +88,7 @@ def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
 def test_the_check_sees_the_imports_that_there_are() -> None:
     seen = {module.partition(".")[0] for path in sources("flows") for _, module in imported(path)}
     assert set(ROOMS) <= seen
+    assert set(MAY_IMPORT) == set(PRODUCT)
 
 
 def test_a_folder_of_the_checkout_is_not_imported_by_its_own_name() -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("capture", "dashboards", "flows", "hw", "policies", "replay", "tokentape", "warehouse")
+from bench.lines import PRODUCT, ROOMS, ROOT
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, unpacked: what site-packages would hold."""
     checkout, wheels, place = (tmp_path_factory.mktemp(name) for name in ("checkout", "wheels", "site"))
-    for part in PARTS:
+    for part in PRODUCT:
         shutil.copytree(ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, checkout)
@@ -39,7 +38,7 @@ def run(place: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]
 
 def test_the_wheel_holds_one_name_and_every_file_that_is_read(installed: Path) -> None:
     assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["tokentape"]
-    for room in PARTS[:6] + PARTS[7:]:
+    for room in ROOMS:
         shipped = {path.relative_to(ROOT / room) for path in (ROOT / room).rglob("*") if path.is_file()}
         shipped = {path for path in shipped if "__pycache__" not in path.parts}
         there = {path.relative_to(installed / "tokentape" / room) for path in (installed / "tokentape" / room).rglob("*")}

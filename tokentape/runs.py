@@ -10,6 +10,7 @@ import polars as pl
 
 from tokentape.flows.one_replay import replay_once
 from tokentape.policies.resolve import told
+from tokentape.policies.systems import System
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.recorded import Tape
@@ -86,7 +87,7 @@ def run(
 def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
     if params:
         raise ValueError("params are of a policy that is named; a policy object has its own")
-    return told("residency", policy)
+    return told("system" if isinstance(policy, System) else "residency", policy)
 
 
 def compare(*runs: Run) -> pl.DataFrame:

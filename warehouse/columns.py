@@ -117,7 +117,7 @@ COLUMNS: dict[str, Column] = {
     "model_id": Column(TEXT, "", "hub id, directory or 'embedded'"),
     # results
     "trace_id": Column(TEXT, "", "tape the row belongs to"),
-    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and sources of policies/, hw/, replay/"),
+    "replay_id": Column(TEXT, "", "hash of trace, policies, hardware, semantics, seed and the code that decides it"),
     "study": Column(TEXT, "", "study that asked for the replay; 'adhoc' for a single one"),
     "policy_params": Column(TEXT, "", "policy fields as JSON"),
     "is_bound": Column(FLAG, "", "sees the future: drawn as a bound, never as a method"),

@@ -156,7 +156,9 @@ def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
     opened, damaged = store.tapes()
     for tape in opened:
         try:
-            for name in (*("passes", "routing") * tape.has("routing"), *("losses",) * tape.has("losses")):
+            if tape.has("routing"):
+                tape.files("passes")  # its rows are read with those of the routing, which refers to them
+            for name in filter(tape.has, ("routing", "losses")):
                 for _ in tape.shards(name):
                     pass
             whole.append(tape)

@@ -22,7 +22,7 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.text import Text, distribution, refuse_unless_croppable
 from tokentape.capture.speculation.throttle import Throttle
 from tokentape.capture.speculation.weights import LowWeights
-from tokentape.policies.speculation import POOLS
+from tokentape.policies.resolve import resolve
 from tokentape.policies.speculation.ngram import lookup
 from tokentape.policies.speculation.pool import pool_size
 from tokentape.policies.speculation.pools import Pools
@@ -86,7 +86,7 @@ class SelfDrafter:
         if self.throttle is not None:
             assert prompt is not None
             n = pool_size(prompt.shape[1], self.settings.pool_frac)
-            self.pools = Pools(POOLS[self.settings.pool](), prompt, n, np.random.default_rng([self.seed, number]))
+            self.pools = Pools(resolve("draft", self.settings.pool), prompt, n, np.random.default_rng([self.seed, number]))
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
         confined: AbstractContextManager[None] = nullcontext()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokentape.capture.models import closest
 from tokentape.policies.matryoshka import MAT, named
+from tokentape.policies.names import unknown
 from tokentape.policies.speculation import POOLS
 from tokentape.policies.speculation.pool import pool_size
 from tokentape.policies.speculation.tree import Shape
@@ -40,11 +40,11 @@ class DraftSettings:
         if self.draft == "ngram" and self.width > 1:
             raise ValueError("an n-gram drafter proposes one chain; leave --draft-width at 1")
         if self.draft not in DRAFTERS[:-1] and not self.model_id:
-            raise ValueError(f"unknown drafter {self.draft!r}{closest(self.draft, DRAFTERS)}; known: {', '.join(DRAFTERS)}")
+            raise unknown("drafter", self.draft, DRAFTERS)
         if self.draft != "elastic":
             self._set(pool=ALL, pool_frac=1.0)
         elif self.pool not in POOLS:
-            raise ValueError(f"unknown pool policy {self.pool!r}{closest(self.pool, POOLS)}; known: {', '.join(POOLS)}")
+            raise unknown("pool policy", self.pool, POOLS)
         pool_size(1, self.pool_frac)
         if self.static not in STATICS:
             raise ValueError(f"draft static {self.static!r}: give slices (read at the draft's bits) or full (as loaded)")

@@ -40,7 +40,7 @@ WORDS = {name: words for name, (words, _) in RULES.items()} | PLACEMENTS
 
 
 def part(points: pl.DataFrame) -> Part:
-    """points: cxl_ndp_rows.points."""
+    """points: rows.points."""
     found = rows(points)
     if found.is_empty():
         return Part((Figure("ablations", QUESTION, None, {}, (), "", NO_ABLATIONS),))

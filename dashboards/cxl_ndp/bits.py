@@ -24,7 +24,7 @@ SELECTOR = "prefix_split"
 
 
 def tables_part(tables: pl.DataFrame, won: pl.DataFrame, size: int) -> Part:
-    """Of the first loss tables, a quarter of `size`: measured ones, then stand-ins of the paper's models. Both: cxl_ndp_rows."""
+    """Of the first loss tables, a quarter of `size`: measured ones, then stand-ins of the paper's models. Both: of rows.py."""
     gptq_first = tables.with_columns(rank=2 * pl.col("rank") + (pl.col("method") == "rtn").cast(pl.Int32))
     kept = setups(gptq_first, by=TABLE.name)[: max(1, size // 4)]
     if not kept:
@@ -48,7 +48,7 @@ def tables_part(tables: pl.DataFrame, won: pl.DataFrame, size: int) -> Part:
 
 
 def bits_part(bits: pl.DataFrame, losses: pl.DataFrame) -> Part:
-    """Bits by rank, and the loss that they save. bits, losses: cxl_ndp_rows."""
+    """Bits by rank, and the loss that they save. bits, losses: of rows.py."""
     bits, losses = _worded(bits), _worded(losses)
     given = [frame.select("given", "rank", "batch") for frame in (bits, losses) if not frame.is_empty()]
     if not given:

@@ -27,7 +27,7 @@ PARTS = {
 
 
 def part(capacity: pl.DataFrame, order: list[str]) -> Part:
-    """capacity: cxl_ndp_rows.capacity; order: models as the page has them."""
+    """capacity: rows.capacity; order: models as the page has them."""
     if capacity.is_empty():
         return Part((Figure("capacity", QUESTION, None, {}, (), "", NO_CAPACITY),))
     place = {name: n for n, name in enumerate(order)}

@@ -57,7 +57,7 @@ def claims_part(connection: duckdb.DuckDBPyConnection) -> Part:
 
 
 def checks_part(checks: pl.DataFrame) -> Part:
-    """checks: cxl_ndp_rows.checks."""
+    """checks: rows.checks."""
     if checks.is_empty():
         return Part((Figure("checks", CHECKS, None, {}, (), "", NO_CHECKS),))
     inside = ((pl.col("bar_low").is_null() | (pl.col("bar_low") <= pl.col("value"))) & (

@@ -39,7 +39,7 @@ _KIND = (
 
 
 def part(lanes: pl.DataFrame, start: Mapping[str, str]) -> Part:
-    """lanes: cxl_ndp_rows.lanes."""
+    """lanes: rows.lanes."""
     found = lanes.filter(pl.col("system").is_in(MAIN))
     if found.is_empty():
         return Part((Figure("lanes", QUESTION, None, {}, (), "", NO_LANES),))

@@ -49,7 +49,7 @@ TASKS = {
 
 
 def quality_part(quality: pl.DataFrame) -> Part:
-    """quality: cxl_ndp_rows.quality."""
+    """quality: rows.quality."""
     if quality.is_empty():
         empty = (("quality", QUALITY, NO_QUALITY), ("variants", VARIANTS, NO_VARIANTS))
         return Part(tuple(Figure(name, question, None, {}, (), "", missing) for name, question, missing in empty))
@@ -200,7 +200,7 @@ def _variants_chart(found: pl.DataFrame) -> alt.VConcatChart:
 
 
 def accuracy_part(accuracy: pl.DataFrame) -> Part:
-    """The paper's Table 3 as a table whose cells are shaded by what they lose. accuracy: cxl_ndp_rows.accuracy."""
+    """The paper's Table 3 as a table whose cells are shaded by what they lose. accuracy: rows.accuracy."""
     if accuracy.is_empty():
         return Part((Figure("accuracy", ACCURACY, None, {}, (), "", NO_ACCURACY),))
     base = pl.col("accuracy").filter(pl.col("method") == "original_fp16").first().over("model", "task")

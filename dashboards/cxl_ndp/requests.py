@@ -29,7 +29,7 @@ NDP_COLOUR = theme.VERMILLION
 
 
 def part(requests: pl.DataFrame, published: pl.DataFrame, start: Mapping[str, str]) -> Part:
-    """requests, published: cxl_ndp_rows."""
+    """requests, published: of rows.py."""
     found = requests.filter(pl.col("system").is_in(MAIN))
     if found.is_empty():
         return Part((Figure("requests", QUESTION, None, {}, (), "", NO_REQUESTS),))

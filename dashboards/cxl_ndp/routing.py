@@ -32,7 +32,7 @@ BESIDE = (STATIC, "shuffled_prompts", "ema", "oracle")  # what the sentence name
 
 
 def use_part(use: pl.DataFrame, size: int, start: Mapping[str, str]) -> Part:
-    """Two prompts of every setup, in at most `size` layers. use: cxl_ndp_rows.use."""
+    """Two prompts of every setup, in at most `size` layers. use: rows.use."""
     if use.is_empty():
         return Part((Figure("use", USE, None, {}, (), "", NO_USE),))
     which = (pl.col("request").rank("dense").over("setup") - 1).cast(pl.Int64)
@@ -128,7 +128,7 @@ def _use_panel(which: int) -> alt.LayerChart:
 
 
 def likeness_part(similarity: pl.DataFrame, hits: pl.DataFrame, start: Mapping[str, str]) -> Part:
-    """similarity, hits: cxl_ndp_rows; hits with one number of hot experts per setup."""
+    """similarity, hits: of rows.py; hits with one number of hot experts per setup."""
     if similarity.is_empty() or hits.is_empty():
         return Part((Figure("likeness", LIKENESS, None, {}, (), "", NO_LIKENESS),))
     named = hits.with_columns(

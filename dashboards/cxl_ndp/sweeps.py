@@ -34,7 +34,7 @@ COLUMNS = 3
 
 
 def sweeps_part(points: pl.DataFrame) -> Part:
-    """One thing changed at a time, on the models that were swept. points: cxl_ndp_rows.points."""
+    """One thing changed at a time, on the models that were swept. points: rows.points."""
     found = _swept(points, list(AXES))
     swept = found.filter(pl.col("series") != "batch")["setup"].unique().to_list() if not found.is_empty() else []
     found = found.filter(pl.col("setup").is_in(swept)) if swept else found.clear()
@@ -123,7 +123,7 @@ def _panel(setup: str, series: str, numbers: list[float], is_named: bool) -> alt
 
 
 def others_part(points: pl.DataFrame) -> Part:
-    """All models over batches, links and NDP sizes. points: cxl_ndp_rows.points."""
+    """All models over batches, links and NDP sizes. points: rows.points."""
     found = _swept(points, list(WITHIN))
     if found.is_empty():
         return Part((Figure("others", OTHERS, None, {}, (), "", NO_SWEEPS),))

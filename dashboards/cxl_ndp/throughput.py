@@ -24,7 +24,7 @@ BANDED = ("tokens_per_s", *(metric for metric, _ in OVER.values()))
 
 
 def part(points: pl.DataFrame, published: pl.DataFrame) -> Part:
-    """points: cxl_ndp_rows.points; published: cxl_ndp_rows.published."""
+    """points: rows.points; published: rows.published."""
     found = points.filter((pl.col("series") == HEADLINE) & pl.col("system").is_in(MAIN))
     if found.is_empty():
         return Part((Figure("throughput", QUESTION, None, {}, (), "", NO_POINTS),))

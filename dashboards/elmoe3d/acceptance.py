@@ -234,7 +234,7 @@ def _x(curve: Curve, values: Sequence[object], is_words: bool) -> alt.X:
 
 
 def measured_part(points: pl.DataFrame) -> Part:
-    """Tapes whose own accepted length went through the machine. points: elmoe3d_rows.points."""
+    """Tapes whose own accepted length went through the machine. points: rows.points."""
     question = "A captured model's own acceptance, through the same machine: does it gain?"
     found = points.filter(pl.col("series") == "measured") if not points.is_empty() else points
     if found.is_empty():

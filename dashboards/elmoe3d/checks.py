@@ -23,7 +23,7 @@ MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
 
 
 def part(connection: duckdb.DuckDBPyConnection, checks: pl.DataFrame) -> Part:
-    """checks: elmoe3d_rows.checks."""
+    """checks: rows.checks."""
     summary = claims.rows(connection, PAPER).filter(pl.col("location") != TABLE_PLACE)
     found = held(checks)
     data = {"checks": found, "claims": summary.drop_nulls("replay")}

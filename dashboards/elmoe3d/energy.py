@@ -26,7 +26,7 @@ SETTING = ["law", "model", "batch"]
 
 
 def part(energy: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Figure 15. energy: elmoe3d_rows.energy."""
+    """Figure 15. energy: rows.energy."""
     question = "What does a token cost in energy, and on what?"
     if energy.is_empty():
         return Part((Figure("energy", question, None, {}, (), "", NO_ENERGY),))

@@ -24,7 +24,7 @@ OPENS_AT = (8.0, 8)  # GiB and batch: on the paper's larger machine
 
 
 def part(points: pl.DataFrame, start: dict[str, str]) -> Part:
-    """points: elmoe3d_rows.points."""
+    """points: rows.points."""
     found = _grid(points)
     if found.is_empty():
         return Part((Figure("explorer", QUESTION, None, {}, (), "", MISSING),))

@@ -22,7 +22,7 @@ MODE_COLOURS = {"AR": theme.BLUE, "SD verify": theme.VERMILLION}
 
 
 def part(intensity: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> Part:
-    """intensity: elmoe3d_rows.intensity; table: rows of Table 3."""
+    """intensity: rows.intensity; table: rows of Table 3."""
     if intensity.is_empty() or table.is_empty():
         return Part((Figure("intensity", QUESTION, None, {}, (), "", MISSING),))
     passes, knees, touched = _passes(intensity), _knees(intensity), _touched(table)

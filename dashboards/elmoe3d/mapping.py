@@ -32,7 +32,7 @@ FLAT = 0.01  # two latencies nearer than this are called alike
 
 
 def mapping_part(mapping: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Figure 12. mapping: elmoe3d_rows.mapping; table: rows of Table 3."""
+    """Figure 12. mapping: rows.mapping; table: rows of Table 3."""
     question = "What lies in which memory, and what does a round then take?"
     rounds = _rounds(table)
     if mapping.is_empty() or rounds.is_empty():

@@ -23,7 +23,7 @@ COLUMNS = 4
 
 
 def misses_part(misses: pl.DataFrame, size: int, start: dict[str, str]) -> Part:
-    """Figure 16 a, c and d over the first `size` tapes. misses: elmoe3d_rows.misses."""
+    """Figure 16 a, c and d over the first `size` tapes. misses: rows.misses."""
     question = "How fast does a batch outgrow the cache?"
     if misses.is_empty():
         return Part((Figure("misses", question, None, {}, (), "", NO_MISSES),))
@@ -110,7 +110,7 @@ def _misses_chart(found: pl.DataFrame, opens: str) -> alt.VConcatChart:
 
 
 def unions_part(unions: pl.DataFrame, size: int) -> Part:
-    """Figure 16 b over the first `size` tapes. unions: elmoe3d_rows.unions."""
+    """Figure 16 b over the first `size` tapes. unions: rows.unions."""
     question = "Do the tokens of one request share experts more than those of many?"
     if unions.is_empty():
         return Part((Figure("unions", question, None, {}, (), "", NO_UNIONS),))

@@ -15,7 +15,7 @@ NO_PLATFORMS = f"Nothing to draw: no platform was computed. {STUDY}"
 
 
 def part(platforms: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Figure 14. platforms: elmoe3d_rows.platforms."""
+    """Figure 14. platforms: rows.platforms."""
     question = "Against other platforms: who is fastest, and how sure is that?"
     if platforms.is_empty():
         return Part((Figure("platforms", question, None, {}, (), "", NO_PLATFORMS),))

@@ -43,7 +43,7 @@ HELD = (
 
 
 def sweeps_part(points: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Speed-ups over capacity, bandwidth and context. points: elmoe3d_rows.points."""
+    """Speed-ups over capacity, bandwidth and context. points: rows.points."""
     question = "Past the paper: what do more fast memory, more bandwidth and longer contexts change?"
     found = _swept(points)
     if found.is_empty():

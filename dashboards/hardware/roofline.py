@@ -62,7 +62,7 @@ class Labels:
 def roofs(ceilings: pl.DataFrame, points: pl.DataFrame) -> tuple[dict[str, Frame], pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Frames by machine, the lines of all roofs, their labels, and the points with the places of theirs.
 
-    ceilings, points: as in hardware_rows, points with the machine they are on. A machine without a peak and a fast tier has none.
+    ceilings, points: as in rows.py, points with the machine they are on. A machine without a peak and a fast tier has none.
     """
     frames: dict[str, Frame] = {}
     lines: list[Row] = []

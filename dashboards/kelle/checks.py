@@ -44,7 +44,7 @@ def part(
     chip: pl.DataFrame,
     start: dict[str, str],
 ) -> Part:
-    """checks, sensitivity: kelle_rows' of these names; chip: chip_parts."""
+    """checks, sensitivity: rows' of these names; chip: chip_parts."""
     stated = claims.rows(connection, NAME).filter(
         pl.col("role").is_in(list(claims_chart.ROLES)) & ~pl.col("location").is_in(ON_MODELS)
     )

@@ -23,7 +23,7 @@ DIGITS = 4
 
 
 def part(explorer: pl.DataFrame, start: dict[str, str]) -> Part:
-    """explorer: kelle_rows.explorer."""
+    """explorer: rows.explorer."""
     found = explorer.drop_nulls("energy") if not explorer.is_empty() else explorer
     if found.is_empty():
         return Part((Figure("explorer", QUESTION, None, {}, (), "", NOT_HERE),))

@@ -30,7 +30,7 @@ SAID = {"HST": "important tokens (HST)", "LST": "the others (LST)", "MSB": "high
 
 
 def part(quality: pl.DataFrame, table_4: pl.DataFrame, start: dict[str, str]) -> Part:
-    """quality: kelle_live_rows.quality of the models that `live` chooses among; table_4: of that name."""
+    """quality: live_rows.quality of the models that `live` chooses among; table_4: of that name."""
     errors, refresh = _errors(quality), _refresh(quality)
     figures = (_errors_figure(errors, start), _refresh_figure(refresh, table_4, start))
     data = {"flips": errors, "refresh": refresh}

@@ -31,7 +31,7 @@ MEANS_WIDE = 400
 
 
 def part(headline: pl.DataFrame, published: pl.DataFrame, chip: pl.DataFrame, start: dict[str, str]) -> Part:
-    """headline, published, chip: kelle_rows' of these names."""
+    """headline, published, chip: rows' of these names."""
     means = averaged(headline, published)
     figures = (_gains_figure(headline, means, start), _chip_figure(chip, start))
     data = {"headline": headline, "means": means, "chip": chip}

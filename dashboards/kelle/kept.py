@@ -23,7 +23,7 @@ NO_DRIFT = f"Nothing to draw: no replayed policy was held against its live run. 
 
 
 def part(kept: pl.DataFrame, timeline: pl.DataFrame, divergence: pl.DataFrame, size: int) -> Part:
-    """The first `size` tapes. kept, timeline, divergence: kelle_live_rows' of these names."""
+    """The first `size` tapes. kept, timeline, divergence: live_rows' of these names."""
     held, along = (named(first_of(found, "tape", size)) for found in (kept, timeline))
     drift = named(divergence)
     choices = tuple(_choices(held))

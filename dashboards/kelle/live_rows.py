@@ -1,6 +1,6 @@
 """What the Kelle page asks of the warehouse about eviction and lost bits: recorded attention replayed, live models measured.
 
-As kelle_rows.py. policy: as typed; variant: what tells parameters of one policy apart, as kelle_quality.setting; budget: tokens
+As rows.py. policy: as typed; variant: what tells parameters of one policy apart, as kelle_quality.setting; budget: tokens
 per head, null: all.
 """
 

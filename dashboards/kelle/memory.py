@@ -20,7 +20,7 @@ TITLES = {RECOMPUTE: "Recomputation", REFRESH: "Refresh"}
 
 
 def part(sram: pl.DataFrame, memory: pl.DataFrame, settings: pl.DataFrame, start: dict[str, str]) -> Part:
-    """sram, memory, settings: kelle_rows' of these names."""
+    """sram, memory, settings: rows' of these names."""
     figures = (_sram_figure(sram, memory, start), _settings_figure(settings, start))
     data = {"sram": sram, "memory": memory, "settings": settings}
     return Part(figures, data={name: frame for name, frame in data.items() if not frame.is_empty()})

@@ -22,7 +22,7 @@ ALIKE = 1e-9
 
 
 def part(quality: pl.DataFrame, table_3: pl.DataFrame, pareto: pl.DataFrame, start: dict[str, str]) -> Part:
-    """quality: kelle_live_rows.quality, of the models that `live` chooses among, named; pareto: likewise."""
+    """quality: live_rows.quality, of the models that `live` chooses among, named; pareto: likewise."""
     budgets = _of(quality, "budget", "perplexity_ratio")
     recall = _of(quality, "recall", "accuracy")
     figures = (_budget_figure(budgets, table_3, start), _recall_figure(recall, start), _pareto_figure(pareto, start))

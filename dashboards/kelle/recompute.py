@@ -22,7 +22,7 @@ PHASES = {"prompt": theme.ORANGE, "decode": theme.BLUE}
 
 
 def part(recompute: pl.DataFrame, requests: pl.DataFrame, start: dict[str, str]) -> Part:
-    """recompute, requests: kelle_rows' of these names."""
+    """recompute, requests: rows' of these names."""
     told = recompute.with_columns(said=pl.col("mode").replace({name: look[0] for name, look in MODES.items()}))
     asked = requests.with_columns(
         lengths=pl.format("{} in, {} out", _thousands("context"), _thousands("decode")),

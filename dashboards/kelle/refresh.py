@@ -20,7 +20,7 @@ CURVES = (theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE)
 
 
 def part(retention: pl.DataFrame, lifetimes: pl.DataFrame) -> Part:
-    """retention, lifetimes: kelle_rows' of these names."""
+    """retention, lifetimes: rows' of these names."""
     curves = _named(retention)
     lives = lifetimes.with_columns(said=pl.col("schedule").replace(SCHEDULES))
     data = {"retention": curves, "lifetimes": lives}

@@ -26,7 +26,7 @@ GAIN = "energy gain over Original+SRAM (×)"
 
 
 def part(tables: pl.DataFrame, sweeps: pl.DataFrame, start: dict[str, str]) -> Part:
-    """tables, sweeps: kelle_rows' of these names."""
+    """tables, sweeps: rows' of these names."""
     role = pl.when(pl.col("published").is_null()).then(pl.lit("report")).otherwise("role")
     tables, sweeps = in_full(tables, "series"), in_full(sweeps, "series")
     told = tables.with_columns(role_words=role.replace({name: words for name, (words, _) in ROLES.items()}))

@@ -69,7 +69,7 @@ FIGURES = (
 
 
 def part(points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     found = {beside.name: _rows(points, beside) for beside in FIGURES}
     figures = tuple(_figure(beside, found[beside.name]) for beside in FIGURES)
     return Part(figures, data={name: frame for name, frame in found.items() if not frame.is_empty()})

@@ -142,7 +142,7 @@ def _coverage_chart(start: str, lines: Sequence[str]) -> alt.FacetChart:
 
 
 def chunk_part(points: pl.DataFrame) -> Part:
-    """One prompt alone: bytes and time against the chunk. points: layered_rows.points."""
+    """One prompt alone: bytes and time against the chunk. points: rows.points."""
     question = "What does cutting a prompt into chunks cost?"
     found = of_series(points, PROMPT)
     if found.is_empty():

@@ -23,7 +23,7 @@ N_LIMITS = 3  # TBT limits that are drawn: the tightest, the middle and the loos
 
 
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     held = of_series(points, SERIES)
     ratios = _ratios(held)
     if ratios.is_empty():

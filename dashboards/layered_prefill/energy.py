@@ -22,7 +22,7 @@ MEANINGS = {"energy_j_per_token": "per prompt and output token", "energy_j_per_o
 
 
 def part(points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     found = of_series(points, *SERIES)
     if found.is_empty() or not set(MEANINGS) <= set(found.columns):
         return Part((Figure("energy", QUESTION, None, {}, (), "", NO_ENERGY),))

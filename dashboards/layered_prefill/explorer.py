@@ -35,7 +35,7 @@ LEFT, RIGHT, HEIGHT = 560, 400, 270
 
 
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame, size: int) -> Part:
-    """The explorer over the first `size` settings. points: layered_rows.points."""
+    """The explorer over the first `size` settings. points: rows.points."""
     found = grid(connection, points)
     if found.is_empty():
         return Part((Figure("explorer", QUESTION, None, {}, (), "", NO_GRID),))

@@ -22,7 +22,7 @@ FIELDS = ("setting", "at", "scheduler", "system", "rate", "knob", "n_seeds")
 
 
 def part(points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     front, groups = _with_front(_swept(points, FRONT)), _rule_apart(_swept(points, *GROUPS))
     choices = tuple({"at": name} for name in front["at"].unique(maintain_order=True)) if not front.is_empty() else ()
     return Part(

@@ -35,7 +35,7 @@ SPLIT_QUESTION = "Which of the two limits is missed first?"
 
 
 def part(points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     found = of_series(points, SERIES)
     if found.is_empty():
         missing = (("attainment", QUESTION), ("split", SPLIT_QUESTION))

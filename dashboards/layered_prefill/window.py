@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import altair as alt
 import duckdb
@@ -21,6 +21,15 @@ QUESTIONS = {
     "lives": "What does each request go through?",
     "tokens": "When do the tokens of one request come?",
 }
+READINGS = {
+    "schedule": "One run, the same arrivals for both: {where}. Each column is an iteration, as wide as it lasts; from top to "
+    "bottom all layers of the model. Orange: these layers process prompt tokens, and the decodes with them; blue: decodes "
+    "alone. Chunked takes a slice of the prompt through all layers, layered the whole prompt through one group of them.",
+    "lives": "The requests of the same stretch, by arrival: {where}. Grey: waiting; orange: prefill, a piece for each "
+    "chunk or group of layers, darker the deeper the group; blue: decoding. What happens outside the stretch is cut off.",
+    "tokens": "Request {request_id} of one run: {where}. Tokens so far against the time since its arrival; a flat "
+    "stretch is a wait.",
+}
 STATES = {"queued": theme.GRID, **theme.PHASE_COLOURS}
 WORK = {"decode": theme.PHASE_COLOURS["decode"], "prefill": theme.PHASE_COLOURS["prefill"]}
 WIDE = 1040
@@ -28,7 +37,7 @@ LEGEND = alt.Legend(title=None, orient="top", symbolType="square", symbolOpacity
 
 
 def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
-    """points: layered_rows.points."""
+    """points: rows.points."""
     schedule, lives = _together(
         _of(points, rows.iterations(connection, _ids(points))), _of(points, rows.spans(connection, _ids(points)))
     )
@@ -37,14 +46,23 @@ def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> Part:
         "lives": lives,
         "tokens": _shared(_of(points, rows.tokens(connection, _ids(points)))),
     }
-    makers = {"schedule": _schedule_figure, "lives": _lives_figure, "tokens": _tokens_figure}
-    figures = tuple(
-        Figure(name, QUESTIONS[name], None, {}, (), "", NO_TOKENS if name == "tokens" else NO_WINDOW)
-        if frame.is_empty()
-        else makers[name](frame)
-        for name, frame in found.items()
-    )
+    made = {
+        "schedule": (_schedule_chart, schedule_answer),
+        "lives": (_lives_chart, lives_answer),
+        "tokens": (_tokens_chart, tokens_answer),
+    }
+    figures = tuple(_figure(name, frame, *made[name]) for name, frame in found.items())
     return Part(figures, data={name: frame for name, frame in found.items() if not frame.is_empty()})
+
+
+def _figure(
+    name: str, found: pl.DataFrame, chart: Callable[[Sequence[str]], alt.TopLevelMixin], answer: Callable[[pl.DataFrame], str]
+) -> Figure:
+    missing = NO_TOKENS if name == "tokens" else NO_WINDOW
+    if found.is_empty():
+        return Figure(name, QUESTIONS[name], None, {}, (), "", missing)
+    reading = READINGS[name].format(where=_where(found), **found.row(0, named=True))
+    return Figure(name, QUESTIONS[name], chart(drawing_order(found["system"])), {"": answer(found)}, (), reading, missing)
 
 
 def _ids(points: pl.DataFrame) -> list[str]:
@@ -95,20 +113,6 @@ def _shared(found: pl.DataFrame) -> pl.DataFrame:
 def _where(found: pl.DataFrame) -> str:
     row = found.row(0, named=True)
     return row["setting"] + ("" if row["rate"] is None else f" at {row['rate']:g} requests per second")
-
-
-def _schedule_figure(found: pl.DataFrame) -> Figure:
-    return Figure(
-        "schedule",
-        QUESTIONS["schedule"],
-        _schedule_chart(drawing_order(found["system"])),
-        {"": schedule_answer(found)},
-        (),
-        f"One run, the same arrivals for both: {_where(found)}. Each column is an iteration, as wide as it lasts; from top to "
-        "bottom all layers of the model. Orange: these layers process prompt tokens, and the decodes with them; blue: decodes "
-        "alone. Chunked takes a slice of the prompt through all layers, layered the whole prompt through one group of them.",
-        NO_WINDOW,
-    )
 
 
 def schedule_answer(found: pl.DataFrame) -> str:
@@ -171,19 +175,6 @@ def _beside() -> alt.Header:
     return alt.Header(labelFontSize=14, labelFontWeight=600, labelAngle=0, labelOrient="top", labelAnchor="start", labelPadding=4)
 
 
-def _lives_figure(found: pl.DataFrame) -> Figure:
-    return Figure(
-        "lives",
-        QUESTIONS["lives"],
-        _lives_chart(drawing_order(found["system"])),
-        {"": lives_answer(found)},
-        (),
-        f"The requests of the same stretch, by arrival: {_where(found)}. Grey: waiting; orange: prefill, a piece for each "
-        "chunk or group of layers, darker the deeper the group; blue: decoding. What happens outside the stretch is cut off.",
-        NO_WINDOW,
-    )
-
-
 def lives_answer(found: pl.DataFrame) -> str:
     """Time in each state of the drawn stretch, per scheduler, over its requests."""
     said = []
@@ -218,19 +209,6 @@ def _lives_chart(names: Sequence[str]) -> alt.FacetChart:
     drawn = bars.properties(width=WIDE, height=alt.Step(13))
     facets = drawn.facet(row=alt.Row("system:N", title=None, sort=list(names), header=_beside()), spacing=14)
     return facets.resolve_scale(y="independent")
-
-
-def _tokens_figure(found: pl.DataFrame) -> Figure:
-    return Figure(
-        "tokens",
-        QUESTIONS["tokens"],
-        _tokens_chart(drawing_order(found["system"])),
-        {"": tokens_answer(found)},
-        (),
-        f"Request {found['request_id'][0]} of one run: {_where(found)}. Tokens so far against the time since its arrival; a "
-        "flat stretch is a wait.",
-        NO_TOKENS,
-    )
 
 
 def tokens_answer(found: pl.DataFrame) -> str:

@@ -40,7 +40,7 @@ def _against(rows: pl.DataFrame) -> str:
 
 
 def sparing(rows: pl.DataFrame) -> str:
-    """Rows of one setup, from slicemoe_live_words.sparing: what slicing does where the high-bit cache hardly misses."""
+    """Rows of one setup, from live_words.sparing: what slicing does where the high-bit cache hardly misses."""
     hardly = rows.filter(pl.col("miss_high_bit") < HARDLY_MISSES_FRAC)
     where = f"Where the high-bit cache misses under {percent(HARDLY_MISSES_FRAC, 0)} by itself"
     if hardly.is_empty():

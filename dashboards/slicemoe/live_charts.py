@@ -160,7 +160,7 @@ def _setup(start: Mapping[str, str]) -> alt.Parameter:
 
 
 def _level(title: str) -> alt.Y:
-    """Perplexity, or exact match in per cent (slicemoe_live_words.py), on one axis."""
+    """Perplexity, or exact match in per cent (live_words.py), on one axis."""
     scale = alt.Scale(type="symlog", constant=1, zero=False, nice=False, padding=12)
     return alt.Y("level:Q", title=title, scale=scale, axis=alt.Axis(values=LEVELS))
 

@@ -1,6 +1,6 @@
 """What the SliceMoE page asks of the warehouse about measurements inside a model: one SQL question per function.
 
-As slicemoe_rows.py: polars frames, fractions, `low` and `high` the least and the most of the seeds.
+As rows.py: polars frames, fractions, `low` and `high` the least and the most of the seeds.
 """
 
 from __future__ import annotations

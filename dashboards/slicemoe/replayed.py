@@ -77,7 +77,7 @@ def gains(found: pl.DataFrame, start: dict[str, str]) -> Figure:
 
 
 def sweeps(found: pl.DataFrame, gains: pl.DataFrame, start: dict[str, str]) -> Figure:
-    """gains: of every model, as slicemoe_rows.gains has them."""
+    """gains: of every model, as rows.gains has them."""
     places = found.filter(pl.col("tau") != "").select("model", "cache", "pair", "tau").unique(maintain_order=True)
     told = {place: _of(gains, *place) for place in places.iter_rows()}
     return Figure(

@@ -21,7 +21,7 @@ TELLS, TELLS_IN_PART = 0.7, 0.3  # correlations from which the prompt is said to
 
 
 def part(connection: duckdb.DuckDBPyConnection, size: int) -> Part:
-    """The figures over the first `size` tapes (slicemoe_tape_rows.tapes)."""
+    """The figures over the first `size` tapes (tape_rows.tapes)."""
     tapes = rows.tapes(connection, size)
     trace_ids = tapes["trace_id"].to_list()
     early, critical, gates = (ask(connection, trace_ids) for ask in (rows.early, rows.critical, rows.gates))

@@ -1,4 +1,4 @@
-"""The SliceMoE page's charts of a tape. Rows come by name from the page ("early", "critical", "gates": slicemoe_tape_rows.py);
+"""The SliceMoE page's charts of a tape. Rows come by name from the page ("early", "critical", "gates": tape_rows.py);
 the parameters trace and layer follow its menus."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The charts of the validation page. Rows come by name from the page (validation.py); the parameter operator follows its menu."""
+"""The charts of the validation page. Rows come by name from the page (page.py); the parameter operator follows its menu."""
 
 from __future__ import annotations
 

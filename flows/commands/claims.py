@@ -39,7 +39,7 @@ def claims(
       tokentape study slicemoe && tokentape claims slicemoe
       tokentape claims
     """
-    from tokentape.flows.names import unknown
+    from tokentape.policies.names import unknown
     from tokentape.warehouse.claim_errors import by_system, compared
     from tokentape.warehouse.load import claims as published
     from tokentape.warehouse.results import read_rows

@@ -208,7 +208,7 @@ def import_requests(
       tokentape simulate --workload TRACE --scheduler layered --rate 2
     """
     from tokentape.capture.importers import request_traces
-    from tokentape.flows.names import unknown
+    from tokentape.policies.names import unknown
     from tokentape.warehouse.tape import Store
 
     place = Store(store)

@@ -90,10 +90,10 @@ def kv_step(
 
     from tokentape.flows.console import note, percent, print_table
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.names import unknown
     from tokentape.flows.systems.kelle.settings import settings
     from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
     from tokentape.hw import kelle_knobs
+    from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
     from tokentape.replay.kelle.systems import KELLE, chip_of
     from tokentape.replay.kelle.work import MODES, Work

@@ -126,7 +126,7 @@ def orderings(
     from tokentape.capture import orderings as of_experts
     from tokentape.capture.kv import orderings as kv_orderings
     from tokentape.flows.console import print_table, progress_bar
-    from tokentape.flows.names import unknown
+    from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
 

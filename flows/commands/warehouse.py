@@ -59,7 +59,7 @@ def query(
 ) -> None:
     """Ask a standing question of the warehouse by name (warehouse/queries/*.sql)."""
     from tokentape.flows.console import print_table
-    from tokentape.flows.names import unknown
+    from tokentape.policies.names import unknown
     from tokentape.warehouse.sql import named
 
     queries = named()

@@ -8,12 +8,12 @@ from functools import partial
 
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.names import unknown
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import settings
 from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.policies.names import unknown
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.prefill import Request, request
@@ -33,7 +33,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Metrics by system (replay.ndp.decode.UNITS and gains), and what to know of them."""
+    """Metrics by system (replay.cxl_ndp.decode.UNITS and gains), and what to know of them."""
 
     title: str
     metrics: dict[str, dict[str, float]]

@@ -29,6 +29,10 @@ Floats = NDArray[np.float64]
 # Compared with the point that a point is `against`, seed by seed.
 COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_per_token", "expert_bytes")
 CHANGE = "_change_frac"
+ENGINE = tuple(
+    f"tokentape.replay.serving.{module}"
+    for module in ("run", "disaggregated", "capacity", "metrics", "memory", "experts", "prefix_cache")
+)
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
     "constants", "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
-from tokentape.flows.names import unknown
 from tokentape.hw import calibrate, serving_constants
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies import registry
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving.cost import CostTables, cost_tables
@@ -88,8 +89,9 @@ class Point(BaseModel):
 
     @property
     def text(self) -> str:
-        """All that decides the point, but for the code and the machine's numbers."""
-        return json.dumps(self.model_dump(), sort_keys=True)
+        """All that decides the point, the source of a scheduler of one's own too, but for our code and the machine's numbers."""
+        own = registry.sha256("schedule", self.scheduler)
+        return json.dumps(self.model_dump() | ({"scheduler_source": own} if own else {}), sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,6 +129,12 @@ def engine_of(store: Store, point: Point) -> Engine:
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
     limits = Limits(point.max_seqs, _kv_blocks(point, geometry, machine))
     return Engine(cost, limits, fit.constants.length_scale, masks, tuple(outside))
+
+
+def fits_of(point: Point) -> tuple[Path, ...]:
+    """Files of the constants that a point is costed with."""
+    kernels = calibrate.files_of(load_hardware(point.hardware)) if point.expert_times != EXPERT_TIMES[0] else ()
+    return serving_constants.FILES.path(point.fit), *kernels
 
 
 def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:

@@ -17,6 +17,7 @@ from tokentape.policies.placement.importance import hot_set, importance, shares
 from tokentape.policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
 
 __all__ = [
+    "FIXED",
     "MIGRATE_SIGNATURE",
     "PLACEMENTS",
     "Capacity",
@@ -42,3 +43,4 @@ PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
     "always": Always,
     "balance": Balance,
 }
+FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, importance, start_average
+from tokentape.policies.names import unknown
+from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance, start_average
+from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp import timing as t
 from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches
@@ -55,10 +57,10 @@ def place(
 
 def fixed(name: str, seed: int = 0) -> FixedPlacement:
     """A fixed placement by name. Raises ValueError for another name."""
-    kinds = {key: kind for key, kind in PLACEMENTS.items() if kind.kind == "fixed"}
-    if name not in kinds:
-        raise ValueError(f"unknown placement {name!r}; known: {', '.join(kinds)}")
-    return kinds[name](seed) if name == "random" else kinds[name]()  # type: ignore
+    if name not in FIXED:
+        raise unknown("placement", name, FIXED)
+    made: FixedPlacement = resolve("place", name, {"seed": seed} if name == "random" else {})
+    return made
 
 
 @dataclass(frozen=True, eq=False)

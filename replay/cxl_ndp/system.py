@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.names import unknown
 from tokentape.policies.placement import PLACEMENTS, ReactivePlacement
 from tokentape.policies.placement.reactive import Never
 from tokentape.warehouse.geometry import Geometry
@@ -185,7 +186,7 @@ def monde(knobs: Knobs, shape: Shape, machine: Machine, policy: str = "ema", **c
     """FP16 everywhere; experts migrate by `policy`: ema, never, always or balance, whose times are this machine's."""
     kinds = {name: kind for name, kind in PLACEMENTS.items() if kind.kind == "reactive"}
     if policy not in kinds:
-        raise ValueError(f"unknown migration {policy!r}; known: {', '.join(kinds)}")
+        raise unknown("migration", policy, kinds)
     parameters = {}
     if policy == "ema":
         parameters = {"beta": knobs.ema_beta}

@@ -58,7 +58,7 @@ class AttentionTape:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Events of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat rows (kv_events.py)."""
+    """Events of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat rows (events.py)."""
 
     request_id: int
     is_prompt: NDArray[np.bool_]

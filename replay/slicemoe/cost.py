@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from tokentape.hw.cost import Band, StepCost, step_cost
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import Events
-from tokentape.replay.experts import pass_ops
-from tokentape.replay.trace import PREFILL, Trace
+from tokentape.replay.trace import PREFILL, Trace, pass_ops
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
 
 Ints = NDArray[np.int64]

@@ -155,6 +155,7 @@ SAMPLED = [
 
 @pytest.mark.parametrize("settings", SAMPLED[:2], ids=["chain", "tree"])
 def test_sampled_output_passes_a_chi_square_test(embedded, settings):
+    """400 seeds, as p of one block is no evidence: 200 seeds gave .009, other blocks .30 to .82, all 1,000 seeds .11."""
     assert sampled_p_value(embedded, settings, 400) > 0.01
 
 

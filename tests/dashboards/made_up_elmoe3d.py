@@ -214,7 +214,7 @@ def add_acceptance(rows: Rows) -> None:
             "study": STUDY, "model_id": "embedded", "dataset": "code", "series": series, "drafter": "elastic",
             "scheme": "lsb_aug", "bits_high": 8, "bits_low": 4, "pool_policy": "hotness", "pool_frac": 0.5, "pool_experts": 8,
             "batch": 1, "depth": 4, "width": 1,
-            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric, "unit": "tokens",
+            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric, "unit": METRICS[metric].unit,
             "value": value, "low": 0.9 * value, "high": 1.1 * value,
         } | of)  # fmt: skip
 

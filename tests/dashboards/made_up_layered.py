@@ -22,7 +22,7 @@ def add_point(
     for metric, value in metrics.items():
         rows["serving_points"].append({
             "study": STUDY, "point_id": point_id, "series": series, **place, "rate_per_s": rate, "scheduler": scheduler,
-            "policy_params": json.dumps(params), "n_seeds": 40, "metric": metric, "unit": "1",
+            "policy_params": json.dumps(params), "n_seeds": 40, "metric": metric, "unit": METRICS[metric].unit,
             "value": value, "low": 0.9 * value, "high": min(1.1 * value, 1.0) if metric.endswith("_frac") else 1.1 * value,
         })  # fmt: skip
     return point_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import duckdb
 import pytest
 from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
+from made_up import TAPES, catalogue, curve, gates, replay, summaries, write
 
 from tokentape.dashboards import index, site
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.site import build
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.sql import BadWarehouse, connect
+from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 # Names, not addresses: nothing is fetched from them.
 IDENTIFIERS = ("http://www.w3.org/", "https://vega.github.io/schema/")
@@ -119,6 +122,31 @@ def test_text_of_a_tape_stays_text(pages: dict[str, str]) -> None:
     for html in pages.values():
         assert "<script>hostile" not in html
     assert "&lt;script&gt;hostile()" in pages["index.html"]
+
+
+def test_names_of_a_replayed_tape_stay_text(one_topic: None, tmp_path: Path) -> None:
+    """In menus, titles, tables and the rows of charts; other pages show systems, and no tape of a name unlike theirs."""
+    names = {name: f"{name}\"'></script><script>hostile()</script><img src=x onerror=hostile()>" for name in ("model", "dataset")}
+    tape = replace(TAPES[0], flags=json.dumps({names["model"]: names["dataset"]}), **names)
+    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows["traces"].append(catalogue(tape))
+    summaries(tape, rows)
+    gates(tape, rows)
+    for policy in ("lru", "belady"):
+        replay(tape, policy, "phone-lpddr5x-ufs4", "global", 0.5, 0, policy, rows)
+    curve(tape, "global", rows)
+    rows["replays"][0]["policy"] = names["model"]
+    folder = build(write(tmp_path / "warehouse.duckdb", rows), tmp_path / "site").parent
+    shown = {}
+    for path in folder.glob("*.html"):
+        html = path.read_text(encoding="utf-8")
+        found = Resources()
+        found.feed(html)
+        assert found.fetched == ["data:,"], f"{path.name}: no element but ours"
+        assert "<script>hostile" not in html
+        shown[path.name] = html.count("hostile()")
+    assert shown["index.html"]
+    assert shown["experts.html"]
 
 
 def test_index_tells_what_is_there_and_how_it_was_made(pages: dict[str, str]) -> None:

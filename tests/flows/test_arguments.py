@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -20,7 +19,6 @@ from tokentape.flows.study_run import check
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
 from tokentape.warehouse.tape import Store
 
-ROOT = Path(__file__).resolve().parents[2]
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 # Runs commands in one process in which some modules are not there; prints the code of each, a bug where one was looked for.
 WITHOUT = """
@@ -148,8 +146,7 @@ def command_names() -> list[str]:
 def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
     """The last printed line of each command, its exit code, and all of stderr."""
     script = WITHOUT.format(absent=absent, commands=commands)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if line.isdigit()], done.stderr
 

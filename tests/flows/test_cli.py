@@ -291,9 +291,8 @@ def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "slow.py").write_text(OWN.replace("Newest", "Slow") + SLOW)
     command = [sys.executable, "-m", "tokentape.flows.cli", *changed(REPLAY, policy="slow.py:Slow")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = files(Path(store.root))
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     give_up = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -308,11 +307,10 @@ def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_pat
 @pytest.mark.parametrize("command", ["hardware list", "models list", "sql 'from claims' --format csv", "ls"])
 def test_closed_streams_are_no_error(store: Store, tokentape: Cli, tmp_path: Path, command: str) -> None:
     assert tokentape("load").code == 0
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     shell = f"exec {sys.executable} -m tokentape.flows.cli {command}"
-    out = subprocess.run(f"{shell} >&-", shell=True, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    out = subprocess.run(f"{shell} >&-", shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert (out.returncode, "Traceback" in out.stderr) == (0, False), out.stderr
-    both = subprocess.run(f"{shell} >&- 2>&-", shell=True, cwd=tmp_path, env=environment)
+    both = subprocess.run(f"{shell} >&- 2>&-", shell=True, cwd=tmp_path)
     assert both.returncode == 0
 
 

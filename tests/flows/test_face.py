@@ -6,11 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_tape import write_tiny
 
 import tokentape as tt
-from tokentape.policies import LRU
+from tokentape.policies.lru import LRU
+from tokentape.policies.sliced import SliceMoE
+from tokentape.policies.sliced.buddy import Buddy
+from tokentape.policies.sliced.cache import SlicedCache
+from tokentape.policies.sliced.precision import Amat
 from tokentape.warehouse.tape import BadTape
 
 SIZE = {"capacity": "50%", "scope": "global"}
@@ -62,6 +67,15 @@ def test_runs_are_those_of_the_command_line_and_stand_side_by_side(store: tt.Sto
     assert dict(asked.iter_rows()) == {lru.run_id: lru["hit_frac"], best.run_id: best["hit_frac"]}
 
 
+def test_a_system_is_told_by_its_object_too(store: tt.Store) -> None:
+    tape = store.tape("tiny")
+    named = tt.run(tape, "slicemoe", params={"precision": "amat", "bits_high": 6, "bits_low": 3}, **SIZE)
+    assert tt.run(tape, SliceMoE(cache=SlicedCache(6, 3), precision=Amat()), **SIZE).run_id == named.run_id
+    buddy = SliceMoE(router=Buddy(np.zeros((3, 8, 8), np.float32)))
+    with pytest.raises(ValueError, match="may route to any expert"):
+        tt.run(tape, buddy, **SIZE)
+
+
 def test_what_does_not_fit_is_named(store: tt.Store) -> None:
     tape = store.tape("tiny")
     for wrong, said in (
@@ -69,6 +83,10 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
         ({"policy": "lru", "scope": "all"}, "scope 'all' is unknown"),
         ({"policy": "lru", "seed": 3}, "seed 3 has no effect on lru"),
         ({"policy": "slicemoe", "scope": "per-layer"}, "per-layer does not go with slicemoe"),
+        (
+            {"policy": "slicemoe", "scope": "per-layer", "lookup": "serial", "prefill": "token-major", "overflow": "keep"},
+            "--scope per-layer",
+        ),
         ({"policy": LRU(), "params": {"a": 1}}, "a policy object has its own"),
         ({"policy": "lru", "machine": "phone"}, "phone-lpddr5x-ufs4"),
     ):

@@ -83,9 +83,8 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
         "    print(workers.RUNNERS['processes'](1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
     )
     (tmp_path / "parent.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "parent.py"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         os.kill(worker, 0)

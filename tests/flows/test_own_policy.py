@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from tokentape.policies import CACHES, own_modules
+from tokentape.policies import own_modules
 from tokentape.policies.registry import find, sha256
+from tokentape.policies.residency import CACHES
 from tokentape.policies.resolve import Value, parse, resolve
 from tokentape.warehouse.tape import Store
 

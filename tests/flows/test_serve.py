@@ -25,7 +25,6 @@ from tokentape.flows import serve
 from tokentape.flows.systems import SYSTEMS
 from tokentape.warehouse.tape import Store
 
-ROOT = Path(__file__).resolve().parents[2]
 EVERY_TEN_SECONDS = "* * * * * */10"  # a sixth field counts seconds
 STUDY = """
 question = "?"
@@ -61,7 +60,6 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
         "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
-        "PYTHONPATH": str(ROOT),
     }
     environment = {**os.environ, **home}
     environment.pop("PREFECT_API_URL", None)
@@ -93,7 +91,7 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
 @pytest.mark.slow
 def test_a_killed_serve_leaves_no_server_on_its_port(store: Store, tmp_path: Path) -> None:
     port = free_port()
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     command = [sys.executable, "-m", "tokentape.flows.cli", "serve", "--store", store.uri, "--port", str(port)]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None

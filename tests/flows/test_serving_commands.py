@@ -11,6 +11,7 @@ from tiny_tape import write_tiny
 
 from tokentape.flows.commands import serving as commands_serving
 from tokentape.flows.commands import serving_fit as commands_serving_fit
+from tokentape.flows.serving.setup import Point
 from tokentape.hw import serving_constants
 from tokentape.replay.serving import fit as serving_fit
 from tokentape.warehouse.results import read_rows
@@ -75,6 +76,21 @@ def test_every_kind_of_point_runs(tokentape: Cli, arguments):
     done = tokentape("simulate", *arguments, *FEW)
     assert done.code == 0, done.err
     assert "ttft_mean_s" in done.out
+
+
+def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
+    mine = (
+        "from dataclasses import dataclass\nfrom tokentape.policies.serving.chunked import Chunked\n\n@dataclass(frozen=True)\n"
+    )
+    told = []
+    for chunk in (512, 512, 1024):
+        Path("mine.py").write_text(f"{mine}class Mine(Chunked):\n    chunk_tokens: int = {chunk}\n")
+        done = tokentape("simulate", "--scheduler", "mine.py:Mine", "--rate", "1", *FEW)
+        assert done.code == 0, done.err
+        told.append({row["point_id"] for row in read_rows(Store("tape"), "serving_points")})
+    assert [len(ids) for ids in told] == [1, 1, 2]
+    assert told[0] < told[2]
+    assert "scheduler_source" not in Point(scheduler="chunked").text, "ours is hashed with its room"
 
 
 def test_kv_memory_is_what_the_machine_leaves_unless_told_otherwise(tokentape: Cli):

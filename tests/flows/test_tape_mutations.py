@@ -15,7 +15,7 @@ import pytest
 from tiny_tape import write_tiny
 
 from tokentape.flows.grid import load_hardware
-from tokentape.policies import CACHES
+from tokentape.policies.residency import CACHES
 from tokentape.replay import experts
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import trace_from_tables

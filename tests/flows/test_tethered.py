@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tokentape.flows import tethered
 
-ROOT = Path(__file__).resolve().parents[2]
 # A server whose child shares its socket and its output, and which says when it listens.
 SERVER = """if True:
     import socket, subprocess, sys, time
@@ -32,8 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no process grou
 
 
 def test_a_killed_starter_leaves_nothing_that_holds_the_port() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, env=environment) as starter:
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         port = int(starter.stdout.readline())
         starter.kill()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import obvious_hits
 
-from tokentape.policies import CACHES, LRU, RandomVictim, Static
 from tokentape.policies.cache import ExpertCache
+from tokentape.policies.residency import CACHES, LRU, RandomVictim, Static
 
 DETERMINISTIC = [name for name in CACHES if name != "random"]
 BOUNDS = ["belady", "belady-bypass"]

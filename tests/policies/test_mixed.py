@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.policies.bits import budget_bits, table_loss
@@ -24,6 +24,7 @@ def losses_of(seed):
     return np.sort(np.random.default_rng(seed).random((L, E, 4)), axis=2)[..., ::-1].copy()
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 99),
     hot=st.integers(0, E),

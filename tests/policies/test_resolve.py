@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokentape.policies import LRU, registry
+from tokentape.policies import registry
+from tokentape.policies.lru import LRU
 from tokentape.policies.registry import KINDS, find, label, name_of, shipped
 from tokentape.policies.resolve import convert, parse, resolve, told
 from tokentape.policies.sliced import SliceMoE
@@ -255,3 +257,8 @@ def test_an_entry_point_that_is_no_policy_is_named(install: Install, value: str,
     install("odd", value)
     with pytest.raises(ValueError, match=says):
         resolve("residency", "odd")
+
+
+def test_names_and_their_registry_import_nothing_that_computes() -> None:
+    code = "import sys, tokentape.policies.names, tokentape.policies.registry; assert not {'numpy', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sliced_oracle import natural, obvious_decode
 from sliced_tapes import made_up_scores, prompt, softmax
 
-from tokentape.policies import CACHES
 from tokentape.policies.cache import ExpertCache
+from tokentape.policies.residency import CACHES
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
 from tokentape.policies.sliced.buddy import Buddy, gate_similarity
 from tokentape.policies.sliced.budget import Hard, Soft

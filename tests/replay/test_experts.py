@@ -14,8 +14,8 @@ from tapes import GEOMETRY, make_trace
 from bench.peer import peer_miss_ratio
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.hw.spec import load
-from tokentape.policies import CACHES, Static
 from tokentape.policies.cache import ExpertCache
+from tokentape.policies.residency import CACHES, Static
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities

@@ -8,10 +8,11 @@ from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load
 from tokentape.hw.timeline import Operation, busy_s, conflicts, place
-from tokentape.policies import CACHES
-from tokentape.replay.experts import pass_ops, replay
+from tokentape.policies.residency import CACHES
+from tokentape.replay.experts import replay
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
+from tokentape.replay.trace import pass_ops
 from tokentape.warehouse.geometry import Geometry
 
 PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")

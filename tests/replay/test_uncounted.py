@@ -10,7 +10,7 @@ from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.hw import calibrate
 from tokentape.hw.spec import load
-from tokentape.policies import CACHES
+from tokentape.policies.residency import CACHES
 from tokentape.replay import uncounted
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay

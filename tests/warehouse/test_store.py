@@ -25,7 +25,6 @@ from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.tape import Store
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = pa.table({"x": range(1000)})
 N_WRITERS = 8
 
@@ -217,7 +216,7 @@ def test_a_folder_killed_between_its_two_names_is_put_back_whole(tmp_path: Path)
         atomic_files.settle_folder(fresh, site)
     """
     site = folder_of(tmp_path / "site", "old")
-    killed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    killed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL
     assert not site.exists()
     unfinished = next(tmp_path.iterdir()).with_name(aside_of("other"))

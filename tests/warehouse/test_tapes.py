@@ -81,3 +81,12 @@ def test_a_result_file_that_is_no_parquet_is_named(store: Store) -> None:
         store.write_bytes(path, data)
         with pytest.raises(BadTable, match=r"metrics/a\.parquet: not a readable Parquet file .*; remove it"):
             store.parquet(path)
+
+
+def test_the_size_of_a_tape_is_that_of_its_files_wherever_it_lies(small: Store) -> None:
+    folder = Path(small.trace_path("hand-made"))
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    remote = Store("memory://sizes")
+    for name, data in files.items():
+        remote.fs.pipe_file(remote.trace_path("hand-made", name), data)
+    assert small.size_bytes("hand-made") == remote.size_bytes("hand-made") == sum(map(len, files.values())) > 0

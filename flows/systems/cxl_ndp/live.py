@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokentape import capture
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Effort, Lab, orderings
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows.grid import source_sha256
+from tokentape.flows import sources
 from tokentape.flows.systems.cxl_ndp.settings import NAME, Live, Settings
 from tokentape.policies.mixed import FULL, MixedPrecision
 from tokentape.warehouse.results import has_rows, write_rows
 from tokentape.warehouse.tape import Store
 
+ENGINE = "tokentape.capture.cxl_ndp.orderings"
 SELECTOR, REVERSED, UNIFORM = "prefix_split", "reversed", "uniform"
 
 
@@ -60,7 +60,7 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
     live = study.live
     table = "quality" if job.what == "quality" else "orderings"
     losses = store.open(trace_id)
-    of = f"{NAME}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{source_sha256(capture)}"
+    of = f"{NAME}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{sources.sha256(ENGINE)}"
     if has_rows(store, table, of):
         return
     effort = Effort(live.windows, live.prompt, live.output)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokentape.flows.systems.cxl_ndp.settings import NAME
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.policies.placement import PLACEMENTS, Capacity
+from tokentape.policies.placement import FIXED, Capacity
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.placement.reactive import EMA
 from tokentape.replay.cxl_ndp import rows
@@ -26,7 +26,7 @@ def hit_rows(tapes: Sequence[NDPRouting], where: Row, knobs: Knobs, hot_experts:
 
     tapes: one per seed. where: model_id, source and origin.
     """
-    named: dict[str, Placement] = {name: fixed(name) for name, kind in PLACEMENTS.items() if kind.kind == "fixed"}
+    named: dict[str, Placement] = {name: fixed(name) for name in FIXED}
     named["ema"] = EMA(knobs.ema_beta)
     fewest = min(tape.n_sequences for tape in tapes)
     for batch in (1, min(knobs.batch, fewest)):

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tokentape import capture
 from tokentape.capture import models
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, orderings
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import PAIRS, PointEffort, Setting, settings_of, study_points
-from tokentape.flows.grid import source_sha256
+from tokentape.flows import sources
 from tokentape.flows.speculation import replay_points
 from tokentape.flows.systems.elmoe3d.settings import NAME, Live, Settings
 from tokentape.policies.speculation import POOLS
@@ -24,6 +23,8 @@ from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "routing", "scores")
 POINTS = "acceptance_points"
+REPLAYED = ("tokentape.replay.rounds", "tokentape.policies.speculation")
+MEASURED = ("tokentape.capture.speculation.study", "tokentape.capture.orderings")
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     if job.what == "tape":
         tape = store.open(record(_recorded(live, job.drafter), store, resume=True))
         rows, table = replay_points(tape, tuple(POOLS), live.pool_fracs) if job.drafter == "elastic" else [], POINTS
-        of = f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{source_sha256()}"
+        of = f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
     else:
         rows, table = [], "orderings" if job.what == "orderings" else POINTS
-        of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{source_sha256(capture)}"
+        of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
     if has_rows(store, table, of):
         return
     if job.what != "tape":

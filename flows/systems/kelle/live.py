@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokentape import capture
 from tokentape.capture import models
 from tokentape.capture.kv.divergence import divergence
 from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
 from tokentape.capture.kv.orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows import kv_tape
-from tokentape.flows.grid import source_sha256
+from tokentape.flows import kv_tape, sources
 from tokentape.flows.inside_model import kv_run
 from tokentape.flows.systems.kelle.settings import NAME, Cache, Live, Settings
 from tokentape.policies.kv import KELLE
@@ -28,6 +26,12 @@ from tokentape.warehouse.results import rows_of, write_together
 from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
+ENGINES = {  # by the table that they fill
+    "quality": ("tokentape.capture.kv.evaluate",),
+    "orderings": ("tokentape.capture.kv.orderings",),
+    "kv_divergence": ("tokentape.capture.kv.divergence",),
+    "kv_replays": ("tokentape.capture.run", "tokentape.replay.kv.replay"),
+}
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,7 @@ def _evicting(live: Live, budget: int) -> Iterator[Cache]:
 def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     """The job's rows: measured and written, or read where they are there already."""
     live = study.live
-    sources = source_sha256(capture)
-    of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{sources}"
+    of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}"
     found = rows_of(store, job.table, of)
     if found is None:
         made = _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.flows.grid import load_hardware, source_sha256
-from tokentape.flows.serving.points import measure, point_id, rows_of, serve_point
-from tokentape.flows.serving.setup import Point, engine_of
+from tokentape.flows import sources
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.serving.points import ENGINE, measure, point_id, rows_of, serve_point
+from tokentape.flows.serving.setup import Point, engine_of, fits_of
 from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, Window
 from tokentape.policies.serving import Disaggregated
 from tokentape.policies.serving.groups import group_start, n_groups
@@ -40,7 +41,8 @@ def _decided_by(study: Settings, job: Job) -> str:
     more = (study.level(job.point), study.ttft_factors, study.tbt_factors) if job.attainment else study.level(job.point)
     against = job.against.text if job.against else ""
     decided = (job.series, job.point.text, against, str(more), str(study.window) if job.window else "")
-    return f"{NAME}/{'/'.join(decided)}/{load_hardware(job.point.hardware).sha256}/{source_sha256()}"
+    code = sources.sha256(*ENGINE, fits=fits_of(job.point))
+    return f"{NAME}/{'/'.join(decided)}/{load_hardware(job.point.hardware).sha256}/{code}"
 
 
 def window_rows(store: Store, window: Window, job: Job) -> dict[str, list[dict[str, Any]]]:

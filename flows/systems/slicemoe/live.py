@@ -11,19 +11,25 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from tokentape import capture
 from tokentape.capture import models
 from tokentape.capture.evaluate import NOT_MEASURED
 from tokentape.capture.evaluate_policy import evaluate_policy
 from tokentape.capture.orderings import Effort, Lab, orderings
+from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
-from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import NAME, Settings
 from tokentape.policies.sliced import PRECISIONS
 from tokentape.warehouse.results import has_rows, write_rows
 from tokentape.warehouse.tape import Store
 
+ENGINES = {  # by what is measured
+    "policy": ("tokentape.capture.evaluate_policy",),
+    "fidelity": ("tokentape.capture.fidelity", "tokentape.hw.cost"),
+    "schemes": ("tokentape.capture.orderings",),
+    "orderings": ("tokentape.capture.orderings",),
+}
 PRECISION = "precision"  # of table `quality`: experts at one width throughout, no cache
 
 
@@ -82,7 +88,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    of = f"{NAME}/{job!r}/{schemes}/{machine.sha256}/{source_sha256(capture)}"
+    of = f"{NAME}/{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
     if has_rows(store, job.table, of):
         return
     write_rows(store, job.table, _MEASURES[job.what](study, job), of=of)

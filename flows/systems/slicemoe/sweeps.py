@@ -11,9 +11,11 @@ from typing import Any
 
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.grid import load_hardware, source_sha256
+from tokentape.flows import sources
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import scored_trace
 from tokentape.flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
+from tokentape.hw import calibrate
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 from tokentape.replay.matched import sweep
@@ -25,6 +27,7 @@ from tokentape.warehouse import models
 from tokentape.warehouse.results import has_rows, write_together
 from tokentape.warehouse.tape import Store, Tape
 
+ENGINE = ("tokentape.replay.matched", "tokentape.replay.windows")
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
 Job = tuple[Model | Captured, int]  # and the seed of its tape
 
@@ -84,7 +87,9 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
 def _decided_by(study: Settings, tape: Tape) -> str:
     """What a tape's rows are of: the tape, the settings and the code that decide them."""
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
-    return f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{settings}/{load_hardware(study.hardware).sha256}/{source_sha256()}"
+    machine = load_hardware(study.hardware)
+    code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
+    return f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
 def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:

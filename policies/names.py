@@ -1,0 +1,18 @@
+"""What to say when a person types a name that does not exist: for all rooms that may import this one. It imports nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
+    """The error for `name`, with the nearest known name first and all of them after."""
+    names = sorted(known)
+    return ValueError(f"unknown {kind} {name!r}{nearest(name, names) or ';'} known: {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'math'?`, to go on with; empty where nothing is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

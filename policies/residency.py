@@ -1,0 +1,21 @@
+"""Expert-cache policies. CACHES maps the name a person types to the class; add a policy with one file and one line."""
+
+from __future__ import annotations
+
+from tokentape.policies.belady import Belady, BypassBelady
+from tokentape.policies.lfu import LFU, LifetimeLFU
+from tokentape.policies.lru import FIFO, LRU
+from tokentape.policies.protocol import CachePolicy as CachePolicy
+from tokentape.policies.random_victim import RandomVictim
+from tokentape.policies.static import Static
+
+CACHES: dict[str, type] = {
+    "lru": LRU,
+    "lfu": LFU,
+    "lfu-lifetime": LifetimeLFU,
+    "fifo": FIFO,
+    "static": Static,
+    "random": RandomVictim,
+    "belady": Belady,
+    "belady-bypass": BypassBelady,
+}
