@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+from tokentape.warehouse.schema.metrics import METRICS
+
 Rows = dict[str, list[dict]]
 STUDY, GIB = "elmoe3d", 2**30
 QWEN, GPT = "qwen3-30b-a3b", "gpt-oss-20b"
@@ -214,8 +216,8 @@ def add_acceptance(rows: Rows) -> None:
             "study": STUDY, "model_id": "embedded", "dataset": "code", "series": series, "drafter": "elastic",
             "scheme": "lsb_aug", "bits_high": 8, "bits_low": 4, "pool_policy": "hotness", "pool_frac": 0.5, "pool_experts": 8,
             "batch": 1, "depth": 4, "width": 1,
-            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric, "unit": METRICS[metric].unit,
-            "value": value, "low": 0.9 * value, "high": 1.1 * value,
+            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric,
+            "unit": METRICS[metric].unit, "value": value, "low": 0.9 * value, "high": 1.1 * value,
         } | of)  # fmt: skip
 
     for (policy, value), frac in product((("hotness", 3.0), ("random", 2.0)), (0.25, 0.5)):

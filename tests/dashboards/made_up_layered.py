@@ -6,6 +6,8 @@ import json
 from itertools import product
 from typing import Any
 
+from tokentape.warehouse.schema.metrics import METRICS
+
 Rows = dict[str, list[dict]]
 STUDY = "layered-prefill"
 QWEN, GPT, DENSE = "qwen3-30b-a3b", "gpt-oss-20b", "qwen3-8b"
