@@ -7,7 +7,8 @@ Tapes stay as they are. A column that an old file lacks is null. Old files go on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tokentape.warehouse.tables import TABLES, VIEWS, BadTable, conform
 from tokentape.warehouse.tape import Store
 
 _FOLDER = "results"
+REPLAYS = "replays"
 _RENAMED = {"metrics": "metrics", "timeline": "steps", "request_metrics": "request_metrics"}
 _REPLAYS_PER_BATCH = 256
 Tables = dict[str, pa.Table]
@@ -25,9 +27,14 @@ Tables = dict[str, pa.Table]
 
 def older(store: Store) -> list[str]:
     """Files of older versions' results, oldest first."""
-    folders = [store.path(_FOLDER, name) for name in ("replays", "curves", *_RENAMED)] + [store.path(name) for name in VIEWS]
-    found = [path for folder in folders if store.fs.isdir(folder) for path in store.fs.ls(folder, detail=False)]
+    found = (path for folder in _folders(store) for path in store.fs.ls(folder, detail=False))
     return oldest_first(store, sorted(path for path in found if path.endswith(".parquet")))
+
+
+def _folders(store: Store) -> list[str]:
+    """Folders of older versions that are there, `results` itself last."""
+    names = [f"{_FOLDER}/{name}" for name in (REPLAYS, "curves", *_RENAMED)]
+    return [path for name in (*names, *VIEWS, _FOLDER) if store.fs.isdir(path := store.path(name))]
 
 
 def migrate(store: Store) -> Iterator[tuple[int, int]]:
@@ -37,17 +44,25 @@ def migrate(store: Store) -> Iterator[tuple[int, int]]:
     """
     paths = older(store)
     total, n_done = len(paths), 0
-    done: list[str]
-    for batch, tables, done in (*_replays(store), *_views(store)):
+    for batch, tables, done in chain(_replays(store), _views(store)):
         write_batch(store, batch, tables)
-        for path in done:
-            store.fs.rm(path)
+        _remove(store, done)
         n_done += len(done)
         yield n_done, total
+    _remove(store, older(store))  # of replays that were never finished
+    for folder in _folders(store):
+        if not store.fs.find(folder):
+            store.fs.rm(folder, recursive=True)
+    yield total, total
+
+
+def _remove(store: Store, paths: Iterable[str]) -> None:
+    for path in paths:
+        store.fs.rm(path)
 
 
 def _replays(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
-    """Batches of replays with their old files. A replay without its mark was never finished: its files go with the others."""
+    """Batches of replays with their old files."""
     stems = batches(store, f"{_FOLDER}/replays")
     for first in range(0, len(stems), _REPLAYS_PER_BATCH):
         chosen = stems[first : first + _REPLAYS_PER_BATCH]
@@ -58,9 +73,9 @@ def _replays(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
 
 
 def _replay(store: Store, stem: str) -> tuple[Tables, list[str]]:
-    paths = {name: batch_path(store, f"{_FOLDER}/{name}", stem) for name in (*_RENAMED, "curves", "replays")}
+    paths = {name: batch_path(store, f"{_FOLDER}/{name}", stem) for name in (*_RENAMED, "curves", REPLAYS)}
     there = {name: _read(store, path) for name, path in paths.items() if store.fs.exists(path)}
-    tables = at_rest("replays", there["replays"].to_pylist(), is_older=True)
+    tables = at_rest(REPLAYS, there[REPLAYS].to_pylist(), is_older=True)
     for name, now in _RENAMED.items():
         if name in there:
             rows = there[name].rename_columns(["run_id" if c == "replay_id" else c for c in there[name].column_names])
@@ -74,7 +89,7 @@ def _replay(store: Store, stem: str) -> tuple[Tables, list[str]]:
 def _views(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
     """A batch per old file of a view, with the rows of views that are of its runs."""
     for name, view in VIEWS.items():
-        if view.of or name == "replays":
+        if view.of or name == REPLAYS:
             continue
         others = {other: _rows_by_run(store, other) for other, its in VIEWS.items() if its.of == name}
         for stem in batches(store, name):
@@ -88,9 +103,7 @@ def _views(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
             found = list(dict.fromkeys(table for part in parts for table in part))
             yield f"{name}-{stem}", {t: pa.concat_tables(part[t] for part in parts if t in part) for t in found}, [path]
         for other in others:
-            done = [batch_path(store, other, stem) for stem in batches(store, other)]
-            for path in done:
-                store.fs.rm(path)
+            _remove(store, [batch_path(store, other, stem) for stem in batches(store, other)])
 
 
 def _rows_by_run(store: Store, name: str) -> dict[str, list[dict[str, Any]]]:

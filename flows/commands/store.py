@@ -61,6 +61,25 @@ def rm(
         note(f"removed {trace}")
 
 
+def migrate(store: StoreOption = None) -> None:
+    """Take over the results that an older version wrote, one file per replay and table, as runs. Tapes stay as they are.
+
+    Interrupted, it goes on where it stopped when it is run again. `tokentape load` says where there is something to take over.
+    """
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.warehouse import migrate as older
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    if not place.exists:
+        raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
+    n_files = len(older.older(place))
+    with progress_bar("migrate", "files") as show:
+        for done, total in older.migrate(place):
+            show(done, total)
+    note(f"{place.uri}: {n_files} files taken over" if n_files else f"{place.uri}: no results of an older version")
+
+
 def check(
     folder: Annotated[str | None, typer.Argument(metavar="STORE", help="The store; --store says the same.")] = None,
     store: StoreOption = None,
