@@ -42,6 +42,13 @@ IDENTITIES = {
         ),
     ),
 }
+# Tables that are stored otherwise since results are runs, as they were: how the new side is asked for them.
+AS_BEFORE = {
+    "metrics": "select m.run_id as replay_id, m.* exclude (run_id), d.unit from metrics m join metric_defs d using (metric) "
+    "join runs r using (run_id) where r.view_name = 'replays'",
+    "request_metrics": "select run_id as replay_id, * exclude (run_id) from request_metrics",
+    "curves": "from lru_curves",
+}
 # Other ids within words: a SHA-256, a git commit, the id of a result, the end of a tape's name.
 HASH = re.compile(r"(?<![0-9a-z])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-z])|(?<=[a-z0-9]-)[0-9a-f]{8}(?![0-9a-z])")
 PAYLOAD = re.compile(r'<script type="application/json" id="page-data">(.*?)</script>', re.S)
@@ -91,12 +98,16 @@ def _tables(part: str, old: Path, new: Path) -> Iterator[Finding]:
     with closing(duckdb.connect(old, read_only=True)) as before, closing(duckdb.connect(new, read_only=True)) as after:
         sides = before, after
         columns = [_columns(side) for side in sides]
+        asked = AS_BEFORE if "runs" in columns[1] and "runs" not in columns[0] else {}
+        for table, sql in asked.items():
+            columns[1][table] = [name for name, *_ in after.execute(f"describe {sql}").fetchall()]
         yield from _names(part, "tables and views", *columns)
         meanings = [_meanings(side, *columns) for side in sides]
         for table in sorted(columns[0].keys() & columns[1].keys()):
             yield from _names(part, f"table {table}", *(of[table] for of in columns))
             common = [name for name in columns[0][table] if name in columns[1][table] and name not in VOLATILE]
-            frames = [_frame(side, table, common, of) for side, of in zip(sides, meanings, strict=True)]
+            sources = f'"{table}"', f"({asked[table]})" if table in asked else f'"{table}"'
+            frames = [_frame(side, source, common, of) for side, source, of in zip(sides, sources, meanings, strict=True)]
             yield from _rows(part, f"table {table}", *_left(*frames))
 
 
@@ -120,9 +131,9 @@ def _meanings(side: duckdb.DuckDBPyConnection, *columns: dict[str, list[str]]) -
     return found
 
 
-def _frame(side: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str], meanings: dict[str, str]) -> pl.DataFrame:
+def _frame(side: duckdb.DuckDBPyConnection, source: str, columns: Sequence[str], meanings: dict[str, str]) -> pl.DataFrame:
     listed = ", ".join(f'"{name}"' for name in columns)
-    frame = side.sql(f'select {listed} from "{table}"').pl()
+    frame = side.sql(f"select {listed} from {source}").pl()
     for name in (name for name, kind in frame.schema.items() if kind == pl.String):
         seen = frame[name].drop_nulls().unique().to_list()
         changed = {text: after for text in seen if (after := meanings.get(text) or masked(text)) != text}
