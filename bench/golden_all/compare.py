@@ -98,7 +98,7 @@ def _tables(part: str, old: Path, new: Path) -> Iterator[Finding]:
     with closing(duckdb.connect(old, read_only=True)) as before, closing(duckdb.connect(new, read_only=True)) as after:
         sides = before, after
         columns = [_columns(side) for side in sides]
-        asked = AS_BEFORE if "runs" in columns[1] and "runs" not in columns[0] else {}
+        asked = AS_BEFORE if "metric_defs" in columns[1] and "metric_defs" not in columns[0] else {}
         for table, sql in asked.items():
             columns[1][table] = [name for name, *_ in after.execute(f"describe {sql}").fetchall()]
         yield from _names(part, "tables and views", *columns)
