@@ -126,7 +126,6 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         "capacity_bytes": capacities.parse_capacity(cell.capacity, manifest_of(store, cell.trace_id).geometry, expert_format),
         "expert_format": expert_format,
         "seed": cell.seed,
-        "sources": sources_of(cell),
     }
     if cell.policy != experts.ALL_CAPACITIES:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
@@ -134,7 +133,7 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
         parts["hardware"] = load_hardware(cell.hardware).sha256
-    return hash_of(parts)
+    return hash_of(parts | {"sources": sources_of(cell)})
 
 
 def sources_of(cell: Cell) -> str:
@@ -205,7 +204,10 @@ def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) ->
             reasons.append(f"{cell}: {error}")
             continue
         wanted[key] = cell
-    return [cell for key, cell in wanted.items() if key not in finished], reasons
+    missing = {key: cell for key, cell in wanted.items() if key not in finished}
+    if missing:
+        results.remove_broken(store, set(missing))
+    return list(missing.values()), reasons
 
 
 def _run_batch(uri: str, study: str, batch: tuple[int, list[Cell]]) -> tuple[int, list[str]]:

@@ -173,7 +173,8 @@ def imported_names(source: bytes, file: str, package: str = "") -> tuple[str, ..
     package: the one that the file lies in. Raises ValueError for what is no Python.
     """
     try:
-        tree = ast.parse(source, file)
+        with _LOCK:  # Python 3.11 counts the depth of all threads' trees in one place
+            tree = ast.parse(source, file)
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
     found: list[str] = []

@@ -18,6 +18,8 @@ from tokentape.flows.cli import app, main
 from tokentape.flows.systems import SYSTEMS
 from tokentape.warehouse.claim_errors import compared
 from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -95,8 +97,8 @@ def test_every_command_of_the_readme_runs_in_its_order(
         if not line.startswith("tokentape ") or line.startswith(tuple(RUN_BY)):
             continue
         if "RESULT" in line:
-            results = sorted((tmp_path / "tape/results/replays").iterdir())
-            line = line.replace("RESULT", next(p.stem for p in results if pl.read_parquet(p)["hardware"][0] != "my-phone"))
+            replays = read_rows(Store(str(tmp_path / "tape")), "replays")
+            line = line.replace("RESULT", next(row["replay_id"] for row in replays if row["hardware"] != "my-phone"))
         words = shlex.split(line.replace("TRACE", "embedded-math").replace("TABLES", "my-gpu"))[1:]
         with pytest.raises(SystemExit) as ended:
             main(words)

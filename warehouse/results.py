@@ -126,6 +126,19 @@ def replay_ids(store: Store) -> list[str]:
     return sorted(found)
 
 
+def remove_broken(store: Store, made_again: set[str]) -> None:
+    """Removes what is left of batches that lost a file, where all their runs are among those that are `made_again`."""
+    for path in lost_files(store, [batch_path(store, "runs", batch) for batch in batches(store)]):
+        files = [batch_path(store, name, _stem(path)) for name in reversed(RESULT_TABLES)]
+        try:
+            runs = set(store.parquet(path).read(["run_id"]).column("run_id").to_pylist())
+        except BadTable:
+            continue  # a damaged file does not say; `check --repair` removes it
+        if runs <= made_again:
+            for file in filter(store.fs.exists, files):
+                store.fs.rm(file)
+
+
 def has_rows(store: Store, name: str, of: str) -> bool:
     """True once the rows of a view that are `of` something are written, and all that was written with them is there."""
     path = batch_path(store, "runs", _batch(name, of))

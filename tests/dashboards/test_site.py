@@ -14,14 +14,13 @@ import duckdb
 import pytest
 from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
-from made_up import TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up import NAMES, TAPES, catalogue, curve, gates, replay, summaries, write
 
 from tokentape.dashboards import index, site
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.site import build
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.sql import BadWarehouse, connect
-from tokentape.warehouse.tables import WAREHOUSE_TABLES
 
 # Names, not addresses: nothing is fetched from them.
 IDENTIFIERS = ("http://www.w3.org/", "https://vega.github.io/schema/")
@@ -128,7 +127,7 @@ def test_names_of_a_replayed_tape_stay_text(one_topic: None, tmp_path: Path) -> 
     """In menus, titles, tables and the rows of charts; other pages show systems, and no tape of a name unlike theirs."""
     names = {name: f"{name}\"'></script><script>hostile()</script><img src=x onerror=hostile()>" for name in ("model", "dataset")}
     tape = replace(TAPES[0], flags=json.dumps({names["model"]: names["dataset"]}), **names)
-    rows: dict[str, list[dict]] = {name: [] for name in WAREHOUSE_TABLES}
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     rows["traces"].append(catalogue(tape))
     summaries(tape, rows)
     gates(tape, rows)

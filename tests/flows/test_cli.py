@@ -80,10 +80,10 @@ def test_replay_names_the_denominator_and_writes_the_result_once(store: Store, t
     first = tokentape(*REPLAY)
     assert first.code == 0, first.err
     assert "unique lookups" in first.out
-    before = files(Path(store.root) / "results")
+    before = files(Path(store.root) / "runs")
     assert before
     assert tokentape(*REPLAY).out == first.out
-    assert files(Path(store.root) / "results") == before
+    assert files(Path(store.root) / "runs") == before
 
 
 def test_replay_takes_own_policy_and_own_machine(store: Store, tokentape: Cli, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_tape_is_named(store: Store, tokentape: Cli, damage: str) -> N
         assert done.code == 2, command
         assert part.name in done.err
         assert len(done.err.splitlines()) == 1
-    assert not (Path(store.root) / "results").exists()
+    assert not (Path(store.root) / "runs").exists()
     done = tokentape("load")
     assert done.code == 0  # what else is in the store is loaded
     assert part.name in done.err
@@ -233,7 +233,7 @@ def test_a_study_sweeps_what_a_killed_one_was_writing(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: 999_999_999)
-        dead = [Path(aside_of(store.path(*place, "a.parquet"))) for place in (("results", "timeline"), ("serving_points",))]
+        dead = [Path(aside_of(store.path(*place, "a.parquet"))) for place in (("steps",), ("metrics",))]
     for path in dead:
         path.parent.mkdir(parents=True)
         path.touch()

@@ -32,7 +32,7 @@ from tokentape.replay.elmoe3d.points import SCHEMES, as_points
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
-from tokentape.warehouse.tables import SIDE_TABLES
+from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
 
 STUDY = settings()
@@ -44,7 +44,7 @@ SMALL = STUDY.model_copy(
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == NAME}
-TABLES = [name for name in SIDE_TABLES if name.startswith("elastic_")]
+TABLES = [name for name in VIEWS if name.startswith("elastic_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
 

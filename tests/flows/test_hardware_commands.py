@@ -17,6 +17,7 @@ from tokentape.flows.commands import hardware as commands_hardware
 from tokentape.hw import calibrate, spec
 from tokentape.hw.operators import OPERATORS
 from tokentape.warehouse import models
+from tokentape.warehouse.results import replay_ids
 from tokentape.warehouse.tape import Store
 
 CONFIGS = models.FOLDER
@@ -84,8 +85,8 @@ def ask(ok: Run, statement: str) -> list[dict[str, object]]:
 
 def result_id(folder: Path) -> str:
     """The one replay in the store."""
-    (path,) = (folder / "tape" / "results" / "replays").iterdir()
-    return path.stem
+    (key,) = replay_ids(Store(str(folder / "tape")))
+    return key
 
 
 # ---------------------------------------------------------------------------------------------------- machines and models
@@ -254,7 +255,7 @@ def test_record_writes_the_operations_it_printed_once(ok: Run, folder: Path) -> 
     assert files(folder) == before
     recorded = ok(*STEP, "--batch", "2", "--record")
     assert recorded.out == plain.out
-    (path,) = (folder / "tape" / "operations").iterdir()
+    (path,) = (folder / "tape" / "busy").iterdir()
     rows, content = pl.read_parquet(path), path.read_bytes()
     assert rows["seconds"].sum() == pytest.approx(seconds_of(plain), rel=1e-3)
     assert (rows["start_s"] + rows["seconds"]).max() == pytest.approx(rows["seconds"].sum())  # one after the other
@@ -268,7 +269,7 @@ def test_record_writes_the_operations_it_printed_once(ok: Run, folder: Path) -> 
 def test_timeline_of_the_slowest_the_median_and_a_numbered_pass(ok: Run, folder: Path) -> None:
     ok(*REPLAY, "phone-lpddr5x-ufs4")
     key = result_id(folder)
-    passes = pl.read_parquet(folder / "tape" / "results" / "timeline" / f"{key}.parquet")
+    passes = pl.read_parquet(folder / "tape" / "steps" / f"replays-{key}.parquet")
     decode = passes.filter(pl.col("kind") == "decode")["step_s"]
     for which in ("slowest", "median", "0"):
         done = ok("timeline", key[:6], "--pass", which)

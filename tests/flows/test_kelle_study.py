@@ -106,9 +106,9 @@ def test_sweeps_without_published_values_have_their_error_bars_and_directions(po
 
 
 def test_refresh_costs_less_the_rarer_and_the_more_the_worse_the_cells(points):
-    by_policy = paper(points, "refresh policy").group_by("setting", maintain_order=True).agg(pl.col("refresh_j").mean())
-    assert by_policy["setting"].to_list() == ["45 us", "uniform 360 us", "2D", "2D + scheduler"]
-    assert by_policy["refresh_j"].is_sorted(descending=True)
+    by_policy = paper(points, "refresh policy").group_by("setting").agg(pl.col("refresh_j").mean())
+    ordered = by_policy.sort("refresh_j", descending=True)["setting"].to_list()
+    assert ordered == ["45 us", "uniform 360 us", "2D", "2D + scheduler"]
     held = paper(points, "sensitivity").filter(pl.col("setting").str.starts_with("failures") & (pl.col("system") == KELLE))
     by_anchor = held.group_by("setting_value").agg(pl.col("refresh_j").mean()).sort("setting_value")
     assert by_anchor["setting_value"].to_list() == [1e-7, 1e-6, 3e-6, 1e-5]
@@ -214,7 +214,7 @@ def test_the_study_tells_how_recomputation_checks_out_and_can_run_again(place, t
 def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
     database = database_path(place)
     report = load(place, database)
-    assert report.rows["kelle_points"] > 4000
+    assert query(report.database, "select count(*) from kelle_points").item() > 4000
     shown = query(database, "select role, count(distinct claim_id) n from paper_vs_replay where study = 'kelle' group by role")
     assert dict(shown.iter_rows())["calibrate"] == 13
 

@@ -19,12 +19,12 @@ from tokentape.flows.systems.layered_prefill import study as layered_prefill
 from tokentape.flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
-from tokentape.warehouse.tables import SIDE_TABLES
+from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
 
 SHIPPED = layered_prefill.settings()
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
-OURS = [name for name in SIDE_TABLES if name.startswith("serving_")] + ["coverage_points", "answers"]
+OURS = [name for name in VIEWS if name.startswith("serving_")] + ["coverage_points", "answers"]
 
 
 def small() -> Settings:

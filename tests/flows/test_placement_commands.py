@@ -47,8 +47,8 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
         assert frac["never", batch] == 0.0
     assert len(hits) == 4 * len(frac)
     similar = read_rows(store, "ndp_similarity")
-    assert [row["layer"] for row in similar] == [None, 0, 1, 2]
-    assert similar[0]["own_cosine"] == pytest.approx(np.mean([row["own_cosine"] for row in similar[1:]]))
+    assert [row["layer"] for row in similar] == [0, 1, 2, None]
+    assert similar[-1]["own_cosine"] == pytest.approx(np.mean([row["own_cosine"] for row in similar[:-1]]))
     use = read_rows(store, "ndp_use")
     assert {row["request_id"] for row in use} == {0, 1}
     assert {row["first_step"] for row in use} == {0, 10, 20}

@@ -18,8 +18,9 @@ from tokentape.flows.systems.layered_prefill import points as layered_prefill
 from tokentape.flows.systems.slicemoe import live as slicemoe
 from tokentape.flows.systems.slicemoe import sweeps
 from tokentape.hw import calibrate, spec
-from tokentape.policies import CACHES, registry
+from tokentape.policies import registry
 from tokentape.policies.own_modules import imported_names
+from tokentape.policies.residency import CACHES
 
 ENGINES: dict[str, tuple[str, ...]] = {
     "experts": (grid.ENGINE,),

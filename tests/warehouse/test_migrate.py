@@ -17,7 +17,8 @@ from tokentape.warehouse.tape import Store
 AT = {"trace_id": "hand-made", "policy": "h2o", "parameters": "{}", "renorm": True}
 KV = AT | {
     "is_bound": False, "origin": "captured", "is_exact": True, "budget_tokens": 8, "n_requests": 1, "n_steps": 4,
-    "kept_mass_frac": 0.75, "kept_mass_high_frac": 0.8, "n_evicted": 2, "n_updates": 4, "popular_frac": 0.5, "popular_stays_frac": None, "x_bytes": 0,
+    "kept_mass_frac": 0.75, "kept_mass_high_frac": 0.8, "n_evicted": 2,
+    "n_updates": 4, "popular_frac": 0.5, "popular_stays_frac": None, "x_bytes": 0,
     "kv_bytes": 64, "full_bytes": 128,
 }  # fmt: skip
 HEADS = [

@@ -10,7 +10,7 @@ from tokentape.flows.systems.kelle.answers import answer
 from tokentape.flows.systems.kelle.live import Job, Row
 from tokentape.flows.systems.kelle.setup import Setup
 
-UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nat", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
+UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 
 
 def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
