@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
+from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Point, as_points
@@ -87,7 +87,7 @@ def one_by_one(point: Point) -> tuple[float, float]:
 
 def swept(n_points: int) -> list[Point]:
     """So many different points: Table 3's under two hit laws and ever other contexts."""
-    study = settings()
+    study = Settings.shipped()
     setup, table, fit = setup_of(study), cells(claims().to_pylist()), study.load_fits()[study.headline]
     rounds = range(-(-n_points // (2 * len(table))))
     return [
@@ -98,7 +98,7 @@ def swept(n_points: int) -> list[Point]:
 
 def bench() -> dict[str, float]:
     """CPU seconds of the study without its tapes, and of a sweep; points per second and their ratio to the peer."""
-    study = settings()
+    study = Settings.shipped()
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), list(study.load_fits().values())
     started = time.process_time()
     closed_forms(study, setup, table, fits)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from tokentape.flows.systems.kelle.settings import settings
+from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.flows.systems.kelle.setup import setup
 from tokentape.replay.kelle.work import MODES
 
 
 def bench() -> dict[str, float]:
     """Steps per CPU second in the slower of the two modes."""
-    made, rates = setup(settings()), []
+    made, rates = setup(Settings.shipped()), []
     for mode in MODES:
         steps, started, n = made.steps(mode=mode), time.process_time(), 0
         for model in made.geometries:

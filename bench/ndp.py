@@ -11,7 +11,7 @@ import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import losses_of
-from tokentape.flows.systems.cxl_ndp.settings import settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.replay.cxl_ndp.decode import replay
 from tokentape.replay.cxl_ndp.prefill import request
 from tokentape.replay.cxl_ndp.routing import NDPRouting
@@ -46,7 +46,7 @@ def one_by_one(tape: NDPRouting, hot: np.ndarray, bits: np.ndarray, batch: int) 
 
 def bench() -> dict[str, float]:
     """CPU seconds of every system of the study together, and of the slowest; layer-steps per CPU second, and the peer's."""
-    study = settings()
+    study = Settings.shipped()
     model = study.models[0]
     made = setup(study, model.name)
     tape = ndp_routing.drawn(made.shape.geometry, N_SEQUENCES, n_steps=N_STEPS)

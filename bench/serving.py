@@ -157,7 +157,7 @@ def bench() -> dict[str, Any]:
 
 def study_cpu_s() -> float:
     """CPU seconds of the whole study of Layered Prefill on one core; recorded arrivals, which only some have, are left out."""
-    chosen = layered_prefill.settings().model_copy(update={"n_seeds": N_SEEDS, "n_claim_seeds": N_SEEDS, "traces": ()})
+    chosen = layered_prefill.Settings.shipped().model_copy(update={"n_seeds": N_SEEDS, "n_claim_seeds": N_SEEDS, "traces": ()})
     with tempfile.TemporaryDirectory() as place:
         started = time.process_time()
         layered_prefill.run(Store(place), lambda *told: None, chosen, "threads", 1, lambda line: None)

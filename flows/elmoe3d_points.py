@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.elmoe3d.settings import settings
+from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.energy import joules_per_token, prices_of
@@ -42,7 +42,7 @@ class Options:
 
     def points(self) -> list[Point]:
         """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
-        study, found, constants = settings(), models.load(self.model), load(self.fit).constants
+        study, found, constants = Settings.shipped(), models.load(self.model), load(self.fit).constants
         formats = {m.name: m.expert_format for m in study.models}
         expert_format = self.expert_format or formats.get(found.name, STATIC_FORMAT)
         law, machine = self._law(constants, found.name), machine_of(load_hardware(self.hardware))
@@ -89,7 +89,7 @@ class Options:
 
 def joules(hardware: str, points: Points, found: Outcome) -> dict[str, NDArray[np.float64]]:
     """Energy per token in either mode, at the machine file's values."""
-    unknown = settings().platforms
+    unknown = Settings.shipped().platforms
     prices = prices_of(load_hardware(hardware), unknown.near_pj_per_bit.sourced, unknown.pool_write_frac.sourced)
     runs = {"AR J per token": ours(points, found, "ar"), "SD J per token": ours(points, found, "sd")}
     return {name: np.sum(list(joules_per_token(run, prices).values()), axis=0) for name, run in runs.items()}
@@ -108,7 +108,7 @@ def _numbers(option: str, text: str) -> list[float]:
 
 def _published(model: str, hardware: str, scheme: str, batch: float) -> float:
     """The paper's acceptance at the largest of its batches that is not above this one. Raises ValueError where it has none."""
-    sizes = {gb for gb, name in settings().machines.items() if name == hardware}
+    sizes = {gb for gb, name in Settings.shipped().machines.items() if name == hardware}
     table = [cell for cell in cells(claims().to_pylist()) if cell.hb_gb in sizes and cell.batch <= batch]
     known = {cell.batch: cell.alpha for cell in table if (cell.model, cell.scheme) == (model, scheme)}
     if not known:

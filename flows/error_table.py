@@ -46,7 +46,7 @@ BLOCK = re.compile(r"(?s)(<!-- errors -->)\n(.*?)(<!-- end -->)")
 
 
 def _cxl_ndp(store: Store) -> list[Row]:
-    study = cxl_ndp.settings()
+    study = cxl_ndp.Settings.shipped()
     made: dict[str, list[Row]] = {}
     for model in study.models[:2]:  # the paper's
         for name, rows in cxl_ndp.of_model(study, model).items():
@@ -55,13 +55,13 @@ def _cxl_ndp(store: Store) -> list[Row]:
 
 
 def _elmoe3d(store: Store) -> list[Row]:
-    study = elmoe3d.settings()
+    study = elmoe3d.Settings.shipped()
     fits = list(study.load_fits().values())
     return elmoe3d.closed_forms(study, setup_of(study), cells(claims().to_pylist()), fits)["answers"]
 
 
 def _kelle(store: Store) -> list[Row]:
-    made = setup.setup(kelle.settings())
+    made = setup.setup(kelle.Settings.shipped())
     points, requests = (
         pl.DataFrame(list(rows_of(made)), infer_schema_length=None) for rows_of in (sweeps.points, sweeps.requests)
     )
@@ -69,12 +69,12 @@ def _kelle(store: Store) -> list[Row]:
 
 
 def _layered_prefill(store: Store) -> list[Row]:
-    study = layered_prefill.settings().model_copy(update={"traces": ()})  # recorded arrivals answer nothing
+    study = layered_prefill.Settings.shipped().model_copy(update={"traces": ()})  # recorded arrivals answer nothing
     return layered_prefill.run(store, lambda *told: None, study, "threads", 1, say=lambda line: None)
 
 
 def _slicemoe(store: Store) -> list[Row]:
-    study = slicemoe.settings()
+    study = slicemoe.Settings.shipped()
     study = study.model_copy(update={"pairs": study.pairs[:1], "targets": ()})  # the others answer nothing
     paths = [slicemoe_sweeps.of_tape(store, study, job) for job in product(study.models, study.seeds)]
     points = pl.concat([pl.read_parquet(path) for path in paths], how="vertical_relaxed")

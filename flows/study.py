@@ -7,32 +7,26 @@ the file are relative to it.
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
+from tokentape.flows.study_file import Part, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
-from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 
 
-class PolicyEntry(BaseModel):
+class PolicyEntry(Part):
     """One `[[policies]]` table: name or `file.py:Class`, its parameters, and the seeds where it draws at random."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: str
-    params: dict[str, str | int | float | bool] = {}
+    params: dict[str, str | int | float | bool] = Field({})
     seeds: tuple[int, ...] = Field((0,), min_length=1)
 
 
-class SemanticsEntry(BaseModel):
+class SemanticsEntry(Part):
     """`[semantics]`: how lookups are made; the scope is listed apart because a study may compare both."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lookup: str = "atomic"
     recency: str = "list-order"
@@ -42,10 +36,8 @@ class SemanticsEntry(BaseModel):
     fetching: str = "blocking"
 
 
-class Study(BaseModel):
+class Study(Part):
     """A parsed study file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     question: str
@@ -66,19 +58,7 @@ def load(name_or_path: str) -> Study:
         if name_or_path not in grids():
             raise unknown("study", name_or_path, (*grids(), *SYSTEMS))
         path = GRIDS / f"{name_or_path}.toml"
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such study; shipped ones are {', '.join(grids())}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from error
-    try:
-        study = Study.model_validate({"name": path.stem, **fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(Study.model_fields)}") from error
-    study = _with_absolute_paths(study, path.resolve().parent)
+    study = parsed(Study, path, name=path.stem)
     for entry in study.policies:
         resolve("residency", entry.name, entry.params)
     return study
@@ -95,15 +75,3 @@ def matching(patterns: tuple[str, ...], trace_ids: list[str]) -> list[str]:
         )
         raise ValueError(f"no tape fits {', '.join(patterns)}; {there}")
     return hits
-
-
-def _with_absolute_paths(study: Study, folder: Path) -> Study:
-    def absolute(text: str) -> str:
-        return str(folder / text)  # an absolute path stays as it is
-
-    entries: list[dict[str, Any]] = [e.model_dump() for e in study.policies]
-    for entry in entries:
-        if registry.is_path(entry["name"]):
-            entry["name"] = absolute(entry["name"])
-    hardware = tuple(absolute(h) if h.endswith(".toml") else h for h in study.hardware)
-    return study.model_copy(update={"policies": tuple(map(PolicyEntry.model_validate, entries)), "hardware": hardware})

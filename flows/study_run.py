@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokentape.flows.console import note, progress_bar
-from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids
+from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, system_of
 from tokentape.policies.names import unknown
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ def check(name: str, runner: str | None, in_model: bool = True, traces: tuple[st
             raise ValueError(f"{name}: no such study; shipped ones are {', '.join((*grids(), *SYSTEMS))}")
     elif name not in (*grids(), *SYSTEMS):
         raise unknown("study", name, (*grids(), *SYSTEMS))
-    if not in_model and name not in IN_MODEL:
+    system = system_of(name)
+    if not in_model and system not in IN_MODEL:
         raise ValueError(f"study {name} measures nothing inside a live model; leave out --no-live")
-    if traces and name in SYSTEMS:
+    if traces and system:
         raise ValueError(f"study {name} makes its own tapes; leave out traces")
 
 
@@ -46,11 +47,15 @@ def run_study(
     Raises ValueError as `check` does.
     """
     check(name, runner, in_model, traces)
-    if name in SYSTEMS:
+    if system := system_of(name):
+        module = importlib.import_module(SYSTEMS[system])
+        study = module.Settings.shipped() if name == system else module.Settings.of_file(Path(name))
         store.remove_stale()
-        module = importlib.import_module(SYSTEMS[name])
-        with progress_bar(f"study {name}") as show:
-            answers = module.run(store, show, runner=runner or "processes", workers=workers, in_model=in_model)
+        with progress_bar(f"study {study.name}") as show:
+            answers = module.run(store, show, study, runner=runner or "processes", workers=workers, in_model=in_model)
+        if study.is_copy:
+            note(f"study {study.name}: its runs are those of study '{study.name}'; a copy answers no number of the paper")
+            return {"answers": 0}
         note(f"study {name}: {len(answers)} of the paper's numbers answered; `tokentape claims {name}` shows them")
         return {"answers": len(answers)}
     from tokentape.flows import grid

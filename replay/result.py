@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokentape.warehouse.at_rest import at_rest, check_metrics, filled
+from tokentape.warehouse.at_rest import Maker, at_rest, check_metrics, filled
 from tokentape.warehouse.tables import conform
 
 
@@ -42,7 +42,7 @@ class ReplayResult:
         metrics = [
             {"run_id": run_id, "metric": name} | dataclasses.asdict(metric) for name, metric in sorted(self.metrics.items())
         ]
-        tables = at_rest("replays", [{"replay_id": run_id, "study": study, **self.settings}], sources)
+        tables = at_rest("replays", [{"replay_id": run_id, "study": study, **self.settings}], Maker(sources=sources))
         # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
         frames = {"metrics": pl.DataFrame(metrics, infer_schema_length=None).drop("unit")}
         for name, series in (("steps", self.timeline), ("request_metrics", self.request_metrics)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -79,12 +80,25 @@ def metric_defs() -> pl.DataFrame:
 # ------------------------------------------------------------------------------------------------ rows -> tables
 
 
+@dataclass(frozen=True)
+class Maker:
+    """What made rows. study: that asked for them, where they do not say; copy_of: the study that ships which that one is a copy
+    of, None: it ships itself; sources: hash of what computed them."""
+
+    study: str | None = None
+    copy_of: str | None = None
+    sources: str | None = None
+
+
+SHIPPED = Maker()  # by no copy, and the rows say the rest
+
+
 def at_rest(
-    name: str, rows: Sequence[Mapping[str, Any]], sources: str | None = None, *, is_older: bool = False
+    name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED, *, is_older: bool = False
 ) -> dict[str, pa.Table]:
     """The stored tables, `runs` first, that rows of a view lie in; a later row replaces one of its key.
 
-    sources: hash of what computed them. is_older: they are of an older version, and null in the columns that they lack.
+    is_older: they are of an older version, and null in the columns that they lack.
     Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
     view = VIEWS[name]
@@ -96,11 +110,11 @@ def at_rest(
     ids = []
     told = frame.select(*facts(name), *(view.run_id,) * bool(view.run_id))
     for row in told.iter_rows(named=True) if told.width else [{}] * frame.height:
-        ids.append(run_id_of(name, row))
+        ids.append(run_id_of(name, row, maker))
         if not view.of and runs.setdefault(ids[-1], row) != row and view.values not in ("", "metrics"):
             raise BadTable(f"table {name}: rows of one run, {row}, say different facts of it")
         runs[ids[-1]] = row
-    made = [_run(name, run_id, row, sources) for run_id, row in runs.items()]
+    made = [_run(name, run_id, row, maker) for run_id, row in runs.items()]
     found = {} if view.of else {"runs": pa.Table.from_pylist(made, schema=schema("runs"))}
     if view.values:
         values = _values(name, frame.with_columns(run_id=pl.Series(ids, dtype=pl.String)))
@@ -129,17 +143,18 @@ def filled(name: str, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def run_id_of(name: str, row: Mapping[str, Any]) -> str:
-    """A run is known by the id that its engine gave it, or by the key of its view."""
+def run_id_of(name: str, row: Mapping[str, Any], maker: Maker = SHIPPED) -> str:
+    """A run is known by the id that its engine gave it, or by the key of its view, and the study where it is a copy."""
     view = VIEWS[name]
-    return str(row[view.run_id]) if view.run_id else _hash_of(view.of or name, row, VIEWS[view.of or name].key)
+    return str(row[view.run_id]) if view.run_id else _hash_of(view.of or name, row, VIEWS[view.of or name].key, maker)
 
 
-def _hash_of(name: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    return hash_of([name, {column: row[column] for column in columns if column in facts(name)}])
+def _hash_of(name: str, row: Mapping[str, Any], columns: Sequence[str], maker: Maker) -> str:
+    told = {column: row[column] for column in columns if column in facts(name)}
+    return hash_of([name, told, *(maker.study,) * bool(maker.copy_of)])
 
 
-def _run(name: str, run_id: str, row: dict[str, Any], sources: str | None) -> dict[str, Any]:
+def _run(name: str, run_id: str, row: dict[str, Any], maker: Maker) -> dict[str, Any]:
     """A row of `runs`."""
     view = VIEWS[name]
     given = [column for column in facts(name) if column not in FOUND]
@@ -150,15 +165,17 @@ def _run(name: str, run_id: str, row: dict[str, Any], sources: str | None) -> di
     return {
         "run_id": run_id,
         "view_name": name,
-        "conditions": _hash_of(name, row, given) if view.run_id else run_id,
+        "conditions": _hash_of(name, row, given, maker) if view.run_id else run_id,
         "engine": view.engine,
         "system": _json(system),
         **dict.fromkeys(DECISIONS),
         **system,
+        "study": maker.study,
         **own,
+        "copy_of": maker.copy_of,
         "semantics": _json(rules) if rules else None,
         "facts": _json(others),
-        "sources_sha256": sources,
+        "sources_sha256": maker.sources,
         "code_version": _version(),
     }
 
@@ -220,7 +237,7 @@ def view_sql(name: str) -> str:
     key = ", ".join(_quoted(column) for column in view.key)
     return (
         f"create view {name} as select {columns} from (select {', '.join([*told, *values])} from runs r{joined} "
-        f"where r.view_name = '{view.of or name}') order by {key}"
+        f"where r.view_name = '{view.of or name}' and r.copy_of is null) order by {key}"
     )
 
 
@@ -229,7 +246,7 @@ def _read_values(name: str) -> tuple[list[str], str]:
     view = VIEWS[name]
     if not view.values:
         return [], ""
-    mine = f"run_id in (select run_id from runs where view_name = '{view.of or name}')"
+    mine = f"run_id in (select run_id from runs where view_name = '{view.of or name}' and copy_of is null)"
     at = [f"cast(v.{there} as {_type(view, column)}) as {_quoted(column)}" for column, there in view.at.items()]
     if names_metrics(view):
         columns = ["v.metric as metric", "d.unit as unit", *(f"v.{column} as {column}" for column in ("value", *_BAND))]

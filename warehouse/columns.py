@@ -458,6 +458,7 @@ COLUMNS: dict[str, Column] = {
     "run_id": Column(TEXT, "", "hash of what decides the run's numbers"),
     "view_name": Column(TEXT, "", "view of the warehouse that shows the run with its facts as columns"),
     "conditions": Column(TEXT, "", "hash of what ran without the code that ran it: a newer run under the same replaces an older"),
+    "copy_of": Column(TEXT, "", "study that ships of which the run's is a copy; views show runs of studies that ship"),
     "profile": Column(TEXT, "", "cost profile; null: the engine's own"),
     "semantics": Column(TEXT, "", "replay rules as JSON"),
     "facts": Column(TEXT, "", "what else was given, as JSON; the view of `view_name` has them as columns"),

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tokentape.warehouse.at_rest import ID_DIGITS, at_rest, declared, filled, hash_of, metric_defs, view_sql
+from tokentape.warehouse.at_rest import ID_DIGITS, SHIPPED, Maker, at_rest, declared, filled, hash_of, metric_defs, view_sql
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
 from tokentape.warehouse.tape import Store
 
@@ -63,26 +63,26 @@ def _check_result(key: str, tables: Mapping[str, pa.Table]) -> None:
             raise BadTable(f"result {key}: table {name} holds rows of another run_id")
 
 
-def write_rows(store: Store, name: str, rows: Rows, of: str = "", sources: str | None = None) -> str:
+def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker = SHIPPED) -> str:
     """Writes rows of a view as one batch, or of one of OWN_TABLES into a file; the path of its last file.
 
     The batch is named by its content, or by what the rows are `of`, a machine or a step: rows of the same then replace it whole.
-    sources: hash of what computed them. Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
+    Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
     if name in VIEWS:
-        return write_together(store, {name: rows}, name, of or _content(rows), sources)
+        return write_together(store, {name: rows}, name, of or _content(rows), maker)
     table = declared(name, rows)
     path = batch_path(store, name, _hashed(of or _content(table.to_pylist())))
     store.write_parquet(path, table)
     return path
 
 
-def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, sources: str | None = None) -> str:
+def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, maker: Maker = SHIPPED) -> str:
     """Rows of several views that are `of` one thing, as one batch; has_rows finds it by `last`. Empty others are left out.
 
     Raises as write_rows does; nothing is written then.
     """
-    parts = [at_rest(name, of_view, sources) for name, of_view in rows.items() if of_view or name == last]
+    parts = [at_rest(name, of_view, maker) for name, of_view in rows.items() if of_view or name == last]
     names = [name for name in RESULT_TABLES if any(name in part for part in parts)]
     if "runs" not in names:
         raise BadTable(f"view {last} is of the runs of {VIEWS[last].of}; write them together")
@@ -201,15 +201,17 @@ def measured_of(store: Store, table: str, runs: pl.DataFrame) -> pl.DataFrame:
     return rows.join(runs.select("run_id", "stem"), on=["run_id", "stem"], how="semi").drop("stem").sort(TABLES[table].key)
 
 
-def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
-    """Rows of a view, or of one of OWN_TABLES, the newest of each key."""
+def read_rows(store: Store, name: str, study: str = "") -> list[dict[str, Any]]:
+    """Rows of a view, or of one of OWN_TABLES, the newest of each key; of a study that is a copy, or of all that ship."""
     if name in OWN_TABLES:
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for batch in batches(store, name):
             rows = store.parquet(batch_path(store, name, batch)).read().to_pylist()
             found |= {tuple(row[column] for column in TABLES[name].key): row for row in rows}
         return list(found.values())
-    return _shown(store, name, newest(_runs_of(store, name, batches(store))))
+    runs = newest(_runs_of(store, name, batches(store)))
+    copied = runs.filter((pl.col("study") == study) & pl.col("copy_of").is_not_null())
+    return _shown(store, name, runs.filter(pl.col("copy_of").is_null()) if copied.is_empty() else copied)
 
 
 def rows_of(store: Store, name: str, of: str) -> list[dict[str, Any]] | None:
@@ -232,7 +234,7 @@ def _shown(store: Store, name: str, runs: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of a view, in the order of its key, of some runs."""
     import duckdb  # only where it is asked
 
-    tables = {"runs": runs.drop("stem"), "metric_defs": metric_defs()}
+    tables = {"runs": runs.drop("stem").with_columns(copy_of=pl.lit(None, pl.String)), "metric_defs": metric_defs()}
     if VIEWS[name].values:
         tables[VIEWS[name].values] = measured_of(store, VIEWS[name].values, runs)
     with duckdb.connect() as connection:

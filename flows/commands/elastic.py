@@ -47,13 +47,13 @@ def calibrate_elmoe3d(
       tokentape calibrate elmoe3d --out fits --level L1 --rows calibrate
     """
     from tokentape.flows.console import note
-    from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
+    from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
     from tokentape.replay.elmoe3d.cells import cells
     from tokentape.replay.elmoe3d.fit import calibrate
     from tokentape.warehouse.load import claims
 
-    table, setup = cells(claims().to_pylist()), setup_of(settings())
+    table, setup = cells(claims().to_pylist()), setup_of(Settings.shipped())
     if check is not None:
         fits = [load(check)]
     else:

@@ -26,13 +26,13 @@ def calibrate_kelle(
     """
     from tokentape.flows.console import note, print_table
     from tokentape.flows.systems.kelle.checks import order_lines, recompute_lines
-    from tokentape.flows.systems.kelle.settings import settings
+    from tokentape.flows.systems.kelle.settings import Settings
     from tokentape.flows.systems.kelle.setup import ZERO, setup
     from tokentape.hw import kelle_knobs
     from tokentape.replay.kelle.fit import calibrate, derived, log_errors, ratios
     from tokentape.warehouse.load import claims
 
-    study = settings()
+    study = Settings.shipped()
     if check is not None:
         fit = kelle_knobs.load(check)
     else:
@@ -90,7 +90,7 @@ def kv_step(
 
     from tokentape.flows.console import note, percent, print_table
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.systems.kelle.settings import settings
+    from tokentape.flows.systems.kelle.settings import Settings
     from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
     from tokentape.hw import kelle_knobs
     from tokentape.policies.names import unknown
@@ -102,7 +102,7 @@ def kv_step(
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
     from_file = kelle_knobs.load(knobs).constants if knobs.endswith(".toml") else None
-    made = setup(settings(), from_file)
+    made = setup(Settings.shipped(), from_file)
     chosen = CALIBRATED if from_file else knobs
     if chosen not in made.knobs:
         raise unknown("knobs", knobs, made.knobs)

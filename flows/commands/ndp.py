@@ -29,10 +29,10 @@ def calibrate_cxl_ndp(
 
     from tokentape.flows.console import note, print_table
     from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
-    from tokentape.flows.systems.cxl_ndp.settings import settings
+    from tokentape.flows.systems.cxl_ndp.settings import Settings
     from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 
-    study = settings()
+    study = Settings.shipped()
     if check is not None:
         fit = ndp_knobs.load(check)
     else:

@@ -9,7 +9,7 @@ from functools import partial
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
-from tokentape.flows.systems.cxl_ndp.settings import settings
+from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
@@ -91,7 +91,7 @@ class Options:
         for name in systems:
             system_of(name, knobs, shape, machine)
         routing = routing_of()
-        spread = settings().losses.spread
+        spread = Settings.shipped().losses.spread
         losses = stand_in_losses(shape.n_layers, shape.n_experts, gaussian_errors(), self.seed, spread)
         decoded = run(routing, shape, machine, knobs, setting, dict.fromkeys([*systems, MONDE]), losses)
         metrics = {name: of for name, of in compared(decoded).items() if name in systems}

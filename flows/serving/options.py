@@ -192,7 +192,7 @@ def _blocks(text: str | None) -> int | Literal["unbounded"] | None:
 
 def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> ServiceLevel | None:
     """The limits given, or the paper's for its models and data sets. Raises ValueError for one limit without the other."""
-    from tokentape.flows.systems.layered_prefill.settings import settings
+    from tokentape.flows.systems.layered_prefill.settings import Settings
     from tokentape.replay.serving.metrics import ServiceLevel
 
     if point.scheduler == "disaggregated":
@@ -200,7 +200,7 @@ def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> Service
             raise ValueError("--slo-ttft and --slo-tbt have no effect on disaggregated: service levels are told of one engine")
         return None
     if ttft_s is None and tbt_s is None:
-        return settings().level(point)
+        return Settings.shipped().level(point)
     if ttft_s is None or tbt_s is None:
         raise ValueError("--slo-ttft and --slo-tbt go together; a request must meet both")
     return ServiceLevel(ttft_s, tbt_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from tokentape.policies.names import unknown
+
 SYSTEMS = {
     "cxl-ndp": "tokentape.flows.systems.cxl_ndp.study",
     "elmoe3d": "tokentape.flows.systems.elmoe3d.study",
@@ -19,6 +21,23 @@ IN_MODEL = frozenset({"cxl-ndp", "elmoe3d", "kelle", "slicemoe"})  # they also m
 def grids() -> list[str]:
     """Names of the grids of replays that ship."""
     return sorted(path.stem for path in GRIDS.glob("*.toml"))
+
+
+def system_of(name_or_path: str) -> str:
+    """The published system whose study, or a copy of whose study, this is; empty for a grid of replays.
+
+    Reads the head of a file and imports nothing that computes. Raises ValueError for a file whose system there is not.
+    """
+    if not name_or_path.endswith(".toml"):
+        return name_or_path if name_or_path in SYSTEMS else ""
+    try:
+        fields = tomllib.loads(Path(name_or_path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return ""  # its reader says what is wrong
+    system = fields.get("system", "")
+    if system and system not in SYSTEMS:
+        raise ValueError(f"{name_or_path}: {unknown('system', str(system), SYSTEMS)}")
+    return str(system)
 
 
 def questions() -> dict[str, str]:

@@ -39,7 +39,7 @@ from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.layered_prefill.words import Capacity, capacity
 from tokentape.dashboards.shell import Page
-from tokentape.flows.systems.layered_prefill.settings import settings
+from tokentape.flows.systems.layered_prefill.settings import Settings
 
 N_FIGURES = 16
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
@@ -199,12 +199,12 @@ def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: P
 def test_the_sliders_open_at_the_studys_limits() -> None:
     for name, opens in layered_explorer.OPENS_AT_S.items():
         for workload, limit in opens.items():
-            levels = [of for of in settings().levels if QWEN in of.models and workload in of.workloads]
+            levels = [of for of in Settings.shipped().levels if QWEN in of.models and workload in of.workloads]
             assert [getattr(of, f"{name}_s") for of in levels] == [limit]
 
 
 def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
-    study = settings()
+    study = Settings.shipped()
     there = {group.series for group in study.groups} | {trace.series for trace in study.traces}
     asked = ["one prompt", "slo ", "pareto", "n-sweep", "table-2", "table-6", "table-8", "table-10", "table-11", "table-12",
              "dense", "bursty", "azure", "mooncake", "other schedulers", "other models", "other gpus"]  # fmt: skip

@@ -36,7 +36,7 @@ from tokentape.dashboards.site import PAGE_BYTES
 from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.dashboards.slicemoe import rows as slicemoe_rows
 from tokentape.dashboards.slicemoe import tape as slicemoe_tape
-from tokentape.flows.systems.slicemoe.settings import settings
+from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.replay.matched import METRICS, Point, at_quality, gains
 
 LIVE, N_FIGURES = "embedded, code", 14
@@ -294,7 +294,7 @@ def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
 
 
 def test_the_matched_level_is_the_studys() -> None:
-    assert settings().quality_frac == slicemoe_rows.MATCHED_FRAC
+    assert Settings.shipped().quality_frac == slicemoe_rows.MATCHED_FRAC
 
 
 @pytest.mark.parametrize("level", [0.6, 0.75, 0.95])

@@ -7,10 +7,10 @@ import pytest
 from tokentape.capture.kv.orderings import WORD_ORDERINGS
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
-from tokentape.flows.systems.kelle.settings import settings
+from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.warehouse.tape import Store
 
-_STUDY = settings()
+_STUDY = Settings.shipped()
 _LIVE = _STUDY.live
 _FEW = {"items": 1, "output": 8}
 _TRIED = {("full", ""), ("full", "4-bit"), ("aep", ""), ("aerp", ""), ("aerp", "mean score"), ("kelle", "")}

@@ -15,11 +15,11 @@ from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, FIXED, MODE, answers
 from tokentape.flows.systems.cxl_ndp.checks import ORDER, checks, summary
 from tokentape.flows.systems.cxl_ndp.points import HEADLINE
-from tokentape.flows.systems.cxl_ndp.settings import FILE, NAME, setup
+from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.replay.cxl_ndp.decode import UNITS
 from tokentape.warehouse.load import claims, database_path, load
-from tokentape.warehouse.results import read_rows, write_rows
+from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
@@ -29,7 +29,7 @@ KEY = ["series", "setting", "system", "metric"]
 
 @pytest.fixture(scope="module")
 def study():
-    shipped = cxl_ndp.settings()
+    shipped = cxl_ndp.Settings.shipped()
     small, large = (model.model_copy(update={"seeds": model.seeds[:2]}) for model in shipped.models[:2])
     sweeps = shipped.sweeps.model_copy(update={"batches": (1, 16), "link_gb_per_s": (32.0, 128.0), "ndp_factors": (0.5, 1.0)})
     return shipped.model_copy(update={"models": (small, large), "sweeps": sweeps, "sequences": 16})
@@ -46,10 +46,9 @@ def made(study):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, made):
+def place(tmp_path_factory, study, made):
     store = Store(str(tmp_path_factory.mktemp("cxl-ndp") / "tape"))
-    for name, rows in made.items():
-        write_rows(store, name, rows, of=NAME)
+    study.write(store, made)
     return store
 
 
@@ -59,16 +58,16 @@ def points(made):
 
 
 def test_settings_ship_and_name_what_is_assumed():
-    shipped = cxl_ndp.settings()
+    shipped = cxl_ndp.Settings.shipped()
     assert [model.name for model in shipped.models][:2] == ["mixtral-8x7b", "mixtral-8x22b"]
     assert len(shipped.models[0].seeds) >= 6
-    assert FILE.read_text().count("assumed") >= 2
+    assert Settings.SHIPPED.read_text().count("assumed") >= 2
     assert [job.what for job in live.jobs(shipped)].count("quality") >= 4
 
 
 def test_every_system_has_every_metric_with_its_band(points):
     headline = points.filter((pl.col("series") == HEADLINE) & (pl.col("model_id") == "mixtral-8x7b"))
-    assert set(headline["system"]) == set(cxl_ndp.settings().systems)
+    assert set(headline["system"]) == set(cxl_ndp.Settings.shipped().systems)
     ours = headline.filter(pl.col("system") == "OURS-3")
     assert set(ours["metric"]) == set(UNITS) | {"decode_gain", "gain_over_hobbit"}
     assert (headline["low"] <= headline["value"]).all()
@@ -168,7 +167,7 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
 
 
 def test_live_policies_hold_the_controls():
-    of = cxl_ndp.settings().live
+    of = cxl_ndp.Settings.shipped().live
     found = live.policies(of, 8, "gptq")
     assert len(live.policies(of, 8, "rtn")) == 7
     assert len(found) == len(set(found))

@@ -23,7 +23,7 @@ from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
 from tokentape.flows.systems.elmoe3d.platforms import platform_runs, ratios
 from tokentape.flows.systems.elmoe3d.points import MEASURED
-from tokentape.flows.systems.elmoe3d.settings import FILE, NAME, settings, setup_of
+from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.flows.systems.elmoe3d.tapes import measured_jobs, through_machine
 from tokentape.hw.elmoe3d_constants import load
@@ -35,7 +35,7 @@ from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
 
-STUDY = settings()
+STUDY = Settings.shipped()
 FEW = {"seeds": (0,), "prompts": 2, "prompt": 16, "output": 6, "whole_windows": 2, "recorded_requests": 2}
 SMALL = STUDY.model_copy(
     update={
@@ -43,7 +43,7 @@ SMALL = STUDY.model_copy(
         "live": STUDY.live.model_copy(update={**FEW, "pool_fracs": (0.5,), "batches": (1,)}),
     }
 )
-STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == NAME}
+STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
 TABLES = [name for name in VIEWS if name.startswith("elastic_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
@@ -78,7 +78,7 @@ def test_every_table_has_rows_and_keys_are_unique(rows, answers):
     made = closed_forms(STUDY, SETUP, CELLS, list(STUDY.load_fits().values()))
     for name in TABLES:
         assert rows[name].height
-        assert set(rows[name]["study"]) == {NAME}
+        assert set(rows[name]["study"]) == {STUDY.name}
         if name in made:
             kept = rows[name].filter(pl.col("series") != MEASURED) if "series" in rows[name].columns else rows[name]
             assert kept.height == len(made[name]), f"{name}: rows of one key replaced each other"
@@ -276,7 +276,7 @@ def test_ratios_are_taken_under_every_assumption():
 
 
 def test_settings_say_what_is_assumed():
-    assert FILE.read_text().count("assumed") >= 3
+    assert Settings.SHIPPED.read_text().count("assumed") >= 3
     with pytest.raises(ValueError, match="Extra inputs"):
         type(STUDY).model_validate({**STUDY.model_dump(), "more": 1})
 
@@ -334,7 +334,7 @@ def test_speculate_refuses_in_one_line(tokentape: Cli, arguments, message):
 def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answers, points):
     accepted = pl.DataFrame(read_rows(place, live.POINTS), infer_schema_length=None)
     assert set(accepted["series"]) == {"bits", "pool", "batch", "drafters", "replay"}
-    assert set(accepted["study"]) == {NAME}
+    assert set(accepted["study"]) == {STUDY.name}
     assert {row["assertion"] for row in read_rows(place, "orderings")} == {o.assertion for o in ACCEPTANCE_ORDERINGS}
     ours = points.filter(pl.col("series") == MEASURED)
     assert set(ours["sd_scheme"]) == {"Elastic-SD", "Quant-SD"}

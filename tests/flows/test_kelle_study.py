@@ -13,7 +13,7 @@ from readme_errors import AGAIN, stands
 from tokentape.flows import error_table
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
-from tokentape.flows.systems.kelle.settings import FILE
+from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -61,9 +61,9 @@ def paper(points: pl.DataFrame, series: str, knobs: str = "calibrated") -> pl.Da
 
 
 def test_settings_ship_and_name_what_is_assumed():
-    shipped = kelle.settings()
+    shipped = kelle.Settings.shipped()
     assert (len(shipped.models), list(shipped.workloads)) == (7, ["LA", "TQ", "QP", "PG19"])
-    assert FILE.read_text().count("assumed") >= 6
+    assert Settings.SHIPPED.read_text().count("assumed") >= 6
 
 
 def test_the_headline_covers_every_system_model_and_workload(points):

@@ -16,13 +16,13 @@ from tokentape.flows.serving.setup import Point
 from tokentape.flows.systems.layered_prefill import answers as claimed
 from tokentape.flows.systems.layered_prefill import knees, points, traces
 from tokentape.flows.systems.layered_prefill import study as layered_prefill
-from tokentape.flows.systems.layered_prefill.settings import FILE, PAPER, Settings, jobs
+from tokentape.flows.systems.layered_prefill.settings import PAPER, Settings, jobs
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
 
-SHIPPED = layered_prefill.settings()
+SHIPPED = layered_prefill.Settings.shipped()
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
 OURS = [name for name in VIEWS if name.startswith("serving_")] + ["coverage_points", "answers"]
 
@@ -87,7 +87,7 @@ def served(place, answers):
 
 
 def test_settings_say_what_is_assumed_and_patterns_name_claims():
-    assert FILE.read_text().count("assumed") >= 2
+    assert Settings.SHIPPED.read_text().count("assumed") >= 2
     series = {job.series for job in jobs(SHIPPED)}
     assert {f"table-{n}" for n in (2, 6, 7, 8, 10, 11, 12)} <= series
     assert {sweep.series for sweep in SHIPPED.sweeps} <= series

@@ -15,7 +15,7 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.slicemoe import answers as claimed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
-from tokentape.flows.systems.slicemoe.settings import FILE
+from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.matched import Point, at_quality, gains
 from tokentape.replay.slicemoe.operating_point import token_cost
@@ -24,7 +24,7 @@ from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
-SHIPPED = slicemoe.settings()
+SHIPPED = slicemoe.Settings.shipped()
 SMALL = SHIPPED.model_copy(
     update={
         "capacities_gb": (3.6,), "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "strengths": (0.0, 0.15, 0.5),
@@ -53,11 +53,11 @@ def answers(place):
 
 
 def test_settings_ship_and_name_what_is_assumed():
-    shipped = slicemoe.settings()
+    shipped = slicemoe.Settings.shipped()
     assert shipped.capacities_gb == (1.8, 2.4, 3.6)
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
-    assert FILE.read_text().count("assumed") >= 4
+    assert Settings.SHIPPED.read_text().count("assumed") >= 4
 
 
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):

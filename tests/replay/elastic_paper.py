@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tokentape.flows.systems.elmoe3d.settings import settings, setup_of
+from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, Speculation
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.warehouse.load import claims
 
 QWEN, GLM, DEEPSEEK, GPT = MODELS = ("qwen3-30b-a3b", "glm-4.7-flash", "deepseek-v2-lite", "gpt-oss-20b")
-STUDY = settings()
+STUDY = Settings.shipped()
 SETUP = setup_of(STUDY)
 TABLE = cells(claims().to_pylist())
 

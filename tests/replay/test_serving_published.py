@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from tokentape.flows.systems.layered_prefill.settings import settings
+from tokentape.flows.systems.layered_prefill.settings import Settings
 from tokentape.hw import serving_constants
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
@@ -58,7 +58,7 @@ def point(model: str, scheduler: Scheduler, dataset: str, rate: float, n: int | 
         drawn = synthetic(dataset, rate, seed, n=n, length_scale=scale if dataset == "arxiv" else 1.0)
         return serve(drawn, scheduler, tables)
 
-    return over_runs([metrics(run(seed), LEVELS[dataset]) for seed in range(settings().n_claim_seeds)])
+    return over_runs([metrics(run(seed), LEVELS[dataset]) for seed in range(Settings.shipped().n_claim_seeds)])
 
 
 # Claim, scheduler, model, rate, bar as a share; None: the paper's value lies within the seeds' band.

@@ -20,7 +20,7 @@ _ID, _METRIC, _VALUES = "run_id", "metric", ("value", "low", "high")
 TABLES = {
     "runs": Table(
         (
-            *(_ID, "view_name", "conditions", "engine", "study", "system", *DECISIONS),
+            *(_ID, "view_name", "conditions", "engine", "study", "copy_of", "system", *DECISIONS),
             *(
                 "trace_id",
                 "model_id",
@@ -38,7 +38,19 @@ TABLES = {
         (_ID,),
         "what ran: the system by its decisions, tape, model, machine, workload, and what made it",
         nullable=(
-            *("study", *DECISIONS, "trace_id", "model_id", "hardware", "hardware_sha256", "profile", "workload", "batch", "seed"),
+            *(
+                "study",
+                "copy_of",
+                *DECISIONS,
+                "trace_id",
+                "model_id",
+                "hardware",
+                "hardware_sha256",
+                "profile",
+                "workload",
+                "batch",
+                "seed",
+            ),
             *("semantics", "origin", "is_bound", "is_extrapolated", "outside_envelope", "sources_sha256"),
         ),
         own=_OWN

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.systems.cxl_ndp.points import GAINS, HEADLINE
-from tokentape.flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings
 from tokentape.replay.cxl_ndp.fit import ratio_of
 from tokentape.replay.cxl_ndp.system import FP16_BYTES, HOBBIT, MONDE
 from tokentape.warehouse import models
@@ -41,7 +41,7 @@ def answers(study: Settings, made: Mapping[str, Sequence[Row]]) -> list[Row]:
 
 def _answer(claim: Row, value: float, how: str, mode: str = MODE, ends: tuple[float, float] | None = None) -> Row:
     low, high = ends or (None, None)
-    return {"claim_id": claim["claim_id"], "study": NAME, "mode": mode, "value": value, "low": low, "high": high, "how": how}
+    return {"claim_id": claim["claim_id"], "mode": mode, "value": value, "low": low, "high": high, "how": how}
 
 
 def of_point(points: pl.DataFrame, **wanted: str) -> Row:

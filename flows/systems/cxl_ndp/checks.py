@@ -14,7 +14,7 @@ import polars as pl
 
 from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, MODE, of_point
 from tokentape.flows.systems.cxl_ndp.points import HEADLINE
-from tokentape.flows.systems.cxl_ndp.settings import NAME, PAPER, Settings
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings
 from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 from tokentape.warehouse import models
@@ -28,7 +28,7 @@ def _check(
     check: str, value: float, unit: str, how: str, published: float | None = None, bar: tuple[float, float] | None = None
 ) -> Row:
     low, high = bar or (None, None)
-    found = {"study": NAME, "check": check, "value": float(value), "published": published, "unit": unit}
+    found = {"check": check, "value": float(value), "published": published, "unit": unit}
     return found | {"bar_low": low, "bar_high": high, "how": how}
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokentape import warehouse
 from tokentape.flows.systems.cxl_ndp.points import headline
-from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Settings, Setup
+from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.placement import shares, start_average
@@ -46,7 +46,7 @@ def lanes(made: Setup, model: Model, tape: NDPRouting, losses: Floats) -> Iterat
         found = segments(counts, resident, bits, members.size, migrated, unit, system)
         for lane in LANES:
             for place, one in enumerate(one for one in found if one.lane == lane):
-                where = {"study": NAME, "model_id": made.shape.name, "system": system.name, "lane": lane, "place": place}
+                where = {"model_id": made.shape.name, "system": system.name, "lane": lane, "place": place}
                 yield where | {"label": one.label, "start_s": one.start_s, "seconds": one.seconds}
 
 
@@ -64,7 +64,6 @@ def capacities(made: Setup, model: Model) -> Iterator[Row]:
     """At the paper's batch and context."""
     for part in parts(made.shape, made.knobs, model.hot_experts, made.knobs.batch):
         yield {
-            "study": NAME,
             "hardware": made.machine.name,
             "model_id": made.shape.name,
             "hot_experts": model.hot_experts,
@@ -80,7 +79,7 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
     for at, layer in enumerate(layers):
         for expert in range(losses.shape[1]):
             for width in range(losses.shape[2]):
-                key = {"study": NAME, **where, "layer": layer, "expert": expert, "bits": width + 1}
+                key = {**where, "layer": layer, "expert": expert, "bits": width + 1}
                 yield key | {"mse": float(losses[at, expert, width])}
 
 
@@ -110,12 +109,12 @@ def bit_rows(
                 ]
                 found[rule] = np.concatenate([table_losses(*one, weighted).ravel() for one in of])
                 by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
-                key = {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
                 bits_rows += [key | row for row in _by_rank(by_rank)]
             for rule, mine in found.items():
                 ratio = mine / found[UNIFORM]
                 losses_rows.append(
-                    {"study": NAME, **where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                    {**where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
                     | {"loss_ratio": float(np.median(ratio)), "low": float(np.quantile(ratio, 0.05))}
                     | {
                         "high": float(np.quantile(ratio, 0.95)),

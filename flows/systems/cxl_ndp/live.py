@@ -12,9 +12,9 @@ from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Eff
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import sources
-from tokentape.flows.systems.cxl_ndp.settings import NAME, Live, Settings
+from tokentape.flows.systems.cxl_ndp.settings import Live, Settings
 from tokentape.policies.mixed import FULL, MixedPrecision
-from tokentape.warehouse.results import has_rows, write_rows
+from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 ENGINE = "tokentape.capture.cxl_ndp.orderings"
@@ -60,7 +60,7 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
     live = study.live
     table = "quality" if job.what == "quality" else "orderings"
     losses = store.open(trace_id)
-    of = f"{NAME}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{sources.sha256(ENGINE)}"
+    of = f"{study.name}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{sources.sha256(ENGINE)}"
     if has_rows(store, table, of):
         return
     effort = Effort(live.windows, live.prompt, live.output)
@@ -69,5 +69,5 @@ def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
         lab = Lab(bench, job.seed)
         rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]
     else:
-        rows = [{"study": NAME} | row for row in orderings(bench, live.seeds)]
-    write_rows(store, table, rows, of=of)
+        rows = list(orderings(bench, live.seeds))
+    study.write(store, {table: rows}, of)

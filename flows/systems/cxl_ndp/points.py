@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from tokentape.flows.systems.cxl_ndp.settings import Model, Setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
@@ -117,7 +117,6 @@ def metric_rows(made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[s
             if np.isnan(values).any():  # of an NDP that computes nothing
                 continue
             yield {
-                "study": NAME,
                 **where,
                 "model_id": made.shape.name,
                 "hardware": of.machine.name,

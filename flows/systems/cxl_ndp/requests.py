@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.systems.cxl_ndp.points import decoded, headline
-from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Setup
+from tokentape.flows.systems.cxl_ndp.settings import Model, Setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN
 from tokentape.replay.cxl_ndp.prefill import Request, request
 from tokentape.replay.cxl_ndp.routing import NDPRouting
@@ -37,7 +37,6 @@ def rows(made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[di
                 gain = np.array([one[MONDE].seconds / one[system].seconds for one in ran])
                 parts = {part: float(np.mean([getattr(one, part) for one in mine])) for part in PARTS}
                 yield {
-                    "study": NAME,
                     "setting": grid,
                     "model_id": made.shape.name,
                     "source": DRAWN,

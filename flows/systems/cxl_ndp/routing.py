@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.cxl_ndp.settings import NAME
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.placement import FIXED, Capacity
 from tokentape.policies.placement.fixed import ShuffledPrompts
@@ -35,7 +34,7 @@ def hit_rows(tapes: Sequence[NDPRouting], where: Row, knobs: Knobs, hot_experts:
                 continue  # another group's prompt, where there is none
             groups = in_batches(fewest, batch)
             by_tape = [rows.hit_rows(hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes]
-            common = {"study": NAME, **where, "batch": batch, "placement": name, "is_bound": placement.is_bound}
+            common = {**where, "batch": batch, "placement": name, "is_bound": placement.is_bound}
             for of_layer in zip(*by_tape, strict=True):
                 shares = np.array([row["gpu_hit_frac"] for row in of_layer])
                 band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
@@ -51,10 +50,10 @@ def similarity_rows(tapes: Sequence[NDPRouting], where: Row) -> Iterator[Row]:
             for name in of_layer[0]
             if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
         }
-        yield {"study": NAME, **where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
+        yield {**where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
 
 
 def use_rows(tape: NDPRouting, where: Row, n_requests: int, bin_steps: int) -> Iterator[Row]:
     """Of the first requests that decode, by layer and bin of decode steps."""
     chosen = np.flatnonzero(tape.n_decode)[:n_requests]
-    return ({"study": NAME, **where, **row} for row in rows.use_rows(tape, chosen, bin_steps))
+    return ({**where, **row} for row in rows.use_rows(tape, chosen, bin_steps))

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.study_file import Part, StudyFile
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.replay.cxl_ndp.system import Machine, Shape, machine_of, shape_of
 from tokentape.warehouse import models
 
-NAME, PAPER = "cxl-ndp", "cxl_ndp"
-FILE = Path(__file__).parent / "study.toml"
+PAPER = "cxl_ndp"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Model(_Part):
+class Model(Part):
     """hot_experts: per layer; seeds: tapes drawn; is_swept: past links, batches and NDP sizes."""
 
     name: str
@@ -32,14 +24,14 @@ class Model(_Part):
     is_swept: bool = False
 
 
-class Requests(_Part):
+class Requests(Part):
     """Lengths: prompts by the name of their grid, outputs."""
 
     grids: dict[str, tuple[int, ...]]
     decode_tokens: tuple[int, ...]
 
 
-class Sweeps(_Part):
+class Sweeps(Part):
     """One thing changed at a time. links: machines by what their link is called."""
 
     batches: tuple[int, ...]
@@ -53,14 +45,14 @@ class Sweeps(_Part):
     placements: tuple[str, ...]
 
 
-class Losses(_Part):
+class Losses(Part):
     """The stand-in table, and the mean widths at which rules are compared."""
 
     spread: float
     mean_bits: tuple[float, ...]
 
 
-class Recorded(_Part):
+class Recorded(Part):
     """Tapes of a live model. use_requests: of each, whose expert use is kept, in bins of use_bin_steps."""
 
     model: str
@@ -74,7 +66,7 @@ class Recorded(_Part):
     use_bin_steps: int
 
 
-class Live(_Part):
+class Live(Part):
     """Windows of text per seed, their tokens, and what is varied inside the model."""
 
     seeds: tuple[int, ...]
@@ -87,7 +79,7 @@ class Live(_Part):
     placements: tuple[str, ...]
 
 
-class Bars(_Part):
+class Bars(Part):
     """How far from the published value still counts as reproduced."""
 
     decode_tolerance: float
@@ -97,10 +89,11 @@ class Bars(_Part):
     least_hit_gain: float
 
 
-class Settings(_Part):
+class Settings(StudyFile):
     """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims."""
 
-    question: str
+    SHIPPED = Path(__file__).parent / "study.toml"
+
     hardware: str
     knobs: str
     systems: tuple[str, ...]
@@ -113,12 +106,6 @@ class Settings(_Part):
     recorded: Recorded
     live: Live
     bars: Bars
-
-
-@lru_cache(maxsize=1)
-def settings() -> Settings:
-    """The study as shipped."""
-    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,14 @@ from tokentape.flows.systems.cxl_ndp import details, live, points, requests, rou
 from tokentape.flows.systems.cxl_ndp.answers import answers
 from tokentape.flows.systems.cxl_ndp.checks import checks, summary
 from tokentape.flows.systems.cxl_ndp.fit import drawn
-from tokentape.flows.systems.cxl_ndp.settings import NAME, Model, Settings, settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from tokentape.flows.workers import each, pool_of
 from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
 from tokentape.warehouse.losses import loss_table
-from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
-__all__ = ["run", "settings"]
+__all__ = ["Settings", "run"]
 Rows = dict[str, list[dict[str, Any]]]
 TOGETHER = "all data sets"  # source of the live model's tapes as one
 
@@ -45,7 +44,7 @@ def run(
     What is drawn is written first. A job inside the live model is one file or one tape: an interrupted study goes on there.
     say: told which bars hold. in_model: False leaves out what is measured inside the live model.
     """
-    study = chosen or settings()
+    study = chosen or Settings.shipped()
     inside = live.jobs(study) if in_model else []
     total = len(study.models) + len(inside)
     progress(0, total, "drawn routing")
@@ -55,7 +54,7 @@ def run(
         _add(made, of)
     made["answers"] = answers(study, made)
     made["ndp_checks"] = checks(study, made)
-    _write(store, made)
+    study.write(store, made)
     for line in summary(made["ndp_checks"]):
         say(line)
     if not in_model:
@@ -70,7 +69,7 @@ def run(
     tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
-    _write(store, made)
+    study.write(store, made)
     for n_measured, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study, losses), inside)):
         progress(n_done + n_measured + 1, total, str(job))
     progress(total, total, "done")
@@ -125,8 +124,3 @@ def _live(uri: str, study: Settings, losses: str, job: live.Job) -> None:
 def _add(made: Rows, of: Rows) -> None:
     for name, rows in of.items():
         made.setdefault(name, []).extend(rows)
-
-
-def _write(store: Store, made: Rows) -> None:
-    for name, rows in made.items():
-        write_rows(store, name, rows, of=NAME)

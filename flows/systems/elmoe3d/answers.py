@@ -13,7 +13,7 @@ import numpy as np
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.platforms import Ratios, is_headline
-from tokentape.flows.systems.elmoe3d.settings import NAME, PAPER, Settings
+from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.cells import TABLE, Cell
 from tokentape.replay.elmoe3d.checks import HONESTY, elastic_over_eagle
@@ -88,7 +88,7 @@ def answers(
 def row(claim_id: str, value: float, how: str, mode: str = "paper", ends: tuple[float, float] | None = None) -> dict[str, Any]:
     """A row of table `answers`; ends: of its band."""
     low, high = ends or (None, None)
-    return {"claim_id": claim_id, "study": NAME, "mode": mode, "value": value, "low": low, "high": high, "how": how}
+    return {"claim_id": claim_id, "mode": mode, "value": value, "low": low, "high": high, "how": how}
 
 
 def _of_table(table: Sequence[Cell], found: Outcome, mode: str, how: str) -> Iterator[dict[str, Any]]:

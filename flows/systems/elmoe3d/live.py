@@ -16,9 +16,9 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import PAIRS, PointEffort, Setting, settings_of, study_points
 from tokentape.flows import sources
 from tokentape.flows.speculation import replay_points
-from tokentape.flows.systems.elmoe3d.settings import NAME, Live, Settings
+from tokentape.flows.systems.elmoe3d.settings import Live, Settings
 from tokentape.policies.speculation import POOLS
-from tokentape.warehouse.results import has_rows, write_rows
+from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "routing", "scores")
@@ -55,16 +55,16 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     if job.what == "tape":
         tape = store.open(record(_recorded(live, job.drafter), store, resume=True))
         rows, table = replay_points(tape, tuple(POOLS), live.pool_fracs) if job.drafter == "elastic" else [], POINTS
-        of = f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
+        of = f"{study.name}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
     else:
         rows, table = [], "orderings" if job.what == "orderings" else POINTS
-        of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
+        of = f"{study.name}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
     if has_rows(store, table, of):
         return
     if job.what != "tape":
         rows = _measured(live, job)
     if rows:
-        write_rows(store, table, [{"study": NAME} | row for row in rows], of=of)
+        study.write(store, {table: rows}, of)
 
 
 def _measured(live: Live, job: Job) -> list[dict[str, Any]]:

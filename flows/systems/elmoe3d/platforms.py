@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
@@ -139,7 +139,6 @@ def energy_rows(study: Settings, all_runs: Sequence[Ran]) -> Iterator[dict[str, 
 
 def _where(ran: Ran, cell: Cell) -> dict[str, Any]:
     return {
-        "study": NAME,
         "platform": ran.platform,
         "model_id": cell.model,
         "dataset": DATASET,

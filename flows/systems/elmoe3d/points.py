@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ROWS, ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.points import Point, as_points
@@ -111,7 +111,6 @@ def _named(job: Job) -> dict[str, Any]:
     p, fit, cell = job.point, job.fit, job.cell
     is_measured = p.accepted_len is not None
     return {
-        "study": NAME,
         "series": job.series,
         "hardware": p.machine.name,
         "model_id": p.shape.name,

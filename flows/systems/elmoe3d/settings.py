@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import tomllib
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.study_file import Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ElasticConstants, load
 from tokentape.hw.sourced import Sourced
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
 from tokentape.warehouse import models
 
-NAME = PAPER = "elmoe3d"
-FILE = Path(__file__).parent / "study.toml"
+PAPER = "elmoe3d"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Model(_Part):
+class Model(Part):
     """A model of the paper and the format of its experts."""
 
     name: str
     expert_format: str
 
 
-class Unknown(_Part):
+class Unknown(Part):
     """A number the paper does not give, with its range."""
 
     value: float
@@ -44,7 +38,7 @@ class Unknown(_Part):
         return Sourced(value=self.value, low=self.low, high=self.high, source=self.source)
 
 
-class Sweeps(_Part):
+class Sweeps(Part):
     """Past the paper, on the machine of the largest HB."""
 
     schemes: tuple[str, ...]
@@ -57,7 +51,7 @@ class Sweeps(_Part):
     alphas: tuple[float, ...]
 
 
-class Platforms(_Part):
+class Platforms(Part):
     """The baselines, and what of them is not known."""
 
     baselines: tuple[str, ...]
@@ -74,7 +68,7 @@ class Platforms(_Part):
     pool_write_frac: Unknown
 
 
-class Tapes(_Part):
+class Tapes(Part):
     """Synthetic tapes that are drawn, and how all tapes are replayed."""
 
     requests: int = Field(ge=1)
@@ -86,7 +80,7 @@ class Tapes(_Part):
     warm_steps: int
 
 
-class Live(_Part):
+class Live(Part):
     """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes; gain_at: share of a pool."""
 
     model: str
@@ -103,10 +97,11 @@ class Live(_Part):
     recorded_requests: int
 
 
-class Settings(_Part):
+class Settings(StudyFile):
     """study.toml. bars: of table elastic_checks, least and most."""
 
-    question: str
+    SHIPPED = Path(__file__).parent / "study.toml"
+
     drafter: str
     hit_models: tuple[str, ...]
     headline: str
@@ -122,12 +117,6 @@ class Settings(_Part):
     def load_fits(self) -> dict[str, ElasticConstants]:
         """By name, the headline's first."""
         return {name: load(name).constants for name in dict.fromkeys((self.headline, *self.fits))}
-
-
-@lru_cache(maxsize=1)
-def settings() -> Settings:
-    """The study as shipped."""
-    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
 
 
 def setup_of(study: Settings) -> Setup:

@@ -16,7 +16,7 @@ from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
 from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
 from tokentape.flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
-from tokentape.flows.systems.elmoe3d.settings import NAME, Settings, settings, setup_of
+from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.flows.workers import each, pool_of
 from tokentape.hw.elmoe3d_constants import ElasticConstants
@@ -24,10 +24,9 @@ from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
-from tokentape.warehouse.results import read_rows, write_rows
 from tokentape.warehouse.tape import Store
 
-__all__ = ["run", "settings"]
+__all__ = ["Settings", "run"]
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -46,33 +45,27 @@ def run(
     say: told the errors against the paper and what to know before trusting them. in_model: False measures nothing inside the
     live model and takes what was measured before.
     """
-    study = chosen or settings()
+    study = chosen or Settings.shipped()
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
     inside = live.jobs(study) if in_model else []
     total = len(inside) + 2
     progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
-    _write(store, made)
+    study.write(store, made)
     for line in summary(study, made["elastic_checks"]):
         say(line)
     for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
         progress(n_done + 1, total, str(job))
     progress(total - 1, total, "tapes")
     made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
-    made["answers"] += live_answers(study, read_rows(store, live.POINTS))
-    _write(store, made)
+    made["answers"] += live_answers(study, study.rows(store, live.POINTS))
+    study.write(store, made)
     progress(total, total, "done")
     return made["answers"]
 
 
 def _live(uri: str, study: Settings, job: live.Job) -> None:
     live.run_job(Store(uri), study, job)
-
-
-def _write(store: Store, made: Rows) -> None:
-    for name, of in made.items():
-        if of:
-            write_rows(store, name, of, of=NAME)
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:

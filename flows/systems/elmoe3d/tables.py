@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
@@ -29,7 +29,6 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> 
     for i, point in enumerate(points):
         for (tier, part), taken in parts.items():
             yield {
-                "study": NAME,
                 "hardware": point.machine.name,
                 "model_id": point.shape.name,
                 "sd_scheme": point.scheme,
@@ -61,13 +60,13 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: El
         for part, values in by_part.items():
             for cell, value in zip(chosen, values.tolist(), strict=True):
                 where = {"hardware": study.machines[cell.hb_gb], "model_id": cell.model, "batch": cell.batch}
-                yield {"study": NAME, **where, "step_mode": mode, "part": part, "ops_per_byte": value}
+                yield {**where, "step_mode": mode, "part": part, "ops_per_byte": value}
     for machine in setup.machines.values():
         for tier in ("hb", "ext"):
             bytes_per_s, ops_per_s = machine.roofline(machine.n_units, tier)
             for model in setup.shapes:
                 where = {"hardware": machine.name, "model_id": model, "batch": 1, "step_mode": "ar"}
-                yield {"study": NAME, **where, "part": f"knee {tier}", "ops_per_byte": ops_per_s / bytes_per_s}
+                yield {**where, "part": f"knee {tier}", "ops_per_byte": ops_per_s / bytes_per_s}
 
 
 def check_rows(
@@ -90,7 +89,6 @@ def check_rows(
         low, high = study.bars.get(check.block, (None, None))
         assert np.isfinite(check.value), check
         yield {
-            "study": NAME,
             "block": check.block,
             "level": fit.level,
             "fit": fit.rows,

@@ -14,7 +14,7 @@ import polars as pl
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.grid import load_trace
 from tokentape.flows.systems.elmoe3d.points import MEASURED, Job
-from tokentape.flows.systems.elmoe3d.settings import NAME, Settings
+from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw
 from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
 from tokentape.replay.elmoe3d.cells import Setup
@@ -65,7 +65,6 @@ def _misses(trace: Trace, manifest: Manifest, study: Settings, law: ModelLaw) ->
             missed |= {name: 1.0 - _hit_frac(name, share, law, geometry.n_experts, geometry.top_k, batch) for name in HIT_LAWS}
             found += [
                 {
-                    "study": NAME,
                     "source": trace.trace_id,
                     "origin": manifest.origin,
                     "model_id": manifest.model_id,
@@ -100,7 +99,6 @@ def _coverage(trace: Trace, manifest: Manifest, law: ModelLaw) -> list[dict[str,
         for i, n_tokens in enumerate(sizes.astype(int).tolist()):
             mean = float(shares[:, i].mean())
             where = {
-                "study": NAME,
                 "source": trace.trace_id,
                 "model_id": manifest.model_id,
                 "tokens_of": tokens_of,

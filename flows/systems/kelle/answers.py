@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.systems.kelle.details import chip_step, part_w
-from tokentape.flows.systems.kelle.settings import NAME
 from tokentape.flows.systems.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
 from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
@@ -42,7 +41,7 @@ def answers(made: Setup, points: pl.DataFrame, requests: pl.DataFrame) -> list[R
 
 def answer(claim_id: str, value: float, how: str, mode: str = FITTED) -> Row:
     """A row of table `answers`."""
-    return {"claim_id": claim_id, "study": NAME, "mode": mode, "value": value, "low": None, "high": None, "how": how}
+    return {"claim_id": claim_id, "mode": mode, "value": value, "low": None, "high": None, "how": how}
 
 
 def _ratios(made: Setup) -> Iterator[Row]:

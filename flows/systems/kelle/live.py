@@ -17,12 +17,11 @@ from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
 from tokentape.flows.inside_model import kv_run
-from tokentape.flows.systems.kelle.settings import NAME, Cache, Live, Settings
+from tokentape.flows.systems.kelle.settings import Cache, Live, Settings
 from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.resolve import resolve
 from tokentape.replay.kv.replay import replay_kv
-from tokentape.warehouse.results import rows_of, write_together
 from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
@@ -132,11 +131,11 @@ def _evicting(live: Live, budget: int) -> Iterator[Cache]:
 def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     """The job's rows: measured and written, or read where they are there already."""
     live = study.live
-    of = f"{NAME}/{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}"
-    found = rows_of(store, job.table, of)
+    of = f"{study.name}/{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}"
+    found = study.rows_of(store, job.table, of)
     if found is None:
         made = _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
-        write_together(store, made, job.table, of)
+        study.write(store, made, of, last=job.table)
         found = made[job.table]
     return found
 
@@ -146,7 +145,7 @@ def _measured(live: Live, job: Job) -> list[Row]:
     if job.table == "orderings":
         asked = ORDERINGS if job.dataset == live.dataset else WORD_ORDERINGS
         effort = Effort(job.items, job.prompt, job.output)
-        return [{"study": NAME} | row for row in orderings(loaded, live.seeds, effort, dataset=job.dataset, of=asked)]
+        return list(orderings(loaded, live.seeds, effort, dataset=job.dataset, of=asked))
     run = job.run
     if job.table == "kv_divergence":
         return [row for seed in live.seeds for row in divergence(loaded, job.dataset, run, seed)]

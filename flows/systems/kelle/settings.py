@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from tokentape.flows.study_file import Part, StudyFile
 from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System
 from tokentape.replay.kelle.work import Accounting, Work
 
-NAME = "kelle"
-FILE = Path(__file__).parent / "study.toml"
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Variant(_Part):
+class Variant(Part):
     """One thing changed. chip, edram, kelle: fields of the chip of every system, of those with eDRAM, of Kelle alone.
 
     array_of: the array of another system's chip; value: the number in `setting`.
@@ -30,12 +23,12 @@ class Variant(_Part):
     setting: str = ""
     value: float | None = None
     array_of: str = ""
-    chip: dict[str, float] = {}
-    edram: dict[str, float] = {}
-    kelle: dict[str, float] = {}
+    chip: dict[str, float] = Field({})
+    edram: dict[str, float] = Field({})
+    kelle: dict[str, float] = Field({})
     recomputes: bool = True
     transient_frac: float | None = None
-    accounting: dict[str, bool | str] = {}
+    accounting: dict[str, bool | str] = Field({})
 
     def systems(self, of: Mapping[str, System]) -> dict[str, System]:
         """The systems with the change made."""
@@ -56,7 +49,7 @@ class Variant(_Part):
         return replace(accounting, **self.accounting)  # type: ignore[arg-type]
 
 
-class Group(_Part):
+class Group(Part):
     """Points of a series: variants x models x workloads x batches x budgets x decode lengths x systems; empty: all, or as is."""
 
     series: str
@@ -70,7 +63,7 @@ class Group(_Part):
     variants: tuple[Variant, ...] = (Variant(),)
 
 
-class Refresh(_Part):
+class Refresh(Part):
     """2DRP: intervals by group of token importance and bit significance, and the curves that failures are read from."""
 
     intervals_us: dict[str, float]
@@ -84,7 +77,7 @@ class Refresh(_Part):
         return [1e-6 * interval for interval in self.intervals_us.values()]
 
 
-class ChipShares(_Part):
+class ChipShares(Part):
     """The paper's shares of area and on-chip power, and the cell that our power is of."""
 
     model: str
@@ -94,7 +87,7 @@ class ChipShares(_Part):
     evictor_w: float
 
 
-class Requests(_Part):
+class Requests(Part):
     """Whole requests: lengths of prompt and output."""
 
     model: str
@@ -102,21 +95,21 @@ class Requests(_Part):
     budget_tokens: int
 
 
-class Cache(_Part):
+class Cache(Part):
     """A KV policy, and how it stores keys and values: as `tokentape evaluate --policy` takes them. setting: what tells it from
     others of the name; is_budgeted: it is tried at every budget."""
 
     policy: str
     setting: str = ""
     is_budgeted: bool = True
-    parameters: dict[str, str | int | float] = {}
+    parameters: dict[str, str | int | float] = Field({})
 
     def at(self, budget: int | None) -> Cache:
         """With a budget in tokens, or none."""
         return self.model_copy(update={"parameters": self.parameters | {"budget": "none" if budget is None else budget}})
 
 
-class Budgets(_Part):
+class Budgets(Part):
     """Every cache at every budget (Table 3). items: windows of text, or questions, of a seed."""
 
     dataset: str
@@ -124,7 +117,7 @@ class Budgets(_Part):
     budgets: tuple[int, ...]
 
 
-class Refreshed(_Part):
+class Refreshed(Part):
     """One cache under sets of four intervals and the uniform ones of the same mean (Table 4), in each word of `words`; the first
     word's alone under every set, the others under the first."""
 
@@ -134,7 +127,7 @@ class Refreshed(_Part):
     intervals_us: tuple[tuple[float, float, float, float], ...]
 
 
-class Errors(_Part):
+class Errors(Part):
     """One cache under bit errors (Figure 8). groups: which of HST-MSB, HST-LSB, LST-MSB, LST-LSB lose bits."""
 
     items: int
@@ -144,7 +137,7 @@ class Errors(_Part):
     groups: dict[str, tuple[bool, bool, bool, bool]]
 
 
-class Ordered(_Part):
+class Ordered(Part):
     """Orderings on a data set; other: where the words' alone are asked for again."""
 
     items: int
@@ -152,7 +145,7 @@ class Ordered(_Part):
     other_items: int
 
 
-class Watched(_Part):
+class Watched(Part):
     """A budget at which open loop is held against closed loop, or a tape is replayed."""
 
     budget: int
@@ -161,7 +154,7 @@ class Watched(_Part):
     output: int
 
 
-class Live(_Part):
+class Live(Part):
     """What is measured inside a model. prompt, output: tokens of a window of text; batch: requests of a decode step that is
     costed."""
 
@@ -181,10 +174,11 @@ class Live(_Part):
     tape: Watched
 
 
-class Settings(_Part):
+class Settings(StudyFile):
     """study.toml."""
 
-    question: str
+    SHIPPED = Path(__file__).parent / "study.toml"
+
     models: tuple[str, ...]
     typical_err_frac: float
     worst_err_frac: float
@@ -205,8 +199,3 @@ class Settings(_Part):
                 group.decode_tokens or (work.n_decode_tokens,),
             ):
                 yield model, name, replace(work, batch=batch, budget_tokens=budget, n_decode_tokens=decode)
-
-
-def settings() -> Settings:
-    """The study as shipped."""
-    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))

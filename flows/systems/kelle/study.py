@@ -19,13 +19,12 @@ from tokentape.flows.systems.kelle.answers import answers
 from tokentape.flows.systems.kelle.checks import checks, recompute_lines
 from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows
 from tokentape.flows.systems.kelle.pareto import pareto_rows
-from tokentape.flows.systems.kelle.settings import NAME, Settings, settings
+from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.flows.systems.kelle.setup import setup
 from tokentape.flows.workers import each, pool_of
-from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
-__all__ = ["run", "settings"]
+__all__ = ["Settings", "run"]
 
 # Tables and what makes their rows; the first two are what answers are read from.
 TABLES: dict[str, Callable[..., Any]] = {
@@ -53,14 +52,14 @@ def run(
     The closed forms and their answers are written first. A job inside the live model is one file: an interrupted study goes on
     where it stopped. say: told how the paper's recomputation checks out. in_model: False leaves out what is measured inside.
     """
-    study = chosen or settings()
+    study = chosen or Settings.shipped()
     made, inside = setup(study), live.jobs(study) if in_model else []
     total = len(inside) + 1
     progress(0, total, "closed forms")
     rows = {table: list(rows_of(made)) for table, rows_of in TABLES.items()}
     points, requests = (pl.DataFrame(rows[name], infer_schema_length=None) for name in ("kelle_points", "kelle_requests"))
     rows["answers"] = answers(made, points, requests)
-    _write(store, rows)
+    study.write(store, rows)
     for line in recompute_lines(made):
         say(line)
     if not inside:
@@ -73,15 +72,10 @@ def run(
     replayed = next(of for job, of in found.items() if job.table == "kv_replays")
     rows["answers"].append(popularity_answer(made, replayed))
     last = {"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(made, measured)}
-    _write(store, last | {"answers": rows["answers"]})
+    study.write(store, last | {"answers": rows["answers"]})
     progress(total, total, "done")
     return rows["answers"]
 
 
 def _live(uri: str, study: Settings, job: live.Job) -> list[dict[str, Any]]:
     return live.run_job(Store(uri), study, job)
-
-
-def _write(store: Store, rows: dict[str, list[dict[str, Any]]]) -> None:
-    for table, of in rows.items():
-        write_rows(store, table, of, of=NAME)

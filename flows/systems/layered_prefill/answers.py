@@ -13,7 +13,7 @@ import polars as pl
 
 from tokentape.flows.serving.setup import Point, engine_of
 from tokentape.flows.systems.layered_prefill.knees import Values, answer, knee_answers
-from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings
+from tokentape.flows.systems.layered_prefill.settings import PAPER, Job, Settings
 from tokentape.replay.serving.cost import decode_step_s
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -66,7 +66,7 @@ def answers(store: Store, study: Settings, wanted: Sequence[Job], points: Sequen
         for pattern in job.claims:
             ids = fnmatch.filter(stated, f"{PAPER}/{pattern}")
             if not ids:
-                raise ValueError(f"study {NAME}, series {job.series}: no claim is named {PAPER}/{pattern}")
+                raise ValueError(f"study {study.name}, series {job.series}: no claim is named {PAPER}/{pattern}")
             rows += [row for claim_id in ids for row in _of_point(stated[claim_id], job, found)]
     rows += _largest(stated, wanted, values)
     rows += _steps(store, stated)

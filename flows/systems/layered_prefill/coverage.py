@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_trace
-from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER
+from tokentape.flows.systems.layered_prefill.settings import PAPER
 from tokentape.replay.coverage import PHASES, recorded_by_layer
 from tokentape.replay.serving.coverage import IndependentCoverage, PublishedCoverage, published_coverage
 from tokentape.replay.trace import Trace
@@ -97,7 +97,6 @@ def _rows(
 ) -> list[dict[str, Any]]:
     return [
         {
-            "study": NAME,
             "source": source,
             "model_id": model,
             "form": form,

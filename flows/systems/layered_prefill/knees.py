@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.flows.systems.layered_prefill.settings import NAME, PAPER, Job, Settings, Sweep
+from tokentape.flows.systems.layered_prefill.settings import PAPER, Job, Settings, Sweep
 
 Values = Mapping[str, tuple[float, float | None, float | None]]
 Stated = Mapping[str, Mapping[str, Any]]
@@ -115,4 +115,4 @@ def answer(claim: Mapping[str, Any], ends: Sequence[float | None], how: str, mod
     """A row of `answers`; ends: value, and the band's two ends in any order."""
     value, *band = ends
     low, high = sorted(end for end in band if end is not None) if None not in band else (None, None)
-    return {"claim_id": claim["claim_id"], "study": NAME, "mode": mode, "value": value, "low": low, "high": high, "how": how}
+    return {"claim_id": claim["claim_id"], "mode": mode, "value": value, "low": low, "high": high, "how": how}

@@ -12,12 +12,12 @@ from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.serving.points import ENGINE, measure, point_id, rows_of, serve_point
 from tokentape.flows.serving.setup import Point, engine_of, fits_of
-from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, Window
+from tokentape.flows.systems.layered_prefill.settings import Job, Settings
 from tokentape.policies.serving import Disaggregated
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import ServingRun
-from tokentape.warehouse.results import has_rows, write_together
+from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 Ints = NDArray[np.int64]
@@ -29,10 +29,10 @@ def of_job(store: Store, study: Settings, job: Job) -> str:
     if has_rows(store, "serving_points", of):
         return of
     factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
-    tables = rows_of(NAME, job.series, measure(store, job.point, study.level(job.point), job.against, factors))
+    tables = rows_of(study.name, job.series, measure(store, job.point, study.level(job.point), job.against, factors))
     if job.window:
-        tables |= window_rows(store, study.window, job)
-    write_together(store, tables, "serving_points", of)
+        tables |= window_rows(store, study, job)
+    study.write(store, tables, of, last="serving_points")
     return of
 
 
@@ -42,15 +42,15 @@ def _decided_by(study: Settings, job: Job) -> str:
     against = job.against.text if job.against else ""
     decided = (job.series, job.point.text, against, str(more), str(study.window) if job.window else "")
     code = sources.sha256(*ENGINE, fits=fits_of(job.point))
-    return f"{NAME}/{'/'.join(decided)}/{load_hardware(job.point.hardware).sha256}/{code}"
+    return f"{study.name}/{'/'.join(decided)}/{load_hardware(job.point.hardware).sha256}/{code}"
 
 
-def window_rows(store: Store, window: Window, job: Job) -> dict[str, list[dict[str, Any]]]:
+def window_rows(store: Store, study: Settings, job: Job) -> dict[str, list[dict[str, Any]]]:
     """Iterations and requests of a stretch of one run, and the tokens of one request in it; arrivals are any scheduler's."""
-    point = job.point
+    point, window = job.point, study.window
     engine = engine_of(store, point)
     run = serve_point(store, point, engine, window.seed, record=True)
-    where = {"study": NAME, "point_id": point_id(NAME, job.series, point)}
+    where = {"point_id": point_id(study.name, job.series, point)}
     begin, end, starts = window.start_s, window.start_s + window.seconds, run.iterations["start_s"]
     first, last = np.searchsorted(starts + run.iterations["seconds"], begin, "right"), np.searchsorted(starts, end)
     groups = _groups(run, point)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from tokentape.flows.serving.setup import Point
+from tokentape.flows.study_file import Part, StudyFile
 from tokentape.replay.serving.metrics import ServiceLevel
 
-NAME = "layered-prefill"
 PAPER = "layered_prefill"
-FILE = Path(__file__).parent / "study.toml"
 Params = dict[str, int | float | str | tuple[int, ...]]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Group(_Part):
+class Group(Part):
     """Points of a series: schedulers x rates x cvs.
 
     schedulers: name and fields; a field with several values is multiplied out. point: the other fields of Point. claims: patterns
@@ -40,10 +34,10 @@ class Group(_Part):
     against: Params | None = None
     attainment: bool = False
     window: bool = False
-    point: dict[str, Any] = {}
+    point: dict[str, Any] = Field({})
 
 
-class Level(_Part):
+class Level(Part):
     """A service level. Source: Layered Prefill Table 5."""
 
     models: tuple[str, ...]
@@ -52,7 +46,7 @@ class Level(_Part):
     tbt_s: float
 
 
-class Sweep(_Part):
+class Sweep(Part):
     """Series of an SLO sweep; last_rate: up to where the paper sweeps."""
 
     series: str
@@ -61,7 +55,7 @@ class Sweep(_Part):
     last_rate: float
 
 
-class Window(_Part):
+class Window(Part):
     """The stretch of a run that is drawn: seed of the run, the moment from which, and for how long."""
 
     seed: int
@@ -69,7 +63,7 @@ class Window(_Part):
     seconds: float
 
 
-class Trace(_Part):
+class Trace(Part):
     """A trace of arrivals: file in the folder of traces, and the rates its requests are scaled to; windows: one per seed."""
 
     series: str
@@ -81,10 +75,11 @@ class Trace(_Part):
     schedulers: tuple[Params, ...]
 
 
-class Settings(_Part):
+class Settings(StudyFile):
     """study.toml. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
 
-    question: str
+    SHIPPED = Path(__file__).parent / "study.toml"
+
     n_seeds: int
     n_claim_seeds: int
     ttft_factors: tuple[float, ...]
@@ -117,11 +112,6 @@ class Job:
     def __str__(self) -> str:
         rate = "" if self.point.rate_per_s is None else f" at {self.point.rate_per_s:g}/s"
         return f"{self.series}: {self.point.scheduler}{rate}"
-
-
-def settings() -> Settings:
-    """The study as shipped."""
-    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
 
 
 def jobs(study: Settings) -> list[Job]:

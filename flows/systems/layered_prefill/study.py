@@ -17,13 +17,12 @@ from tokentape.flows.systems.layered_prefill import traces
 from tokentape.flows.systems.layered_prefill.answers import answers
 from tokentape.flows.systems.layered_prefill.coverage import coverage_rows, error_lines
 from tokentape.flows.systems.layered_prefill.points import of_job
-from tokentape.flows.systems.layered_prefill.settings import NAME, Job, Settings, jobs, settings
+from tokentape.flows.systems.layered_prefill.settings import Job, Settings, jobs
 from tokentape.flows.workers import each, pool_of
 from tokentape.hw import serving_constants
-from tokentape.warehouse.results import rows_of, write_rows
 from tokentape.warehouse.tape import Store
 
-__all__ = ["run", "settings"]
+__all__ = ["Settings", "run"]
 
 
 def run(
@@ -37,7 +36,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left
     out, and how far each form of coverage is off. in_model: nothing is measured inside a live model here."""
-    study = chosen or settings()
+    study = chosen or Settings.shipped()
     wanted = jobs(study)
     replayed, missing = traces.jobs(store, study)
     for line in missing:
@@ -47,13 +46,13 @@ def run(
     progress(0, total, "")
     points: dict[int, pl.DataFrame] = {}
     for n_done, ((number, job), of) in enumerate(each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)):
-        points[number] = _read(store, of)
+        points[number] = pl.DataFrame(study.rows_of(store, "serving_points", of), infer_schema_length=None)
         progress(n_done + 1, total, str(job))
     made = answers(store, study, wanted, [points[number] for number in range(len(wanted))])
-    write_rows(store, "answers", made, of=NAME)
+    study.write(store, {"answers": made})
     correlation = serving_constants.load("h100x2").constants.engine.prefill_correlation
     covered = coverage_rows(store, correlation)
-    write_rows(store, "coverage_points", covered, of=NAME)
+    study.write(store, {"coverage_points": covered})
     for line in error_lines(covered):
         say(line)
     return made
@@ -61,7 +60,3 @@ def run(
 
 def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:
     return of_job(Store(uri), study, numbered[1])
-
-
-def _read(store: Store, of: str) -> pl.DataFrame:
-    return pl.DataFrame(rows_of(store, "serving_points", of), infer_schema_length=None)

@@ -19,9 +19,9 @@ from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
-from tokentape.flows.systems.slicemoe.settings import NAME, Settings
+from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.policies.sliced import PRECISIONS
-from tokentape.warehouse.results import has_rows, write_rows
+from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
@@ -88,10 +88,10 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    of = f"{NAME}/{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
+    of = f"{study.name}/{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
     if has_rows(store, job.table, of):
         return
-    write_rows(store, job.table, _MEASURES[job.what](study, job), of=of)
+    study.write(store, {job.table: _MEASURES[job.what](study, job)}, of)
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
@@ -124,8 +124,7 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
 
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
-    rows = orderings(models.load(models.find(job.model)), job.seeds, job.effort)
-    return [{"study": NAME} | row for row in rows]
+    return list(orderings(models.load(models.find(job.model)), job.seeds, job.effort))
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from tokentape.flows.systems.slicemoe.answers import FIG_9, FIG_10, GAINS, best_gains, chosen_tau, gains_by_seed, warmup_gains
-from tokentape.flows.systems.slicemoe.settings import NAME
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import SlicedCache
@@ -40,7 +39,6 @@ def operating_points(study: Any, machine: HardwareSpec, points: pl.DataFrame) ->
                     continue
                 rows.append(
                     {
-                        "study": NAME,
                         "claim": claim,
                         "model_id": model.name,
                         "hardware": machine.name,

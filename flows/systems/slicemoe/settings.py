@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
-NAME = "slicemoe"
-FILE = Path(__file__).parent / "study.toml"
+from tokentape.flows.study_file import Part, StudyFile
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Model(_Part):
+class Model(Part):
     """A model whose tapes are drawn. low_bit_cost: quality lost where all mass is at the low width."""
 
     name: str
@@ -23,7 +15,7 @@ class Model(_Part):
     calibrates: bool
 
 
-class Captured(_Part):
+class Captured(Part):
     """A model whose tapes are recorded; capacities as shares of its experts' bytes at the first pair."""
 
     name: str
@@ -35,14 +27,14 @@ class Captured(_Part):
     capacities_frac: tuple[float, ...]
 
 
-class Fidelity(_Part):
+class Fidelity(Part):
     """A rerouting policy whose replay is compared with the closed loop."""
 
     name: str
     parameters: dict[str, str | int | float]
 
 
-class Answered(_Part):
+class Answered(Part):
     """A data set with answers, under each of the budgets and without one; items per seed."""
 
     dataset: str
@@ -51,7 +43,7 @@ class Answered(_Part):
     targets: tuple[float, ...]
 
 
-class Live(_Part):
+class Live(Part):
     """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
 
     name: str
@@ -71,10 +63,11 @@ class Live(_Part):
     answered: tuple[Answered, ...]
 
 
-class Settings(_Part):
+class Settings(StudyFile):
     """study.toml."""
 
-    question: str
+    SHIPPED = Path(__file__).parent / "study.toml"
+
     hardware: str
     pairs: tuple[str, ...]
     capacities_gb: tuple[float, ...]
@@ -95,8 +88,3 @@ class Settings(_Part):
     models: tuple[Model, ...]
     captured: Captured
     live: Live
-
-
-def settings() -> Settings:
-    """The study as shipped."""
-    return Settings.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))

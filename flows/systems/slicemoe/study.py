@@ -17,12 +17,11 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe.answers import answers, fidelity_answers
 from tokentape.flows.systems.slicemoe.operating import operating_points
-from tokentape.flows.systems.slicemoe.settings import NAME, Settings, settings
+from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.flows.workers import each, pool_of
-from tokentape.warehouse.results import read_rows, rows_of, write_rows
 from tokentape.warehouse.tape import Store
 
-__all__ = ["run", "settings"]
+__all__ = ["Settings", "run"]
 
 
 def run(
@@ -38,7 +37,7 @@ def run(
     A job is one file, written when it is complete: an interrupted study goes on where it stopped. in_model: False
     records and measures nothing inside a live model and takes what was measured before.
     """
-    study = chosen or settings()
+    study = chosen or Settings.shipped()
     tapes = list(product(study.models, study.seeds))
     recorded = [(study.captured, seed) for seed in study.seeds] if in_model else []
     inside = live.jobs(study) if in_model else []
@@ -52,11 +51,10 @@ def run(
             n_done += 1
             progress(n_done, total, _name(job))
             if not isinstance(job, live.Job) and job in tapes:
-                points[job] = _read(store, of)
+                points[job] = pl.DataFrame(study.rows_of(store, "sliced_points", of), infer_schema_length=None)
     machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
-    made = answers(study, machine, swept) + fidelity_answers(study, read_rows(store, "fidelity"))
-    write_rows(store, "answers", made, of=NAME)
-    write_rows(store, "operating_points", operating_points(study, machine, swept), of=NAME)
+    made = answers(study, machine, swept) + fidelity_answers(study, study.rows(store, "fidelity"))
+    study.write(store, {"answers": made, "operating_points": operating_points(study, machine, swept)})
     return made
 
 
@@ -69,7 +67,3 @@ def _name(job: sweeps.Job | live.Job) -> str:
         return str(job)
     model, seed = job
     return f"{model.name}, seed {seed}"
-
-
-def _read(store: Store, of: str) -> pl.DataFrame:
-    return pl.DataFrame(rows_of(store, "sliced_points", of), infer_schema_length=None)

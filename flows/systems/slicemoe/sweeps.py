@@ -14,7 +14,7 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import scored_trace
-from tokentape.flows.systems.slicemoe.settings import NAME, Captured, Model, Settings
+from tokentape.flows.systems.slicemoe.settings import Captured, Model, Settings
 from tokentape.hw import calibrate
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
@@ -24,7 +24,7 @@ from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
-from tokentape.warehouse.results import has_rows, write_together
+from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store, Tape
 
 ENGINE = ("tokentape.replay.matched", "tokentape.replay.windows")
@@ -71,7 +71,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         return of
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
-    where = {"study": NAME, "trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
+    where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
     warmups = [] if isinstance(model, Captured) else [{**where, **row} for row in _warmups(study, trace, scores, seed)]
     rows = []
     for system, strengths, capacity_bytes in _sweeps(study, model, trace):
@@ -80,7 +80,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    write_together(store, {"warmup_points": warmups, "sliced_points": rows}, "sliced_points", of)
+    study.write(store, {"warmup_points": warmups, "sliced_points": rows}, of, last="sliced_points")
     return of
 
 
@@ -89,7 +89,7 @@ def _decided_by(study: Settings, tape: Tape) -> str:
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
     machine = load_hardware(study.hardware)
     code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
-    return f"{NAME}/{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
+    return f"{study.name}/{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
 def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:

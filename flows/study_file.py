@@ -1,0 +1,109 @@
+"""A study of a published system as a file: the study.toml that ships, or a copy of it with another model, machine or tape."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tokentape.policies.registry import is_path
+from tokentape.warehouse.at_rest import Maker
+from tokentape.warehouse.results import read_rows, rows_of, write_rows, write_together
+from tokentape.warehouse.tables import TABLES
+from tokentape.warehouse.tape import Store
+
+Rows = Sequence[dict[str, Any]]
+Made = Mapping[str, Rows]  # by view
+
+
+class Part(BaseModel):
+    """A table of a study's file: what it does not declare is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+P = TypeVar("P", bound=Part)
+
+
+def parsed(kind: type[P], path: Path, **told: Any) -> P:
+    """A study's file, checked; `told`: fields that it may leave out. Paths of machines and policies in it are relative to it.
+
+    Raises ValueError naming the file, the field and the remedy in one line.
+    """
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such study; `tokentape study` lists those that ship") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from error
+    try:
+        return kind.model_validate(_absolute(told | fields, path.resolve().parent))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(kind.model_fields)}") from error
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """The value with paths of machines and policies made absolute; an absolute path stays as it is."""
+    if isinstance(value, dict):
+        return {name: _absolute(of, folder) for name, of in value.items()}
+    if isinstance(value, list):
+        return [_absolute(of, folder) for of in value]
+    is_file = isinstance(value, str) and (value.endswith(".toml") or is_path(value))
+    return str(folder / value) if is_file else value
+
+
+class StudyFile(Part):
+    """A study's file. system: whose study it is, as `tokentape study` lists them; name: of the study, that of its file where it
+    says none."""
+
+    system: str
+    question: str
+    name: str = ""
+
+    SHIPPED: ClassVar[Path]
+
+    @classmethod
+    def shipped(cls) -> Self:
+        """The study as it ships."""
+        found = parsed(cls, cls.SHIPPED)
+        return found.model_copy(update={"name": found.system})
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """A copy. Raises ValueError naming the file, the field and the remedy."""
+        found = parsed(cls, path)
+        return found.model_copy(update={"name": found.name or path.stem})
+
+    @property
+    def is_copy(self) -> bool:
+        return self.name != self.system
+
+    def write(self, store: Store, made: Made, of: str = "", last: str = "", sources: str | None = None) -> None:
+        """Rows by view, each view's as one batch, or all with those of `last`. of: what they are of, by default the study.
+
+        A copy answers no claim: the paper's numbers are of the paper's models and machines.
+        """
+        named = {
+            view: [{"study": self.name} | row for row in rows] if "study" in TABLES[view].columns else rows
+            for view, rows in made.items()
+        }
+        maker = Maker(self.name, self.system if self.is_copy else None, sources)
+        if last:
+            write_together(store, named, last, of, maker)
+            return
+        for view, rows in named.items():
+            if rows and not (self.is_copy and view == "answers"):
+                write_rows(store, view, rows, of or self.name, maker)
+
+    def rows(self, store: Store, view: str) -> list[dict[str, Any]]:
+        """What the study wrote of a view, the newest of each key."""
+        return read_rows(store, view, self.name)
+
+    def rows_of(self, store: Store, view: str, of: str) -> list[dict[str, Any]] | None:
+        """What was written as `of` something; None where it was not, or has lost a file since."""
+        return rows_of(store, view, of)
