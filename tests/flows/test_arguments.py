@@ -37,6 +37,7 @@ for arguments in {commands}:
 """
 
 WRONG = """
+migrate --store nowhere
 import bigmoe none.csv
 import vllm none.npz --config none.json
 import routing none.csv --experts 8

@@ -194,7 +194,7 @@ def test_the_docs_list_the_orders_that_the_fit_reverses(checks):
 
 
 def test_other_tables_have_what_their_charts_need(place):
-    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in kelle.TABLES}
+    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in (*kelle.TABLES, "kelle_checks")}
     assert rows["kelle_retention"].filter(pl.col("refresh_group") != "").height == 4 * 4
     assert set(rows["kelle_recompute"]["label"]) == {"", "none", "moderate", "excessive"}
     assert rows["kelle_lifetimes"].group_by("model_id", "schedule").len()["len"].to_list() == [4] * 4

@@ -85,7 +85,7 @@ CALLERS = [
 # hashes and bytes; what is recorded first, which is in it by its sums; and constants, in it by their files.
 IN_THE_KEY = (
     "tokentape.policies.resolve", "tokentape.hw.spec", "tokentape.hw.calibrate", "tokentape.capture.run",
-    "tokentape.capture.synthetic", "tokentape.replay.capacity",
+    "tokentape.capture.synthetic", "tokentape.replay.capacity", "tokentape.policies.names",
 )  # fmt: skip
 
 

@@ -48,14 +48,14 @@ def run(
     inside = live.jobs(study) if in_model else []
     total = len(study.models) + len(inside)
     progress(0, total, "drawn routing")
-    made: Rows = {"ndp_accuracy": details.accuracy_rows()}
+    made: Rows = {} if study.is_copy else {"ndp_accuracy": details.accuracy_rows()}
     for n_done, (model, of) in enumerate(each(pool_of(runner, workers), partial(of_model, study), study.models)):
         progress(n_done + 1, total, model.name)
         _add(made, of)
-    made["answers"] = answers(study, made)
-    made["ndp_checks"] = checks(study, made)
+    made["answers"] = [] if study.is_copy else answers(study, made)
+    made["ndp_checks"] = [] if study.is_copy else checks(study, made)
     study.write(store, made)
-    for line in summary(made["ndp_checks"]):
+    for line in () if study.is_copy else summary(made["ndp_checks"]):
         say(line)
     if not in_model:
         return made["answers"]

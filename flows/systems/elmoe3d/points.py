@@ -34,21 +34,31 @@ def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Seque
     return [Job(TABLE_SERIES, setup.point(cell, fit, hit_model=law), fit, cell) for fit, law in wanted for cell in table]
 
 
+def ran(setup: Setup, table: Sequence[Cell]) -> list[Cell]:
+    """The rows of the table whose model and machine are the study's: of a copy, some or none."""
+    return [cell for cell in table if cell.model in setup.shapes and cell.hb_gb in setup.machines]
+
+
 def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[Job]:
     """Past the paper, at the headline's fit. HB's capacity and bandwidth, context: on the machine of the largest HB."""
     swept, largest = study.sweeps, max(setup.machines)
     alphas = {(c.hb_gb, c.model, c.scheme, c.batch): c.alpha for c in table}
+    of_model = {model.name: model.like or model.name for model in study.models}
 
     def point(gb: int, model: str, scheme: str, batch: int, law: str, **changed: Any) -> Point:
-        known = max(b for g, m, s, b in alphas if (g, m, s) == (gb, model, scheme) and b <= max(batch, 1))
+        like = of_model[model]
+        batches = [b for g, m, s, b in alphas if (g, m, s) == (gb, like, scheme) and b <= max(batch, 1)]
+        if not batches:
+            raise ValueError(f"study {study.name}: the paper has no acceptance of {like} under {scheme}; say `like` of {model}")
+        known = max(batches)
         fields: dict[str, Any] = {
             "shape": setup.shapes[model],
             "machine": setup.machines[gb],
-            "law": fit.law(model),
+            "law": fit.law(like),
             "speculation": fit.speculation,
             "scheme": scheme,
             "batch": batch,
-            "alpha": alphas[gb, model, scheme, known],
+            "alpha": alphas[gb, like, scheme, known],
             "drafter": setup.drafter,
             "hit_model": law,
         }
@@ -68,7 +78,7 @@ def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: Elasti
         if law == swept.hit_models[0]:
             for alpha in swept.alphas:
                 yield Job("alpha", point(*where, alpha=alpha), fit)
-    for cell in table:
+    for cell in ran(setup, table):
         yield Job("accepted-form", setup.point(cell, fit, accepted_form="chain"), fit, cell)
 
 

@@ -19,10 +19,11 @@ PAPER = "elmoe3d"
 
 
 class Model(Part):
-    """A model of the paper and the format of its experts."""
+    """A model and the format of its experts. like: the model of the paper whose acceptance and hit law it is taken to have."""
 
     name: str
     expert_format: str
+    like: str = ""
 
 
 class Unknown(Part):

@@ -15,7 +15,7 @@ from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
 from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
-from tokentape.flows.systems.elmoe3d.points import rows, rows_of, sweep_jobs, table_jobs
+from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_jobs, table_jobs
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.flows.workers import each, pool_of
@@ -52,13 +52,13 @@ def run(
     progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
     study.write(store, made)
-    for line in summary(study, made["elastic_checks"]):
+    for line in () if study.is_copy else summary(study, made["elastic_checks"]):
         say(line)
     for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
         progress(n_done + 1, total, str(job))
     progress(total - 1, total, "tapes")
     made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
-    made["answers"] += live_answers(study, study.rows(store, live.POINTS))
+    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
     study.write(store, made)
     progress(total, total, "done")
     return made["answers"]
@@ -70,11 +70,11 @@ def _live(uri: str, study: Settings, job: live.Job) -> None:
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
-    headline = fits[0]
-    jobs = table_jobs(study, setup, table, fits)
+    headline, mine = fits[0], ran(setup, table)
+    jobs = table_jobs(study, setup, mine, fits)
     found, made = {}, []
     checked: list[dict[str, Any]] = []
-    n = len(table)
+    n = max(1, len(mine))
     for i in range(0, len(jobs), n):  # one fit and one law at a time
         of = jobs[i : i + n]
         outcome, fit, law = evaluate(as_points([job.point for job in of])), of[0].fit, of[0].point.hit_model
@@ -82,25 +82,27 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
             found[law] = outcome
         made += rows(of, outcome)
         is_main = fit is headline and law == study.hit_models[0]
-        checked += check_rows(study, setup, table, fit, law, outcome, is_main)
+        checked += [] if study.is_copy else check_rows(study, setup, table, fit, law, outcome, is_main)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
-    ran = _platforms(study, setup, table, headline)
-    every = [one for of in ran.values() for one in of]
+    if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
+        return {"elastic_points": made, "answers": []}
+    by_law = _platforms(study, setup, mine, headline)
+    every = [one for of in by_law.values() for one in of]
     return {
         "elastic_points": made,
-        "elastic_mapping": list(mapping_rows(setup, table, headline)),
+        "elastic_mapping": list(mapping_rows(setup, mine, headline)),
         "elastic_platforms": list(platform_rows(every)),
         "elastic_energy": list(energy_rows(study, every)),
-        "elastic_intensity": list(intensity_rows(study, setup, table, headline)),
+        "elastic_intensity": list(intensity_rows(study, setup, mine, headline)),
         "elastic_checks": checked,
-        "answers": answers(study, table, found, {law: list(ratios(of)) for law, of in ran.items()}),
+        "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
 
 def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
     return {
-        law: [ran for nodes in study.platforms.verify_nodes for ran in platform_runs(study, setup, table, fit, law, nodes)]
+        law: [one for nodes in study.platforms.verify_nodes for one in platform_runs(study, setup, table, fit, law, nodes)]
         for law in MODES
     }
 

@@ -44,7 +44,7 @@ def recompute(made: Setup) -> Iterator[Row]:
 def layer_lifetimes(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_lifetimes`."""
     work = made.study.workloads[made.study.chip.workload]
-    for model in LIFETIME_MODELS:
+    for model in (name for name in LIFETIME_MODELS if name in made.geometries):
         where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
         for life in lifetimes(made.geometries[model], made.systems[KELLE].chip, work):
             yield where | asdict(life)

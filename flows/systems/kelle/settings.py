@@ -175,19 +175,26 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml."""
+    """study.toml. machines: another in place of a shipped one."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
     models: tuple[str, ...]
     typical_err_frac: float
     worst_err_frac: float
+    machines: dict[str, str] = Field({})
     workloads: dict[str, Work]
     refresh: Refresh
     chip: ChipShares
     requests: Requests
     groups: tuple[Group, ...]
     live: Live
+
+    @property
+    def named_models(self) -> list[str]:
+        """Every model that the file names."""
+        groups = (model for group in self.groups for model in group.models)
+        return list(dict.fromkeys((*self.models, *groups, self.chip.model, self.requests.model)))
 
     def cells(self, group: Group) -> Iterator[tuple[str, str, Work]]:
         """Model, name of the workload, and the work."""

@@ -46,13 +46,14 @@ class Setup:
 def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
     """Everything but the points. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
     stated = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
-    machines = {name: load_hardware(name) for name in sorted({machine for machine, *_ in SYSTEMS.values()})}
+    shipped = sorted({machine for machine, *_ in SYSTEMS.values()})
+    machines = {name: load_hardware(study.machines.get(name, name)) for name in shipped}
     mean_frac, intervals_us = stated[MEAN_FAILURE]["value"], list(study.refresh.intervals_us.values())
     return Setup(
         study=study,
         machines=machines,
         systems=systems(machines.__getitem__),
-        geometries={name: models.load(name).geometry for name in study.models},
+        geometries={name: models.load(name).geometry for name in study.named_models},
         knobs={ZERO: derived(stated.values()), CALIBRATED: calibrated or kelle_knobs.load().constants},
         curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in study.refresh.anchors},
         stated=stated,

@@ -34,7 +34,6 @@ TABLES: dict[str, Callable[..., Any]] = {
     "kelle_lifetimes": details.layer_lifetimes,
     "kelle_parts": details.parts,
     "kelle_retention": details.retention,
-    "kelle_checks": checks,
 }
 
 
@@ -57,10 +56,12 @@ def run(
     total = len(inside) + 1
     progress(0, total, "closed forms")
     rows = {table: list(rows_of(made)) for table, rows_of in TABLES.items()}
+    if not study.is_copy:
+        rows["kelle_checks"] = checks(made)
     points, requests = (pl.DataFrame(rows[name], infer_schema_length=None) for name in ("kelle_points", "kelle_requests"))
-    rows["answers"] = answers(made, points, requests)
+    rows["answers"] = [] if study.is_copy else answers(made, points, requests)
     study.write(store, rows)
-    for line in recompute_lines(made):
+    for line in () if study.is_copy else recompute_lines(made):
         say(line)
     if not inside:
         return rows["answers"]
@@ -70,7 +71,7 @@ def run(
         progress(len(found), total, str(job))
     measured = {job: found[job] for job in inside if job.table == "quality"}
     replayed = next(of for job, of in found.items() if job.table == "kv_replays")
-    rows["answers"].append(popularity_answer(made, replayed))
+    rows["answers"] += [] if study.is_copy else [popularity_answer(made, replayed)]
     last = {"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(made, measured)}
     study.write(store, last | {"answers": rows["answers"]})
     progress(total, total, "done")

@@ -1,0 +1,117 @@
+"""A copy of a published study, with a model and a machine of one's own: it runs by its path, beside the one that ships."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from tokentape.flows.systems import SYSTEMS
+from tokentape.warehouse.results import batches, read_rows, stored
+from tokentape.warehouse.tape import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM_FOLDERS = {name: ROOT / "flows" / "systems" / module.split(".")[-2] for name, module in SYSTEMS.items()}
+ONE_MODEL = "[[models]]\n{}\n\n"
+
+
+def machine(folder: Path, shipped: str) -> str:
+    """A machine of one's own beside the copy; its file."""
+    text = (ROOT / "hw" / "specs" / f"{shipped}.toml").read_text(encoding="utf-8")
+    (folder / "my-machine.toml").write_text(text.replace(f'name = "{shipped}"', 'name = "my-machine"', 1), encoding="utf-8")
+    return "my-machine.toml"
+
+
+def copied(folder: Path, system: str, *changes: tuple[str, str]) -> Path:
+    """The study's file, changed: pattern and what takes the place of its one match."""
+    text = (SYSTEM_FOLDERS[system] / "study.toml").read_text(encoding="utf-8")
+    for pattern, to in changes:
+        text, n = re.subn(pattern, lambda match, to=to: to, text, count=1, flags=re.S | re.M)
+        assert n == 1, pattern
+    path = folder / f"my-{system}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def models(text: str, until: str) -> tuple[str, str]:
+    """The change that leaves one model."""
+    return rf"^\[\[models\]\].*?(?={until})", ONE_MODEL.format(text)
+
+
+COPIES = {
+    "kelle": (
+        "kelle-edram",
+        (r'^models = \[.*?\]', 'models = ["qwen2-7b"]'),
+        (r"^\[workloads\]", '[machines]\nkelle-edram = "my-machine.toml"\n\n[workloads]'),
+        (r"^\[\[groups\]\].*?(?=^\[live\])", '[[groups]]\nseries = "mine"\n\n'),
+    ),
+    "elmoe3d": (
+        "elmoe3d-8gb",
+        ('8 = "elmoe3d-8gb"', '8 = "my-machine.toml"'),
+        models('name = "olmoe-1b-7b"\nexpert_format = "int8-g32"\nlike = "qwen3-30b-a3b"', "^# Past"),
+        (r"^requests = \d+", "requests = 1"),
+        (r"^output = \d+", "output = 17"),
+    ),
+    "cxl-ndp": (
+        "h100-cxl-ndp",
+        ('hardware = "h100-cxl-ndp"', 'hardware = "my-machine.toml"'),
+        models('name = "olmoe-1b-7b"\nhot_experts = 16\nseeds = [0]', "^# The paper does not print"),
+    ),
+    "slicemoe": (
+        "slicemoe-xpu",
+        ('hardware = "slicemoe-xpu"', 'hardware = "my-machine.toml"'),
+        (r"^capacities_gb = .*?$", "capacities_gb = [1.8]"),
+        (r"^seeds = .*?$", "seeds = [0]"),
+        (r"^prompt = \d+", "prompt = 40"),
+        (r"^output = \d+", "output = 13"),
+        (r"^strengths = .*?$", "strengths = [0.1]"),
+        (r"^shares = .*?$", "shares = [0.5]"),
+        models('name = "olmoe-1b-7b"\nlow_bit_cost = 0.01\ncalibrates = true', r"^\[captured\]"),
+    ),
+    "layered-prefill": (
+        "h100x2",
+        (r"^n_seeds = \d+", "n_seeds = 1\nsweeps = []\ntraces = []"),
+        (
+            r"^\[\[groups\]\].*",
+            '[[groups]]\nseries = "mine"\nschedulers = [{ name = "layered" }]\nrates = [0.5]\n'
+            'point = { model = "olmoe-1b-7b", hardware = "my-machine.toml", n_requests = 40, coverage = "independent" }\n',
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", COPIES)
+def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tmp_path: Path) -> None:
+    shipped, *changes = COPIES[system]
+    machine(tmp_path, shipped)
+    path = copied(tmp_path, system, *changes)
+    live = () if system == "layered-prefill" else ("--no-live",)
+    done = tokentape("study", str(path), "--runner", "threads", "--workers", "1", *live)
+    assert done.code == 0, done.err
+    assert f"study my-{system}: its runs are those of study 'my-{system}'" in done.err
+    store = Store()
+    runs = stored(store, "runs", batches(store))
+    assert runs.height
+    assert set(runs["study"]) == {f"my-{system}"}
+    assert set(runs["copy_of"]) == {system}
+    assert "my-machine" in set(runs["hardware"]) | set(re.findall(r"my-machine", " ".join(runs["facts"])))
+    assert read_rows(store, "answers") == []
+    assert tokentape("load").code == 0
+    view = runs["view_name"][0]
+    assert read_rows(store, view) == []  # views show what ships
+    assert len(read_rows(store, view, f"my-{system}")) > 0
+
+
+def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
+    for text, message in (
+        ('system = "kele"\nquestion = "?"\n', "unknown system 'kele'"),
+        ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
+        ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
+    ):
+        (tmp_path / "mine.toml").write_text(text)
+        done = tokentape("study", str(tmp_path / "mine.toml"))
+        assert done.code == 2
+        assert message in done.err
+        assert len(done.err.splitlines()) == 1
