@@ -18,7 +18,8 @@ from tokentape.flows.systems.layered_prefill import points as layered_prefill
 from tokentape.flows.systems.slicemoe import live as slicemoe
 from tokentape.flows.systems.slicemoe import sweeps
 from tokentape.hw import calibrate, spec
-from tokentape.policies import CACHES, registry
+from tokentape.policies import registry
+from tokentape.policies.residency import CACHES
 from tokentape.policies.own_modules import imported_names
 
 ENGINES: dict[str, tuple[str, ...]] = {
