@@ -149,6 +149,11 @@ def test_random_draws_are_uniform_and_repeatable():
     assert any(state[0] != state[1] for state in first)  # heads draw for themselves
 
 
+def test_no_two_heads_of_a_model_share_a_salt():
+    salts = np.concatenate([salts_of(layer, 128) for layer in range(64)])
+    assert np.unique(salts).size == salts.size
+
+
 @given(st.integers(0, 10_000), st.integers(2, 16))
 @settings(max_examples=60, deadline=None)
 def test_a_narrow_register_ranks_as_the_wide_one_up_to_its_steps(seed, bits):

@@ -311,6 +311,18 @@ def test_static_sees_no_profile_before_its_window_has_passed():
     assert hits[0.5][first:].mean() > hits[0.999][first:].mean()
 
 
+@pytest.mark.parametrize("frac", [0.25, 0.5, 1.0])
+def test_static_counts_its_share_of_the_events_to_the_last_of_them(frac):
+    trace, semantics = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=5), Semantics("global")
+    looked_up = stream(trace, semantics)
+    cache = make_cache(trace, Static(frac), semantics, 8 * trace.geometry.expert_bytes("fp16")[0], "fp16", 0)
+    look_up(cache, looked_up, semantics)
+    events = [looked_up.keys[a:b] for a, b in itertools.pairwise(looked_up.offsets)]
+    assert len(events) == 6 * 3
+    counted = np.concatenate(events[: round(frac * len(events))])
+    assert cache.profile.tolist() == [np.count_nonzero(counted == key) for key in range(trace.n_keys)]
+
+
 def test_fetches_do_not_depend_on_the_lookup_rule():
     """Where all hits agree, serial and atomic lookup cost the same: the rule decides hits, not how reads are queued."""
     trace = make_trace()

@@ -90,6 +90,20 @@ def test_expert_times_from_measured_kernels(qwen: CostTables) -> None:
         expert_times(models.load("qwen3-8b").geometry, spec, fit)
 
 
+def test_a_table_of_expert_times_is_bilinear_in_octaves_and_share() -> None:
+    """On a table that is bilinear itself, anything between its points is exact; beyond the last tokens it stays."""
+    x, y = np.mgrid[:17, :5]  # 2 octaves of 8 points, shares by quarters
+
+    def value(x: float, y: float) -> float:
+        return 3.0 + 0.5 * x + 2.0 * y + 0.25 * x * y
+
+    table = np.ascontiguousarray(value(x, y))
+    for at in (0.0, 0.3, 1.0, 7.6, 15.9, 16.0):
+        for share in (0.0, 0.1, 0.25, 0.6, 1.0):
+            assert experts_s(table, 2 ** (at / 8), share) == pytest.approx(value(at, 4 * share), rel=1e-12)
+    assert experts_s(table, 100.0, 0.6) == pytest.approx(value(16, 2.4), rel=1e-12)
+
+
 def test_metrics_by_counting(run: ServingRun) -> None:
     found = {name: metric.value for name, metric in metrics(run, LEVEL).items()}
     requests = run.requests
