@@ -142,6 +142,8 @@ def test_random_draws_are_uniform_and_repeatable():
     assert 0 <= draws.min() < draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 / np.sqrt(12 * draws.size)
     assert np.unique(draws).size == draws.size
+    golden = [0.3206375063632214, 0.08380632374876407, 0.7413807289637118, 0.20389865064788415]  # the same in every release
+    assert [drawn(3, 7, p, 2 * p + 1) for p in range(4)] == golden
     prompt, rows = attention(np.random.default_rng(2), 2, 20, 20)
     first, again = (run(RandomEviction(6, sink=1, seed=5), prompt, rows)[0] for _ in range(2))
     other, _ = run(RandomEviction(6, sink=1, seed=6), prompt, rows)
