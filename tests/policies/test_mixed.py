@@ -91,3 +91,8 @@ def test_refusals(fields, message):
 def test_more_hot_experts_than_there_are_are_refused():
     with pytest.raises(ValueError, match="7 hot experts of 6 per layer"):
         MixedPrecision(7).widths(seen_of(1), losses_of(1))
+
+
+def test_only_the_own_prompt_and_chance_place_without_the_decode():
+    without = {name for name in FIXED if MixedPrecision(2, placement=name).needs_decode is False}
+    assert without == {"prefill_guided", "random"}
