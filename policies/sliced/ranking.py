@@ -54,11 +54,11 @@ def compiled(select: Any) -> Any:
     event takes 50. Where NUMBA_DISABLE_JIT is set it is the function as it is. Raises ValueError if it does not compile.
     """
     try:
-        from numba import config
         from numba.core.types import CompileResultWAP
 
         made = dispatcher_of(select, SELECT_SIGNATURE)
-        return made if config.DISABLE_JIT else CompileResultWAP(made.get_compile_result(SELECT_SIGNATURE.of_numba))
+        is_compiled = hasattr(made, "get_compile_result")
+        return CompileResultWAP(made.get_compile_result(SELECT_SIGNATURE.of_numba)) if is_compiled else made
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
 
