@@ -18,7 +18,15 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.metrics import load_of, token_times
 from tokentape.replay.serving.run import Limits, ServingRun, serve
-from tokentape.replay.serving.step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
+from tokentape.replay.serving.step import (
+    COVERED_BYTES,
+    DECODE_ITERATION_S,
+    IS_WINDOWED,
+    KV_FRAC,
+    MULTIPLIER,
+    PREFILL_ITERATION_S,
+    PREFILL_TOKEN_S,
+)
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
@@ -235,6 +243,19 @@ def test_a_restart_worked_by_hand() -> None:
     assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 33)
     assert run.iterations["n_prefill"][[0, 40]].tolist() == [32, 33]
     assert (run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([40.0, 63.0], [1.0, 24.0])
+
+
+def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
+    """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
+    tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
+    cost = a_second_each()
+    engine = cost.engine.copy()
+    engine[PREFILL_TOKEN_S] = 1 / cost.geometry.n_layers
+    requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
+    run = serve(requests, Continuous(), dataclasses.replace(cost, engine=engine), Limits(kv_blocks=3), record=True)
+    assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
+    assert run.n_restarts.tolist() == [0, 1, 0]
+    assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
 
 
 def test_cached_prefixes_save_their_processing(qwen: CostTables) -> None:
