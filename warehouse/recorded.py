@@ -11,19 +11,20 @@ from functools import cached_property, lru_cache
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from tokentape.warehouse import seals
-from tokentape.warehouse.contradictions import Contradiction, Rows
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.manifest import BadTape, Manifest
 from tokentape.warehouse.sums import Sums, footer_sha256, sums_of
 from tokentape.warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # writing a tape needs no Polars, a sixth of a second to import
+    import polars as pl
+
+    from tokentape.warehouse.contradictions import Rows
     from tokentape.warehouse.tape import Store
 
 
@@ -149,12 +150,16 @@ class Tape:
 
     def read(self, table: str) -> pl.DataFrame:
         """The whole table as a Polars frame."""
+        import polars as pl
+
         frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
         assert isinstance(frame, pl.DataFrame)
         return frame
 
     def _rows(self, table: str) -> Rows:
         """What rows of the table must be like, from the tables that say so."""
+        from tokentape.warehouse.contradictions import Rows
+
         needs_members = table not in ("requests", "losses")
         requests = self._requests if needs_members and self.has("requests") else None
         passes = self._passes if needs_members and table != "passes" and self.has("passes") else None
@@ -186,9 +191,13 @@ class Tape:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
+        from polars.exceptions import PolarsError
+
+        from tokentape.warehouse.contradictions import Contradiction
+
         try:
             yield
-        except (Contradiction, pl.exceptions.PolarsError) as error:
+        except (Contradiction, PolarsError) as error:
             reason = str(error).splitlines()[0]
             raise BadTape(f"tape {self.trace_id}: {reason}; record or import it again") from error
 

@@ -80,7 +80,7 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
     for field in wanted:
         column = rows.column(field.name)
         try:
-            column = column.cast(field.type)
+            column = column if column.type == field.type else column.cast(field.type)  # cast imports pyarrow.compute
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadTable(f"table {name}: column {field.name} is not {field.type}: {error}") from error
         if column.null_count and not field.nullable:

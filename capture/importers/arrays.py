@@ -13,6 +13,7 @@ import math
 import tokenize
 import zipfile
 import zlib
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,26 @@ _REMEDY = "export it again with numpy.savez"
 
 def npy(raw: bytes, where: str) -> np.ndarray:
     """The array of a .npy file. Raises BadImport for objects, cut-off or surplus bytes and whatever is no array."""
-    stream = io.BytesIO(raw)
     try:
-        shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        length = slice(8, 12 if raw[6:7] == b"\2" else 10)
+        shape, is_fortran, dtype, begin = _header(raw[: length.stop + int.from_bytes(raw[length], "little")])
         if dtype.kind not in "iufb" or any(n < 0 for n in shape):
             raise ValueError(f"{dtype} of shape {shape} is no plain array")
-        n_bytes, found = math.prod(shape) * dtype.itemsize, len(raw) - stream.tell()
+        n_bytes, found = math.prod(shape) * dtype.itemsize, len(raw) - begin
         if n_bytes != found:
             raise ValueError(f"{dtype} of shape {shape} takes {n_bytes} bytes, {found} are there")
-        return np.frombuffer(raw, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
+        return np.frombuffer(raw, dtype, offset=begin).reshape(shape, order="F" if is_fortran else "C")
     except (*_UNREADABLE, RecursionError, MemoryError) as error:
         raise BadImport(f"{where}: not a plain .npy array ({reason(error)}); {_REMEDY}") from None
+
+
+@lru_cache(maxsize=1024)
+def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, whether in Fortran order, type, and where the numbers begin. Kept: numpy parses a header as Python, and requests of
+    one length have the same."""
+    stream = io.BytesIO(head)
+    shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+    return shape, is_fortran, dtype, stream.tell()
 
 
 def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:

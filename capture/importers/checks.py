@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokentape.capture.importers.grouped import BLOCK_ROWS
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_GATE_WEIGHT, MAX_LAYERS, MAX_TOKENS, U32, BadImport
 
 if TYPE_CHECKING:
     from tokentape.capture.importers.rows import RoutedRows, Source
 
 REPEATED_TOKENS_FRAC = 0.05  # above it, consecutive identical tokens are reported
+_FEW_COLUMNS = 16  # every pair of so many is compared in less time than their rows are sorted
 
 # Top-k of published models, to notice a run that overrode it. Keys are parts of a lower-case model name; the first to fit counts.
 # Source: num_experts_per_tok in each model's config.json on the Hugging Face hub.
@@ -64,23 +66,18 @@ def reject(rows: RoutedRows, source: Source) -> None:
     if ids.min() < 0 or ids.max() >= geometry.n_experts:
         at, slot = np.argwhere((ids < 0) | (ids >= geometry.n_experts))[0]
         raise _bad(rows, source, at, f"expert {ids[at, slot]} is outside 0..{geometry.n_experts - 1}")
-    ordered = np.sort(ids.astype(np.uint16), axis=1)
-    repeated = ordered[:, 1:] == ordered[:, :-1]
-    if repeated.any():
-        at, slot = np.argwhere(repeated)[0]
-        raise _bad(rows, source, at, f"expert {ordered[at, slot]} appears twice in the row")
+    twice = _given_twice(ids)
+    if twice is not None:
+        raise _bad(rows, source, twice[0], f"expert {twice[1]} appears twice in the row")
     weights = rows.gate_weights
     if weights is not None and not np.abs(weights).max() <= MAX_GATE_WEIGHT:
         at, slot = np.argwhere(~(np.abs(weights) <= MAX_GATE_WEIGHT))[0]
         raise _bad(rows, source, at, f"weight {slot} is {weights[at, slot]}, outside {MAX_GATE_WEIGHT:g} either way")
     grouped = rows.grouped
-    is_next = np.diff(grouped.code)
-    if not is_next.all():
-        raise _bad(rows, source, grouped.order[np.argmin(is_next != 0) + 1], "this row was already given")
-    moved = np.diff(rows.pass_id[grouped.order]) != 0
-    moved[grouped.starts[1:] - 1] = False
-    if moved.any():
-        raise _bad(rows, source, grouped.order[np.argmax(moved) + 1], "its token runs in two passes")
+    if grouped.repeated is not None:
+        raise _bad(rows, source, grouped.repeated, "this row was already given")
+    if grouped.moved is not None:
+        raise _bad(rows, source, grouped.moved, "its token runs in two passes")
 
 
 def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
@@ -117,38 +114,55 @@ def _bad(rows: RoutedRows, source: Source, at: int, what: str) -> BadImport:
     return BadImport(f"{place}: {what}; the trace is damaged: record it again")
 
 
+def _given_twice(ids: np.ndarray) -> tuple[int, int] | None:
+    """The first row that has an id twice, and the least such id; None if none has."""
+    k = ids.shape[1]
+    for begin in range(0, len(ids), BLOCK_ROWS):
+        block = ids[begin : begin + BLOCK_ROWS]
+        columns = np.ascontiguousarray(block.T)
+        if k <= _FEW_COLUMNS and not any((columns[gap:] == columns[:-gap]).any() for gap in range(1, k)):
+            continue
+        ordered = np.sort(block, axis=1)
+        is_repeated = ordered[:, 1:] == ordered[:, :-1]
+        if is_repeated.any():
+            at, slot = np.argwhere(is_repeated)[0]
+            return begin + int(at), int(ordered[at, slot])
+    return None
+
+
 def _repeated_tokens_frac(rows: RoutedRows, n_moe: int) -> float:
     """Share of tokens that chose, in every layer they have, exactly the experts of the token before in their request."""
-    grouped, n = rows.grouped, len(rows)
-    later: slice | np.ndarray
-    before: slice | np.ndarray
-    if n == len(grouped.first) * n_moe:  # every token has every layer: the token before stands so many rows back
-        later, before = slice(n_moe, None), slice(None, max(0, n - n_moe))
+    grouped, ids, n = rows.grouped, rows.expert_ids, len(rows)
+    first, order, starts = grouped.first, grouped.order, grouped.starts
+    follows = np.concatenate(([False], (np.diff(rows.position[first]) == 1) & (np.diff(rows.request_id[first]) == 0)))
+    differs = np.zeros(len(first), bool)
+    if n == len(first) * n_moe:  # every token has every layer: most differ in the first one already
+        differs[1:] = (ids[first[1:]] != ids[first[:-1]]).any(axis=1)
+        alike = np.flatnonzero(follows & ~differs)
+        later, before = (order[starts[tokens][:, None] + np.arange(n_moe)] for tokens in (alike, alike - 1))
+        differs[alike] = (ids[later] != ids[before]).any(axis=(1, 2))
     else:
-        found = np.searchsorted(grouped.code, grouped.code - grouped.n_layers)
-        later = np.flatnonzero(grouped.code[found] == grouped.code - grouped.n_layers)
-        before = found[later]
-    adjacent = grouped.code[later] - grouped.code[before] == grouped.n_layers
-    adjacent &= rows.position[grouped.order][later] > 0  # not the last token of the request before
-    follows, differs = np.zeros((2, n), bool)
-    follows[later] = adjacent
-    differs[later] = adjacent & (grouped.expert_ids[later] != grouped.expert_ids[before]).any(axis=1)
-    compared, differing = (np.bitwise_or.reduceat(flags, grouped.starts).sum() for flags in (follows, differs))
-    return float(1 - differing / compared) if compared else 0.0
+        token, n_layers = np.repeat(np.arange(len(first)), np.diff(starts, append=n)), int(rows.layer.max()) + 1
+        key = token * n_layers + rows.layer[order]
+        found = np.searchsorted(key, key - n_layers)
+        later = np.flatnonzero(key[found] == key - n_layers)
+        follows[np.setdiff1d(token, token[later])] = False
+        differs[token[later][(ids[order[later]] != ids[order[found[later]]]).any(axis=1)]] = True
+    compared, differing = int(follows.sum()), int((follows & differs).sum())
+    return 1 - differing / compared if compared else 0.0
 
 
 def _duplicate_prompts(rows: RoutedRows, token_ids: dict[int, np.ndarray] | None) -> int:
     """Requests whose prompt an earlier request had; judged by the prompt's token ids, else by its routing."""
     seen: set[bytes] = set()
     grouped, known = rows.grouped, token_ids or {}
-    is_prompt = ~rows.is_decode[grouped.order]
-    code, ids = grouped.code[is_prompt], grouped.expert_ids[is_prompt]
-    bounds = grouped.request_ids * grouped.n_positions * grouped.n_layers
-    begins = np.searchsorted(code, bounds)
-    for number, bound, begin, end in zip(grouped.request_ids.tolist(), bounds, begins, [*begins[1:], len(code)], strict=True):
-        places = code[begin:end] - bound  # positions with layers
-        parts = [places, ids[begin:end]]
+    is_prompt, ends = ~rows.is_decode[grouped.first], np.append(grouped.starts, len(rows))
+    for number, begin, end in zip(grouped.request_ids.tolist(), grouped.bounds, grouped.bounds[1:], strict=False):
         if number in known:
-            parts = [known[number][: len(np.unique(places // grouped.n_layers))]]
+            parts = [known[number][: is_prompt[begin:end].sum()]]
+        else:
+            routed = grouped.order[ends[begin] : ends[end]]
+            routed = routed[~rows.is_decode[routed]]
+            parts = [column[routed] for column in (rows.position, rows.layer, rows.expert_ids)]
         seen.add(hashlib.sha256(b"".join(np.ascontiguousarray(part).data for part in parts)).digest())
     return len(grouped.request_ids) - len(seen)

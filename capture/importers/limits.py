@@ -1,4 +1,5 @@
-"""What no importer believes: how much a file may hold once read, how large a number may be, how deep JSON may go. One place.
+"""What no importer believes: how much a file may hold once read, how large a number may be, how deep JSON may go. One place;
+of the columns of a table: column_limits.py.
 
 Everything here raises BadImport with one line that names the file and the place, so that an importer only states what it wants.
 """
@@ -9,11 +10,10 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
-
-import polars as pl
 
 DEFAULT_MAX_BYTES = 2 << 30  # of a file as it is once unpacked, and of the rows made from it
 MAX_EXPERTS = 8192  # of a layer: four times the most of any published model (Switch-C, 2,048); a tape's ids are uint16
@@ -32,7 +32,7 @@ class BadImport(ValueError):
 
 def shown(value: Any) -> str:
     """A value as an error line shows it: never longer than a few words."""
-    value = value.to_list() if isinstance(value, pl.Series) else value
+    value = value.to_list() if hasattr(value, "to_list") else value  # a Polars list
     if isinstance(value, (list, dict)) and len(value) > 8:
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, int) and abs(value) >= 1 << 64:
@@ -94,11 +94,16 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def json_lines(raw: bytes, path: Path) -> Iterator[tuple[int, Any]]:
-    """(number of the line, value) of every line that is not empty. Raises BadImport."""
-    for number, line in enumerate(text(raw, path).split("\n"), 1):  # not splitlines: JSON strings may hold its other line ends
+def json_lines(content: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """(number of the line, value) of every line that is not empty, one line taken out at a time. Raises BadImport."""
+    end = -1
+    for number in count(1):
+        start, end = end + 1, content.find("\n", end + 1)  # not splitlines: JSON strings may hold its other line ends
+        line = content[start:] if end < 0 else content[start:end]
         if line.strip():
             yield number, json_value(line, f"{path}: line {number}")
+        if end < 0:
+            return
 
 
 # ----------------------------------------------------------------------------------------------------------------- numbers
@@ -127,48 +132,3 @@ def words(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.isprintable() or len(value) > 500:
         raise BadImport(f"{where} is {shown(value)}, not a name; the file is damaged")
     return value
-
-
-def span(seconds: pl.Series, where: str) -> pl.Series:
-    """Finite times, from the earliest on. Raises BadImport if they lie further apart than a trace can."""
-    since = seconds - seconds.min()
-    longest = since.max()
-    if isinstance(longest, float) and not longest <= MAX_SPAN_S:
-        raise BadImport(f"{where}: arrivals lie {longest:.3g} s apart, more than 30 years; give them in seconds")
-    return since
-
-
-# ----------------------------------------------------------------------------------------------------------------- columns
-
-Row = Callable[[int], str]  # where the i-th value of a column stands
-
-
-def whole_column(column: pl.Series, where: Row, most: int = U32, from_text: bool = True) -> pl.Series:
-    """Whole numbers 0..most from integers, whole floats (pandas writes them) or a CSV's text. Raises BadImport naming the row."""
-    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
-    if column.dtype == pl.String and from_text:
-        is_number = column.str.contains(r"^\s*[0-9]{1,10}(\.0*)?\s*$")
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False).set(~is_number.fill_null(False), None)
-    elif column.dtype.is_numeric():
-        numbers = column.cast(pl.Float64, strict=False)
-    is_right = (numbers >= 0) & (numbers <= most) & (numbers % 1 == 0)
-    refuse(~is_right.fill_null(False), column, where, f"a whole number from 0 to {most}")
-    return numbers.cast(pl.Int64)
-
-
-def finite_column(column: pl.Series, where: Row, wanted: str = "a finite number") -> pl.Series:
-    """Finite floats from numbers or text. Raises BadImport naming the row."""
-    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
-    if column.dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-    elif column.dtype.is_numeric():
-        numbers = column.cast(pl.Float64, strict=False)
-    refuse(~numbers.is_finite().fill_null(False), column, where, wanted)
-    return numbers
-
-
-def refuse(is_wrong: pl.Series, column: pl.Series, where: Row, wanted: str) -> None:
-    """Raises BadImport naming the first row for which `is_wrong` is true."""
-    if is_wrong.any():
-        row = int(is_wrong.arg_max() or 0)
-        raise BadImport(f"{where(row)}: {column.name} is {shown(column[row])}, not {wanted}; the file is damaged")

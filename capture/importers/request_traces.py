@@ -18,20 +18,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tokentape.capture.importers.limits import (
-    DEFAULT_MAX_BYTES,
-    BadImport,
-    Row,
-    finite,
-    finite_column,
-    json_lines,
-    read,
-    refuse,
-    shown,
-    span,
-    whole,
-    whole_column,
-)
+from tokentape.capture.importers.column_limits import Row, finite_column, refuse, span, whole_column
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read, shown, text, whole
 from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
 from tokentape.capture.importers.table_files import csv_text, need
 from tokentape.warehouse.tape import Store
@@ -80,7 +68,7 @@ def import_mooncake(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX
     path = Path(path)
     raw = read(path, max_bytes)
     rows = []
-    for number, line in json_lines(raw, path):
+    for number, line in json_lines(text(raw, path), path):
         where = f"{path}: line {number}"
         if not isinstance(line, dict) or not set(MOONCAKE) <= set(line):
             raise BadImport(f"{where} is not an object of {', '.join(MOONCAKE)}; download the file again")

@@ -17,7 +17,7 @@ def responses(raw: bytes, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if content.lstrip().startswith("["):
         bodies = json_value(content, str(path), REMEDY)
     elif _is_first_line_whole(content):
-        bodies = (body for _, body in json_lines(raw, path))
+        bodies = (body for _, body in json_lines(content, path))
     else:
         bodies = [json_value(content, str(path), REMEDY)]
     for number, body in enumerate(bodies, 1):

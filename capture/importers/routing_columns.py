@@ -10,16 +10,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tokentape.capture.importers.limits import (
-    MAX_EXPERTS,
-    MAX_LAYERS,
-    MAX_TOKENS,
-    BadImport,
-    Row,
-    finite_column,
-    refuse,
-    whole_column,
-)
+from tokentape.capture.importers.column_limits import Row, finite_column, refuse, whole_column
+from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, MAX_TOKENS, BadImport
 from tokentape.capture.importers.table_files import FORMS, need
 from tokentape.warehouse.geometry import Geometry
 

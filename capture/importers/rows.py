@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from tokentape.capture.importers import checks
-from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.grouped import Grouped, run_starts
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store
 
@@ -52,52 +54,12 @@ class RoutedRows:
         return Grouped.of(self)
 
 
-@dataclass(frozen=True)
-class Grouped:
-    """Rows sorted once, by request, position and layer; whatever is asked per token or per request is read off the order.
-
-    order: (n,) the rows in that order, code: (n,) their keys, (request * n_positions + position) * n_layers + layer. Of each
-    token: starts, its first place in the order, and first, that row. request_ids: (R,) the requests, rising. expert_ids: (n, k)
-    u16 in that order, right once they were found in range.
-    """
-
-    order: np.ndarray
-    code: np.ndarray
-    n_positions: int
-    n_layers: int
-    starts: np.ndarray
-    first: np.ndarray
-    request_ids: np.ndarray
-    expert_ids: np.ndarray
-
-    @classmethod
-    def of(cls, rows: RoutedRows) -> Grouped:
-        """Raises BadImport if positions are so far apart that request, position and layer do not fit 63 bits."""
-        n_layers, n_positions = int(rows.layer.max()) + 1, int(rows.position.max()) + 1
-        n_requests = int(rows.request_id.max()) + 1
-        if n_requests * n_positions * n_layers >= 1 << 63:
-            raise BadImport(f"{n_requests} requests with positions up to {n_positions}; the trace is damaged: record it again")
-        code = (rows.request_id.astype(np.int64) * n_positions + rows.position) * n_layers + rows.layer
-        order = np.argsort(code, kind="stable")  # stable: nearly sorted rows take linear time
-        code = code[order]
-        starts = _starts(code // n_layers)
-        first = order[starts]
-        requests = rows.request_id[first]
-        ids = rows.expert_ids.astype(np.uint16)[order]
-        return cls(order, code, n_positions, n_layers, starts, first, requests[_starts(requests)], ids)
-
-
 def as_executed(request_id: np.ndarray, is_decode: np.ndarray, layer: np.ndarray, position: np.ndarray) -> np.ndarray:
     """Pass of each row where rows stand as they ran: a new one at another request or phase, at a layer that falls back (an engine
     split the prompt), and at every decoded token."""
     starts = (np.diff(request_id) != 0) | (np.diff(is_decode) != 0) | (np.diff(layer) < 0)
     starts |= is_decode[1:] & (np.diff(position) != 0)
     return np.concatenate(([0], np.cumsum(starts)))
-
-
-def _starts(values: np.ndarray) -> np.ndarray:
-    """Where a run of equal values begins."""
-    return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
 
 
 @dataclass(frozen=True)
@@ -120,8 +82,11 @@ class Source:
     def trace_id(self) -> str:
         """Slug of the file's name and 8 hex digits of what it holds: the same file is the same tape."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.path.stem.lower()[:80]).strip("-") or "trace"
-        digest = hashlib.sha256(b"\0".join(self.content)).hexdigest()
-        return f"{slug}-{digest[:8]}"
+        digest = hashlib.sha256()
+        for number, part in enumerate(self.content):
+            digest.update(b"\0" * (number > 0))
+            digest.update(part)
+        return f"{slug}-{digest.hexdigest()[:8]}"
 
 
 def write_import(store: Store, source: Source, rows: RoutedRows) -> str:
@@ -163,7 +128,7 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
                 n_shards=1,
                 settings=source.settings,
                 flags=flags,
-                versions={"numpy": np.__version__, "polars": pl.__version__, "pyarrow": pa.__version__},
+                versions={"numpy": np.__version__, "polars": version("polars"), "pyarrow": pa.__version__},
                 created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
             )
         )
@@ -174,77 +139,99 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
 
 
 def _requests(rows: RoutedRows, first: np.ndarray, source: Source) -> pa.Table:
-    ids, requests, decode = rows.grouped.request_ids, rows.request_id[first], rows.is_decode[first]
-    begins = np.searchsorted(requests, ids)
-    n_output = np.add.reduceat(decode, begins, dtype=np.int64)
-    n_prompt = np.diff(begins, append=len(requests)) - n_output
+    ids, bounds = rows.grouped.request_ids, rows.grouped.bounds
+    n_output = np.add.reduceat(rows.is_decode[first], bounds[:-1], dtype=np.int64)
+    n_prompt = np.diff(bounds) - n_output
     stated, known = source.n_output_tokens or {}, source.token_ids or {}
     prompts = zip((known.get(i) for i in ids.tolist()), n_prompt.tolist(), strict=True)
+    n_stated = [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)]
     hashes = [None if ids is None else hashlib.sha256(ids[:n].astype("<i4").tobytes()).hexdigest() for ids, n in prompts]
     return pa.table(
         {
-            "request_id": ids,
-            "dataset": [source.dataset] * len(ids),
-            "arrival_s": np.zeros(len(ids)),
-            "n_prompt_tokens": n_prompt,
-            "n_output_tokens": [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)],
-            "prompt_sha256": pa.array(hashes, pa.string()),
+            "request_id": _numbers(ids, np.uint32),
+            "dataset": _words([source.dataset] * len(ids)),
+            "arrival_s": _numbers(np.zeros(len(ids)), np.float64),
+            "n_prompt_tokens": _numbers(n_prompt, np.uint32),
+            "n_output_tokens": _numbers(np.array(n_stated), np.uint32),
+            "prompt_sha256": _words(hashes),
         }
     )
 
 
 def _tokens(rows: RoutedRows, first: np.ndarray, known: dict[int, np.ndarray]) -> pa.Table:
-    requests, positions = rows.request_id[first], rows.position[first]
+    grouped, positions = rows.grouped, rows.position[first]
     ids, is_known = np.zeros(len(first), np.int32), np.zeros(len(first), bool)
-    for request, of_request in known.items():
-        begin, end = np.searchsorted(requests, (request, request + 1))
-        ids[begin:end], is_known[begin:end] = of_request[positions[begin:end]], True
+    for request, begin, end in zip(grouped.request_ids.tolist(), grouped.bounds, grouped.bounds[1:], strict=False):
+        if request in known:
+            ids[begin:end], is_known[begin:end] = known[request][positions[begin:end]], True
     return pa.table(
         {
-            "request_id": requests,
-            "position": positions,
-            "token_id": pa.array(ids, mask=~is_known),
+            "request_id": _numbers(rows.request_id[first], np.uint32),
+            "position": _numbers(positions, np.int32),
+            "token_id": _numbers(ids, np.int32, is_known),
             "phase": _phases(rows.is_decode[first]),
-            "pass_id": rows.pass_id[first],
+            "pass_id": _numbers(rows.pass_id[first], np.uint32),
             "nll": pa.nulls(len(first), pa.float32()),
         }
     )
 
 
 def _phases(is_decode: np.ndarray) -> pa.Array:
-    return pa.array(["prefill", "decode"]).take(pa.array(is_decode.astype(np.int8)))
+    return _words(np.array(["prefill", "decode"], object)[is_decode.astype(np.int8)])
 
 
 def _passes(rows: RoutedRows, first: np.ndarray) -> pa.Table:
-    begins = _starts(rows.pass_id)  # rows stand in the order of the passes
+    begins = run_starts(rows.pass_id)  # rows stand in the order of the passes
     pass_ids = rows.pass_id[begins]
     return pa.table(
         {
-            "pass_id": pass_ids,
+            "pass_id": _numbers(pass_ids, np.uint32),
             "kind": _phases(rows.is_decode[begins]),
-            "n_tokens": np.bincount(rows.pass_id[first])[pass_ids],
-            "request_ids": _lists(rows.request_id[begins].astype(np.uint32)[:, None]),
+            "n_tokens": _numbers(np.bincount(rows.pass_id[first])[pass_ids], np.uint32),
+            "request_ids": _lists(rows.request_id[begins][:, None], np.uint32),
             "policy_state": pa.nulls(len(begins), pa.string()),
         }
     )
 
 
 def _routing(rows: RoutedRows) -> pa.Table:
-    weights = rows.gate_weights
+    ids, weights = rows.expert_ids, rows.gate_weights
     columns = {
-        "request_id": rows.request_id.astype(np.uint32),
-        "position": rows.position.astype(np.int32),
-        "layer": rows.layer.astype(np.uint16),
-        "pass_id": rows.pass_id.astype(np.uint32),
-        "expert_ids": _lists(rows.expert_ids.astype(np.uint16)),
-        "gate_weights": pa.nulls(len(rows), pa.list_(pa.float32())) if weights is None else _lists(weights.astype(np.float32)),
+        "request_id": _numbers(rows.request_id, np.uint32),
+        "position": _numbers(rows.position, np.int32),
+        "layer": _numbers(rows.layer, np.uint16),
+        "pass_id": _numbers(rows.pass_id, np.uint32),
+        "expert_ids": _lists(ids.view(np.uint16) if ids.dtype == np.int16 else ids, np.uint16),  # none is negative
+        "gate_weights": pa.nulls(len(rows), pa.list_(pa.float32())) if weights is None else _lists(weights, np.float32),
     }
     if rows.residency is not None:
-        columns["residency"] = _lists(rows.residency.astype(np.uint8))
+        columns["residency"] = _lists(rows.residency, np.uint8)
     return pa.table(columns)
 
 
-def _lists(values: np.ndarray) -> pa.ListArray:
+def _lists(values: np.ndarray, kind: DTypeLike) -> pa.ListArray:
     """(n, k) array -> n lists of k."""
     n, k = values.shape
-    return pa.ListArray.from_arrays(np.arange(0, (n + 1) * k, k, dtype=np.int32), values.ravel())
+    offsets = _numbers(np.arange(0, (n + 1) * k, k, dtype=np.int32), np.int32)
+    return pa.ListArray.from_arrays(offsets, _numbers(values.ravel(), kind))
+
+
+# From buffers: pa.array imports pandas where that is installed, a fifth of a second, only to ask whether it was given any of it.
+
+
+def _numbers(values: np.ndarray, kind: DTypeLike, is_known: np.ndarray | None = None) -> pa.Array:
+    """(n,) numbers of a type, in the same memory where they have it already; null where they are not known."""
+    values = np.ascontiguousarray(values, kind)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_valid(is_known), pa.py_buffer(values)])
+
+
+def _words(values: Sequence[str | None] | np.ndarray) -> pa.StringArray:
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    valid = _valid(np.array([value is not None for value in values], bool))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), valid)
+
+
+def _valid(is_known: np.ndarray | None) -> pa.Buffer | None:
+    """Arrow's bits of what is not null."""
+    return None if is_known is None or is_known.all() else pa.py_buffer(np.packbits(is_known, bitorder="little"))

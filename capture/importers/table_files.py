@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.capture.importers.limits import BadImport, json_lines, reason, shown, within
+from tokentape.capture.importers.limits import BadImport, json_lines, reason, shown, text, within
 
 FORMS = ("csv", "jsonl", "parquet")
 _STRAY_QUOTE = re.compile(rb'[^",\r\n]"[^",\r\n]')
@@ -81,7 +81,7 @@ def need(frame: pl.DataFrame, name: str, path: Path, told: str = "") -> None:
 def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl.DataFrame, np.ndarray]:
     """Objects, one per line, as columns of one type each. Raises BadImport."""
     found: list[tuple[int, dict[str, Any]]] = []
-    for number, line in json_lines(raw, path):
+    for number, line in json_lines(text(raw, path), path):
         if not isinstance(line, dict):
             raise BadImport(f"{path}: row {number} is {shown(line)}, not an object; give one object per line")
         if keep is None or str(line.get(keep[0])) == keep[1]:

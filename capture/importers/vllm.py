@@ -74,7 +74,8 @@ def import_vllm(
         returned, n_silent = returned + found, n_silent + silent
     if not returned:
         raise BadImport(f"{files[0]}: no response has {OUTPUT}; start vLLM with --enable-return-routed-experts")
-    requests = [_request(one, geometry, Path(config_path).name) for one in returned]
+    config = Path(config_path).name
+    requests = [_request(one, geometry, config) for one in returned]
     top_k = requests[0].experts.shape[2]
     for one in requests:
         if one.experts.shape[2] != top_k:
@@ -90,7 +91,7 @@ def import_vllm(
         model_top_k=geometry.top_k,
         settings={
             "importer": "vllm",
-            "config": Path(config_path).name,
+            "config": config,
             "files": [path.name for path in files],
             "order": ORDER,
         },
@@ -220,14 +221,14 @@ def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, c
     wanted = "give the config.json of the model that was served"
     if n_layers == geometry.n_layers:
         dense = sorted(set(range(n_layers)) - set(moe))
-        is_empty = np.logical_not(np.logical_or.reduce(ids, axis=(0, 2)))
+        is_empty = ~np.bitwise_or.reduce(ids, axis=0).any(axis=1)  # over tokens first: whole rows at a time
         for layer in dense:
             if not is_empty[layer]:
                 raise BadImport(f"{where}: {name} has experts in layer {layer}, which {config} says is dense; {wanted}")
         if ids.shape[2] > 1 and len(ids) and is_empty[moe].any():
             layer = moe[int(np.argmax(is_empty[moe]))]
             raise BadImport(f"{where}: {name} has only zeros in layer {layer}, a MoE layer by {config}; {wanted}")
-        return ids[:, moe]
+        return ids[:, moe] if dense else ids
     if n_layers != len(moe):
         there = f"{name} has {n_layers} layers, {config} {len(moe)} MoE layers of {geometry.n_layers}"
         raise BadImport(f"{where}: {there}; {wanted}")
@@ -236,19 +237,26 @@ def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, c
 
 def _routed(requests: list[_Request], moe_layers: np.ndarray) -> RoutedRows:
     """Per request its prefill as one layer-major pass, then one pass per generated token."""
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("request_id", "position", "layer", "pass_id", "is_decode", "ids")}
-    n_layers, n_passes = len(moe_layers), 0
-    kind = np.int16 if all(np.can_cast(one.experts.dtype, np.int16) for one in requests) else np.int64  # memory is the time here
-    for request, one in enumerate(requests):
-        n_prompt, n_decode = one.n_prompt, len(one.experts) - one.n_prompt
-        step = np.repeat(np.arange(n_decode, dtype=np.int32), n_layers)
-        parts["request_id"].append(np.full(len(one.experts) * n_layers, request))
-        parts["position"] += [np.tile(np.arange(n_prompt, dtype=np.int32), n_layers), n_prompt + step]
-        parts["layer"] += [np.repeat(moe_layers, n_prompt), np.tile(moe_layers, n_decode)]
-        parts["pass_id"] += [np.full(n_prompt * n_layers, n_passes, np.int32), n_passes + 1 + step]
-        parts["is_decode"].append(np.repeat([False, True], (n_prompt * n_layers, n_decode * n_layers)))
-        prompt, output = one.experts[:n_prompt], one.experts[n_prompt:]
-        parts["ids"] += [part.reshape(-1, part.shape[2]).astype(kind) for part in (prompt.transpose(1, 0, 2), output)]
-        n_passes += 1 + n_decode
-    request_id, position, layer, pass_id, is_decode, ids = (np.concatenate(values) for values in parts.values())
-    return RoutedRows(request_id, position, layer, pass_id, is_decode, ids)
+    n_layers, k = requests[0].experts.shape[1:]
+    n_rows = [len(one.experts) * n_layers for one in requests]
+    n = sum(n_rows)
+    # The types of the tape where the ids allow it: what is never copied again costs its memory once, and memory is the time here.
+    kinds = (np.uint16, np.int16, np.int64)
+    kind = next((kind for kind in kinds if all(np.can_cast(one.experts.dtype, kind) for one in requests)), np.int64)
+    position, layer, pass_id = np.empty(n, np.int32), np.empty(n, np.uint16), np.empty(n, np.uint32)
+    is_decode, ids = np.empty(n, bool), np.empty((n, k), kind)
+    begin, n_passes = 0, 0
+    for one in requests:
+        n_tokens, n_prompt = len(one.experts), one.n_prompt
+        prompt = slice(begin, begin + n_prompt * n_layers)
+        output = slice(prompt.stop, begin + n_tokens * n_layers)
+        by_layer, by_token = (n_layers, n_prompt), (n_tokens - n_prompt, n_layers)
+        token = np.arange(n_prompt, n_tokens)[:, None]
+        is_decode[prompt], is_decode[output] = False, True
+        pass_id[prompt], pass_id[output].reshape(by_token)[:] = n_passes, token - n_prompt + n_passes + 1
+        position[prompt].reshape(by_layer)[:], position[output].reshape(by_token)[:] = np.arange(n_prompt), token
+        layer[prompt].reshape(by_layer)[:], layer[output].reshape(by_token)[:] = moe_layers[:, None], moe_layers
+        ids[prompt].reshape(*by_layer, k)[:] = one.experts[:n_prompt].transpose(1, 0, 2)
+        ids[output].reshape(*by_token, k)[:] = one.experts[n_prompt:]
+        begin, n_passes = output.stop, n_passes + 1 + n_tokens - n_prompt
+    return RoutedRows(np.repeat(np.arange(len(requests), dtype=np.uint32), n_rows), position, layer, pass_id, is_decode, ids)

@@ -51,12 +51,14 @@ def compiled(select: Any) -> Any:
     """The kernel as an address to hand over; a plain Python function (a user's router) is compiled here.
 
     Handed over as it is, a compiled function has its address looked up at every call: 130 us, where the rest of a call with one
-    event takes 50. Raises ValueError if it does not compile.
+    event takes 50. Where NUMBA_DISABLE_JIT is set it is the function as it is. Raises ValueError if it does not compile.
     """
     try:
         from numba.core.types import CompileResultWAP
 
-        return CompileResultWAP(dispatcher_of(select, SELECT_SIGNATURE).get_compile_result(SELECT_SIGNATURE.of_numba))
+        made = dispatcher_of(select, SELECT_SIGNATURE)
+        is_compiled = hasattr(made, "get_compile_result")
+        return CompileResultWAP(made.get_compile_result(SELECT_SIGNATURE.of_numba)) if is_compiled else made
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
 

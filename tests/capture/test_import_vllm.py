@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,20 @@ def test_several_files_are_one_tape_in_the_order_given(store: Store, tmp_path: P
 
 def cut(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, **changes}
+
+
+def test_an_import_loads_nothing_that_it_can_do_without(tmp_path: Path) -> None:
+    (tmp_path / "responses.jsonl").write_text(json.dumps(response()))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    script = f"""
+import sys
+from tokentape.capture.importers.vllm import import_vllm
+from tokentape.warehouse.tape import Store
+import_vllm({str(tmp_path / "responses.jsonl")!r}, {str(tmp_path / "config.json")!r}, Store({str(tmp_path / "store")!r}))
+print(sorted({{"pandas", "polars", "pyarrow.compute", "numba", "torch"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 ALL_MOE = {name: value for name, value in CONFIG.items() if name != "mlp_only_layers"}

@@ -121,12 +121,29 @@ def test_the_ends_of_the_budget(rule):
     assert budget_bits(10, 1.3) == 3  # 2.9999999999999996 in floats
 
 
+def test_greedy_raises_the_more_important_of_equals_by_the_least_and_none_for_nothing():
+    greedy, alike = BIT_RULES["greedy"], np.tile([3.0, 2.0, 1.0, 0.0], (3, 1))
+    assert [greedy(alike, 1 + n / 3).tolist() for n in (1, 4)] == [[2, 1, 1], [4, 2, 1]]
+    assert greedy(np.ones((3, 4)), 4.0).tolist() == [1, 1, 1]
+
+
+def test_tables_that_do_not_fit_the_groups_are_refused():
+    scores, hot = np.ones((2, 3, 5)), np.zeros((2, 3, 5), bool)
+    for losses, of, where in (
+        (np.ones((5, 4)), scores[0], hot[0]),
+        (np.ones((3, 5, 4)), scores, hot[:1]),
+        (np.ones((3, 6, 4)), scores, hot),
+    ):
+        with pytest.raises(ValueError, match=r"must be \(G, L, E\)"):
+            assign(PREFIX, losses, of, where, 2.0)
+
+
 def test_refusals():
     table = np.ones((3, 4))
     for mean_bits in (0.9, 4.1, float("nan")):
         with pytest.raises(ValueError, match=r"must lie in 1\.\.4"):
             PREFIX(table, mean_bits)
-    table[1, 2] = np.nan
+    table[1, 2], table[2, 1] = np.nan, np.inf
     with pytest.raises(ValueError, match=r"loss of expert \[1\] at 3 bits is nan"):
         PREFIX(table, 2.0)
     with pytest.raises(ValueError, match="4 columns"):

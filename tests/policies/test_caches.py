@@ -242,8 +242,6 @@ def test_bad_input_is_named():
         run("random", [[0]], [1], 1, seed=-1)
     with pytest.raises(ValueError, match="2\\^64 - 1"):
         run("random", [[0]], [1], 1, seed=2**64)
-    with pytest.raises(ValueError, match="does not compile"):
-        run(BadRank(), [[0]], [1], 1)
     cache = ExpertCache(CACHES["belady"](), np.ones(2, np.int64), np.zeros(2, np.int32), np.array([1], np.int64))
     cache.advance(np.array([0], np.int32))
     with pytest.raises(ValueError, match="reads the future"):
@@ -259,6 +257,11 @@ class BadRank(RankedLRU):
     @staticmethod
     def rank(now, n_cached, n_total, profile, params):
         return undefined_name + now  # noqa: F821
+
+
+def test_a_rank_that_does_not_compile_is_named():
+    with pytest.raises(ValueError, match="does not compile"):
+        run(BadRank(), [[0]], [1], 1)
 
 
 def test_policies_hold_no_instances_and_bounds_say_so():

@@ -14,6 +14,7 @@ from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction, drawn
 from tokentape.policies.kv.recompute import X_TOKENS, Widths, after_prompt, enter, judge, leave, pays
+from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
@@ -142,11 +143,18 @@ def test_random_draws_are_uniform_and_repeatable():
     assert 0 <= draws.min() < draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 / np.sqrt(12 * draws.size)
     assert np.unique(draws).size == draws.size
+    golden = [0.3206375063632214, 0.08380632374876407, 0.7413807289637118, 0.20389865064788415]  # the same in every release
+    assert [drawn(3, 7, p, 2 * p + 1) for p in range(4)] == golden
     prompt, rows = attention(np.random.default_rng(2), 2, 20, 20)
     first, again = (run(RandomEviction(6, sink=1, seed=5), prompt, rows)[0] for _ in range(2))
     other, _ = run(RandomEviction(6, sink=1, seed=6), prompt, rows)
     assert first == again != other
     assert any(state[0] != state[1] for state in first)  # heads draw for themselves
+
+
+def test_no_two_heads_of_a_model_share_a_salt():
+    salts = np.concatenate([salts_of(layer, 128) for layer in range(64)])
+    assert np.unique(salts).size == salts.size
 
 
 @given(st.integers(0, 10_000), st.integers(2, 16))
@@ -185,12 +193,27 @@ def test_a_shared_register_saturates_large_scores():
         (lambda: AERP(accounting="real"), "paper or physical"),
         (lambda: Streaming(8, recent=2), "streaming"),
         (lambda: SnapKV(8, window=8), "smaller window"),
+        (lambda: SnapKV(8, recent=2), "give window instead"),
+        (lambda: SnapKV(8, window=0), "window 0 must be 1 or more"),
+        (lambda: SnapKV(8, window=2, pool=-1), "pool -1 odd"),
+        (lambda: SnapKV(8, window=2, pool=4), "pool 4 odd"),
         (lambda: KV_POLICIES["full"](5), "keeps every token"),
     ],
 )
 def test_what_cannot_work_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_defaults_and_what_no_budget_means():
+    made = {name: kind() for name, kind in KV_POLICIES.items()}
+    assert {name for name, policy in made.items() if policy.per_head is not True} == {"tova"}  # as published
+    assert TOVA(is_per_head=True).per_head is True
+    assert AEP(is_per_head=False).per_head is False
+    assert (TOVA.prompt_queries, Streaming().sink) == (1, 4)
+    for name, kind in KV_POLICIES.items():
+        policy = kind(None)
+        assert policy.limits == (UNLIMITED, 0 if name == "full" else policy.sink, 0), name
 
 
 def test_auto_recent_and_the_smallest_budget():
@@ -227,6 +250,7 @@ def test_tallies_equal_a_count_from_scratch(seed):
                 leave(held, is_x, tally, int(rng.choice(alive)), n_heads, 0.5)
         if now - c >= 3:
             judge(held, is_x, tally, now - 3, n_heads, 0.5)
+            assert is_x[now - 3] or held[now - 3] <= 0.5 * n_heads
         assert tally.tolist() == counted(held, is_x, 0.5, n_heads)
 
 
@@ -252,7 +276,7 @@ def test_bytes_of_both_forms():
 
 def test_grouped_queries_switch_recomputation_off_with_a_warning():
     llama = Widths(2 * 3072, 2 * 2 * 128, 8)  # LLaMA3.2-3B: 6144 B against 4096 B
-    with pytest.warns(UserWarning, match="recompute is off"):
+    with pytest.warns(UserWarning, match=r"recompute is off: a layer input \(6144 B\) .* all 8 KV heads \(4096 B\)"):
         assert not pays(llama, "physical")
     assert pays(llama, "paper")
 

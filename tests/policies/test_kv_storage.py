@@ -79,6 +79,9 @@ def test_flip_counts_lie_within_four_sigma_of_every_bit():
             count = ((mask.view(np.uint16) >> bit) & 1).sum()
             assert abs(count - n * rate) <= 4 * np.sqrt(n * rate * (1 - rate))
     assert not (masks[0] & ~masks[1]).any()  # a higher rate flips what the lower one did, and more
+    spared, lost = flip_masks((n,), rates_by_bit(BitRates(lst_msb=2e-2)), np.random.default_rng(0)).view(np.uint16)
+    assert not spared.any()
+    assert np.bitwise_or.reduce(lost) == 0xFF00
 
 
 def test_masks_twice_are_nothing_and_rate_zero_is_exact():

@@ -32,6 +32,7 @@ def losses_of(seed):
     rule=st.sampled_from(RULES[1:]),
     placement=st.sampled_from(FIXED),
 )
+@settings(deadline=None)
 def test_hot_experts_have_no_width_and_the_others_spend_the_budget(seed, hot, bits, rule, placement):
     policy = MixedPrecision(hot, bits, rule, placement=placement)
     widths = policy.widths(seen_of(seed), losses_of(seed))
@@ -43,6 +44,7 @@ def test_hot_experts_have_no_width_and_the_others_spend_the_budget(seed, hot, bi
 
 
 @given(seed=st.integers(0, 99), bits=st.sampled_from([1, 2, 3, 4]))
+@settings(deadline=None)
 def test_the_selector_loses_no_more_than_uniform_and_no_less_than_the_bound(seed, bits):
     seen, losses = seen_of(seed), losses_of(seed)
     found = {
@@ -92,3 +94,8 @@ def test_refusals(fields, message):
 def test_more_hot_experts_than_there_are_are_refused():
     with pytest.raises(ValueError, match="7 hot experts of 6 per layer"):
         MixedPrecision(7).widths(seen_of(1), losses_of(1))
+
+
+def test_only_the_own_prompt_and_chance_place_without_the_decode():
+    without = {name for name in FIXED if MixedPrecision(2, placement=name).needs_decode is False}
+    assert without == {"prefill_guided", "random"}

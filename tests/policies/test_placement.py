@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokentape.policies.bits import BIT_RULES, assign
 from tokentape.policies.placement import PLACEMENTS, Capacity, Seen, hot_set, importance, start_average
-from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, StaticGlobal
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.reactive import EMA, Always, Balance, Never
 
 # A layer of 8 experts, top 2, after a prompt of 20 tokens: 40 selections. The weights of a token sum to 1, so W sums to 20.
@@ -111,6 +111,10 @@ def test_what_each_fixed_placement_goes_by():
     drawn = RandomPlacement(3).scores(state)
     assert np.array_equal(drawn, RandomPlacement(3).scores(state))
     assert not np.array_equal(hot_set(drawn, 4), hot_set(RandomPlacement(4).scores(state), 4))
+    for groups in (2, 5):
+        state = seen(2, groups)
+        own, of_another = PrefillGuided(0.3).scores(state), ShuffledPrompts(0.3).scores(state)
+        assert [of_another[g].tolist() for g in range(groups)] == [own[g - 1].tolist() for g in range(groups)]
 
 
 # -------------------------------------------------------------------------------------------------------------- reactive
@@ -170,6 +174,8 @@ def test_never_always_and_balance():
     # Fetch half a read: 3 experts read where they lie take 3, one moved 2, two moved max(1, 1); a third would take 1.5.
     assert follow(Balance(fetch_reads=0.5), steps, 4)[0] == ([0, 3], 2)
     assert follow(Balance(fetch_reads=0.5), steps, 1)[0] == ([0], 1)
+    # Reads by token, a fetch takes four: 22 there, max(4, 13), max(8, 5), max(12, 2).
+    assert follow(Balance(fetch_reads=4.0, token_reads=1.0), np.array([[9, 8, 3, 2]]), 4) == [([0, 1], 2)]
     # 6 tokens of half a read each take 3 there, 2 over the link.
     assert follow(Balance(fetch_reads=2.0, token_reads=0.5), steps, 4)[1] == ([3], 1)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tokentape.policies.serving import SCHEDULERS, Disaggregated, Layered
+from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
 from tokentape.policies.serving.groups import group_start, n_groups, split, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
@@ -64,6 +66,17 @@ def test_named_settings() -> None:
     assert Layered.hybrid() == Layered() == Layered(8192, 16, "code")
     pure = Layered.pure(48).rule(48)
     assert (pure.budget_tokens, pure.steps[-1][1]) == (32768, 48)
+    assert (Static(), Continuous(), Chunked()) == (Static(32), Continuous(8192), Chunked(512))  # as docs/serving.md tells
+    assert Disaggregated() == Disaggregated(2048, 300e9)
+
+
+@pytest.mark.parametrize("kind", [Static, Continuous, Chunked, Disaggregated, Layered])
+def test_the_least_of_every_parameter_is_one(kind: type) -> None:
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "n_lg_rule"]
+    kind(**dict.fromkeys(names, 1))
+    for name in names:
+        with pytest.raises(ValueError, match=f"{kind.__name__}: {name} must be at least 1, found 0"):
+            kind(**{name: 0})
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

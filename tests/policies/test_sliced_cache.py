@@ -32,7 +32,8 @@ def make_router(name, rng, n_layers=3, n_experts=10):
     if name == "cumsum":
         return ROUTERS[name](float(rng.uniform(0.1, 1.0)), int(rng.integers(0, 3)))
     if name == "buddy":
-        return Buddy(rng.random((n_layers, n_experts, n_experts)).astype(np.float32), float(rng.uniform(0.2, 1.0)))
+        similarity = np.round(rng.random((n_layers, n_experts, n_experts)).astype(np.float32), 1)  # with ties
+        return Buddy(similarity, float(rng.uniform(0.2, 1.0)))
     return ROUTERS[name]()
 
 
@@ -144,6 +145,15 @@ def test_ties_and_ruled_out_experts_follow_the_lowest_index(router, n_experts):
     )
     events = Controller(SliceMoE(made), 1, n_experts, 4, 5, 4, 40).decode(np.zeros(300, np.int32), values, gates)
     assert events.ids.tolist() == [natural(row, 4) for row in values]
+
+
+def test_what_routers_ask_for_and_which_of_them_pulls():
+    made = {name: make_router(name, np.random.default_rng(0)) for name in ROUTERS} | {"cache_prior": CachePrior(0.2)}
+    assert {name for name, router in made.items() if SliceMoE(router).needs_scores} == set(ROUTERS) - {"lru"}
+    assert SliceMoE(made["lru"], budget=Hard(0.1)).needs_scores
+    pulls = {name: Controller(SliceMoE(router), 3, 10, 2, 5, 4, 40).strength for name, router in made.items()}
+    assert pulls == dict.fromkeys(ROUTERS, 0.0) | {"cache_prior": 0.2}
+    assert ROUTERS["max_rank"]() == ROUTERS["max_rank"](12)
 
 
 def test_equal_gates_choose_the_first_experts():

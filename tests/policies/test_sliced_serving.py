@@ -142,6 +142,22 @@ def test_prefill_loads_every_expert_of_a_layer_once_at_its_precision(tape):
         assert again.flash_bytes.sum() == 0
 
 
+@pytest.mark.parametrize("precision", ["high-bit", "low-bit", "dbsc"])
+def test_a_prompts_rows_find_what_an_earlier_row_of_the_layer_loaded(precision):
+    layer, values, gates = made_up_scores(6, 12, 3, 16)
+    rows = prompt(layer, values, gates, 3, 12)
+    controller = Controller(SliceMoE(precision=PRECISIONS[precision]()), 3, 16, 4, 5, 4, 3 * 16 * 9)
+    first, again = controller.prefill(*rows), controller.prefill(*rows)
+    seen = set()
+    for i, (at, ids) in enumerate(zip(rows[0].tolist(), first.ids.tolist(), strict=True)):
+        assert first.msb_hit[i].tolist() == [(at, e) in seen for e in ids]
+        seen |= {(at, e) for e in ids}
+    assert again.msb_hit.all()
+    for events in (first, again):
+        assert np.array_equal(events.lsb_hit, events.msb_hit * (precision == "dbsc"))
+        assert (events.lsb_needed == (precision == "dbsc")).all()
+
+
 def test_prefill_through_less_than_a_layer_streams_and_never_overfills():
     layer, values, gates = made_up_scores(2, 40, 3, 16)
     for warmup in WARMUPS.values():

@@ -17,7 +17,7 @@ from tokentape.hw.spec import load
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES, Static
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
-from tokentape.replay.curve import lru_curve
+from tokentape.replay.curve import lru_curve, stack_distances
 from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
@@ -121,6 +121,22 @@ def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
     assert np.all(np.diff(curve.n_hits) >= 0)
     rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"].to_pylist()
     assert [row["value"] for row in rows if row["metric"] == "n_hits"] == curve.n_hits.tolist()
+
+
+@pytest.mark.parametrize("per_event", [1, 3])
+def test_stack_distances_equal_a_plain_stack_where_the_axis_is_renumbered(per_event):
+    """8,000 lookups of 1,300 keys: three blocks of positions, filled and renumbered more than once."""
+    rng, n_keys = np.random.default_rng(per_event), 1300
+    drawn = [np.unique(np.minimum(rng.geometric(0.003, per_event), n_keys) - 1) for _ in range(8000 // per_event)]
+    keys, found = np.concatenate(drawn).astype(np.int32), np.zeros(n_keys + 1, np.int64)
+    offsets = np.cumsum([0, *map(len, drawn)]) if per_event > 1 else np.zeros(0, np.int64)
+    stack_distances(keys, offsets, n_keys, found)
+    stack, expected = [], np.zeros(n_keys + 1, np.int64)  # last used first
+    for event in (of.tolist() for of in drawn):
+        for key in event:
+            expected[stack.index(key) + 1 if key in stack else 0] += 1
+        stack = event[::-1] + [key for key in stack if key not in event]
+    assert found.tolist() == expected.tolist()
 
 
 def engine_hits(events, capacity, hits_first):
@@ -309,6 +325,18 @@ def test_static_sees_no_profile_before_its_window_has_passed():
     assert hits[0.5][:first].tolist() == hits[0.999][:first].tolist()  # before any window ends both are the same cache
     assert hits[1.0][:first].sum() > hits[0.5][:first].sum()  # the oracle knows from the start
     assert hits[0.5][first:].mean() > hits[0.999][first:].mean()
+
+
+@pytest.mark.parametrize("frac", [0.25, 0.5, 1.0])
+def test_static_counts_its_share_of_the_events_to_the_last_of_them(frac):
+    trace, semantics = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=5), Semantics("global")
+    looked_up = stream(trace, semantics)
+    cache = make_cache(trace, Static(frac), semantics, 8 * trace.geometry.expert_bytes("fp16")[0], "fp16", 0)
+    look_up(cache, looked_up, semantics)
+    events = [looked_up.keys[a:b] for a, b in itertools.pairwise(looked_up.offsets)]
+    assert len(events) == 6 * 3
+    counted = np.concatenate(events[: round(frac * len(events))])
+    assert cache.profile.tolist() == [np.count_nonzero(counted == key) for key in range(trace.n_keys)]
 
 
 def test_fetches_do_not_depend_on_the_lookup_rule():

@@ -123,6 +123,14 @@ def test_a_batch_of_requests_equals_one_after_the_other():
         assert replay_kv(interleaved(requests, apart), policy).heads == replay_kv(apart, policy).heads
 
 
+@pytest.mark.parametrize("policy", [Oracle(8), TOVA(8), AERP(8, sink=1)], ids=["oracle", "shared", "aerp"])
+def test_a_layer_is_replayed_as_if_it_were_alone(policy):
+    prompt, rows = made(19, n_layers=2, n_heads=4)
+    both = replay_kv(tape_of([(prompt, rows)]), policy).heads
+    alone = [replay_kv(tape_of([(prompt[x : x + 1], rows[x : x + 1])]), policy).heads for x in range(2)]
+    assert [row | {"layer": 0} for row in both] == [row for rows in alone for row in rows]
+
+
 def test_the_future_keeps_more_than_the_past():
     """On attention whose tastes last, ranked by what is still to come; scores beat random draws."""
     tape = tape_of([made(seed, c=20, n=120) for seed in range(3)])
@@ -229,6 +237,22 @@ def test_broken_rows_are_named(spoil, words):
     spoil(rows)
     with pytest.raises(ValueError, match=words):
         replay_kv(tape_of([(prompt, rows)]), AEP(8, sink=1))
+
+
+@pytest.mark.parametrize("policy", [AEP(8, sink=1), Oracle(8)], ids=["past", "future"])
+@pytest.mark.parametrize("wrong", [-1, 14])
+def test_a_listed_key_outside_the_text_so_far_is_named(policy, wrong):
+    """The query at position 13 attends to 0..13; its row of layer 1, head 2 lists another one."""
+    tape = tape_of([made(18)], top=40)
+    prompt, rows = tape.pieces()
+    at = next(i for i, r in enumerate(rows.to_pylist()) if (r["position"], r["layer"], r["kv_head"]) == (13, 1, 2))
+    listed = rows.column("key_positions").to_pylist()
+    assert listed[at] is None  # as short as its text: all positions, without a list
+    listed[at] = [*range(13), wrong]
+    spoilt = rows.set_column(7, "key_positions", pa.array(listed, pa.list_(pa.int32())))
+    bad = AttentionTape("made-up", "synthetic", tape.geometry, tape.notes, tape.requests, lambda: [prompt, spoilt])
+    with pytest.raises(ValueError, match="outside the text so far at request 0, position 13, layer 1, KV head 2"):
+        replay_kv(bad, policy, exact=False)
 
 
 def test_sinks_take_their_share_of_a_row():

@@ -54,6 +54,9 @@ def test_hits_equal_one_step_at_a_time(name, batch):
         assert np.array_equal(found.moved, moved)
         assert np.array_equal(found.selected.sum(axis=1), routing.n_decode[groups].sum(axis=1) * routing.n_layers * 2)
         assert np.array_equal(found.steps, routing.n_decode[groups].max(axis=1))
+        per_step = [moved[:, layer].sum() / routing.n_decode[groups].max(axis=1).sum() for layer in range(routing.n_layers)]
+        assert found.moves_per_step() == pytest.approx(per_step)
+        assert found.by_layer() == pytest.approx(hits.sum(axis=0) / found.selected.sum(axis=0))
 
 
 def test_every_place_and_none():

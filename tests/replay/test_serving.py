@@ -18,7 +18,15 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.metrics import load_of, token_times
 from tokentape.replay.serving.run import Limits, ServingRun, serve
-from tokentape.replay.serving.step import COVERED_BYTES, DECODE_ITERATION_S, IS_WINDOWED, KV_FRAC, MULTIPLIER, PREFILL_ITERATION_S
+from tokentape.replay.serving.step import (
+    COVERED_BYTES,
+    DECODE_ITERATION_S,
+    IS_WINDOWED,
+    KV_FRAC,
+    MULTIPLIER,
+    PREFILL_ITERATION_S,
+    PREFILL_TOKEN_S,
+)
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
@@ -49,13 +57,18 @@ def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Request
     return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
 
 
-@pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
-def test_schedule_worked_by_hand(golden: dict) -> None:
+def a_second_each() -> CostTables:
+    """Every iteration takes one."""
     cost = both(tiny())[0]
     engine = np.zeros_like(cost.engine)
     engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
-    cost = dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
-    run = serve(requests_of(GOLDEN["requests"]), SCHEDULERS[golden["scheduler"]](**golden["fields"]), cost, record=True)
+    return dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
+
+
+@pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
+def test_schedule_worked_by_hand(golden: dict) -> None:
+    scheduler = SCHEDULERS[golden["scheduler"]](**golden["fields"])
+    run = serve(requests_of(GOLDEN["requests"]), scheduler, a_second_each(), record=True)
     names = ("start_s", "n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
     assert np.column_stack([run.iterations[name] for name in names]).tolist() == golden["iterations"]
     assert run.ttft_s.tolist() == golden["ttft_s"]
@@ -187,6 +200,15 @@ def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() ->
     assert run.started_s[1] == run.first_token_s[0] == pytest.approx(second, rel=1e-2)
 
 
+def test_whole_prompts_up_to_the_cap_join_together_whatever_decodes() -> None:
+    """Two requests decode while two prompts come, which fill the cap of 10 to the token; with one token more they follow."""
+    for later, expected in ((5, [10, 10, 0]), (6, [10, 5, 6])):
+        rows = [[0, 5, 9], [0, 5, 9], [1e-9, 5, 9], [1e-9, later, 9]]
+        its = serve(requests_of(rows), Continuous(10), both(tiny())[0], record=True).iterations
+        assert its["n_prefill"][:3].tolist() == expected
+        assert its["n_decode"][1] == 2
+
+
 def test_prompts_longer_than_a_pass_keep_their_order() -> None:
     run = serve(requests_of([[0, 900, 1], [0, 10, 1], [0, 10, 1]]), Layered(250, 2, "fixed"), both(tiny())[0], record=True)
     assert run.iterations["n_prefill"].tolist() == [250, 250, 250, 250, 250, 250, 170, 170]
@@ -211,6 +233,29 @@ def test_scarce_memory_restarts_the_newest_and_all_finish() -> None:
     assert scarce.end_s > plenty.end_s
     assert scarce.n_lost_tokens == scarce.n_prefilled - requests.n_prompt_tokens.sum()
     assert not plenty.n_restarts.any()
+
+
+def test_a_restart_worked_by_hand() -> None:
+    """Two prompts of a block each share four blocks. Iteration 17 stores their 33rd tokens, in a fifth and a sixth block: the
+    newer request gives its two back. Its 16 tokens and the 17 it made are processed again once the older has made its 40."""
+    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), a_second_each(), Limits(kv_blocks=4), record=True)
+    assert run.iterations["n_decode"].tolist() == [0] + [2] * 16 + [1] * 23 + [0] + [1] * 22
+    assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 33)
+    assert run.iterations["n_prefill"][[0, 40]].tolist() == [32, 33]
+    assert (run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([40.0, 63.0], [1.0, 24.0])
+
+
+def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
+    """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
+    tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
+    cost = a_second_each()
+    engine = cost.engine.copy()
+    engine[PREFILL_TOKEN_S] = 1 / cost.geometry.n_layers
+    requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
+    run = serve(requests, Continuous(), dataclasses.replace(cost, engine=engine), Limits(kv_blocks=3), record=True)
+    assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
+    assert run.n_restarts.tolist() == [0, 1, 0]
+    assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
 
 
 def test_cached_prefixes_save_their_processing(qwen: CostTables) -> None:

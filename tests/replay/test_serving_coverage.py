@@ -24,6 +24,7 @@ from tokentape.replay.serving.coverage import (
 )
 from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.run import serve
+from tokentape.replay.serving.step import covered
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import models
@@ -46,6 +47,12 @@ def test_published_table_and_what_lies_between() -> None:
     assert prefill[4096] == pytest.approx(share(4096 / 7.47))
     assert coverage.outside(QWEN) == ""
     assert "128 experts, top 8" in coverage.outside(GPT)
+
+
+def test_beyond_a_table_the_untouched_share_falls_as_one_over_the_tokens() -> None:
+    table = np.array([[0.0, 0.0], [0.1, 0.2], [0.19, 0.3], [0.25, 0.5]])
+    assert [covered(table, n, kind) for kind in (0, 1) for n in range(4)] == [0.0, 0.1, 0.19, 0.25, 0.0, 0.2, 0.3, 0.5]
+    assert [covered(table, n, 1) for n in (4, 6, 30)] == pytest.approx([1 - 0.5 * 3 / 4, 0.75, 0.95])
 
 
 @pytest.mark.parametrize("coverage", [TABLE_1, IndependentCoverage(), FixedCoverage(0.5)], ids=lambda c: type(c).__name__)

@@ -18,6 +18,7 @@ from tokentape.replay.serving.cost import CostTables, cost_tables, decode_step_s
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.experts import expert_times
 from tokentape.replay.serving.facts import facts
+from tokentape.replay.serving.gaps import drop_before, longest_since
 from tokentape.replay.serving.metrics import ServiceLevel, attained, jain, load_of, metrics, over_runs, queue_length, token_times
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.step import COVERED_BYTES, experts_s
@@ -88,6 +89,33 @@ def test_expert_times_from_measured_kernels(qwen: CostTables) -> None:
         expert_times(qwen.geometry, spec, next(iter(shipped_fits()))["gemm"])
     with pytest.raises(ValueError, match="Qwen3ForCausalLM has no experts"):
         expert_times(models.load("qwen3-8b").geometry, spec, fit)
+
+
+def test_a_table_of_expert_times_is_bilinear_in_octaves_and_share() -> None:
+    """On a table that is bilinear itself, anything between its points is exact; beyond the last tokens it stays."""
+    x, y = np.mgrid[:17, :5]  # 2 octaves of 8 points, shares by quarters
+
+    def value(x: float, y: float) -> float:
+        return 3.0 + 0.5 * x + 2.0 * y + 0.25 * x * y
+
+    table = np.ascontiguousarray(value(x, y))
+    for at in (0.0, 0.3, 1.0, 7.6, 15.9, 16.0):
+        for share in (0.0, 0.1, 0.25, 0.6, 1.0):
+            assert experts_s(table, 2 ** (at / 8), share) == pytest.approx(value(at, 4 * share), rel=1e-12)
+    assert experts_s(table, 100.0, 0.6) == pytest.approx(value(16, 2.4), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_longest_gap_of_any_range_is_on_the_stack_before_and_after_dropping(seed: int) -> None:
+    seconds = np.random.default_rng(seed).integers(1, 30, 40).astype(float)
+    at = np.array([i for i in range(40) if seconds[i] > seconds[i + 1 :].max(initial=0.0)])  # what later ones do not exceed
+    stack_at, stack_s, stacked = np.append(at, 99), np.append(seconds[at], 99.0), at.size
+    for begin in (0, 7, 25, int(at[-1])):
+        stacked = drop_before(stack_at, stack_s, stacked, begin)
+        assert stacked == np.count_nonzero(at >= begin)
+        for first in range(begin, int(at[-1]) + 1):
+            assert longest_since(stack_at, stack_s, stacked, first) == seconds[first:].max()
+    assert (stack_at[-1], stack_s[-1]) == (99, 99.0)  # beyond the stack nothing is written
 
 
 def test_metrics_by_counting(run: ServingRun) -> None:

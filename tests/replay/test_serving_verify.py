@@ -113,6 +113,10 @@ def test_accepted_drafts_follow_their_chances_and_the_seed_alone() -> None:
     drawn = np.array([accepted(seed, r, t, chances) for seed in range(20) for r in range(50) for t in range(1, 51)])
     for n, chance in enumerate(drafts.survival, start=1):
         assert (drawn >= n).mean() == pytest.approx(chance, abs=4 * np.sqrt(0.25 / drawn.size))
+    falling = 0.9 ** np.arange(1, 9)  # golden: a seed means the same run in every release
+    assert [accepted(3, r, 7, falling) for r in range(12)] == [6, 6, 0, 7, 7, 8, 2, 8, 8, 7, 3, 2]
+    assert [accepted(3, 5, t, falling) for t in range(12)] == [8, 1, 3, 0, 8, 0, 8, 8, 2, 8, 8, 8]
+    assert [accepted(2**40 + i, 5, 1, falling) for i in range(12)] == [8, 5, 1, 5, 2, 2, 6, 8, 8, 7, 8, 0]
     columns = drawn.reshape(20, 50, 50)
     for axis in range(3):  # neighbours are independent
         pair = np.corrcoef(np.delete(columns, 0, axis).ravel(), np.delete(columns, -1, axis).ravel())[0, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tapes import GEOMETRY, make_trace
@@ -66,17 +68,17 @@ def test_every_layer_and_the_head_are_there_and_only_misses_fetch():
 
 def test_token_major_prefill_reads_the_weights_once_per_token():
     trace = make_trace()
-    by_rule = {
-        rule: sum(
-            o.bytes
-            for o in operations(
-                replay_step(trace, CACHES["lru"](), PHONE, Semantics("global", prefill=rule), CAPACITY, "int8-g32", 0, 0)
-            )
-            if o.layer == -1 and o.resource == "dram"
-        )
-        for rule in ("layer-major", "token-major")
-    }
-    assert by_rule["token-major"] == 10 * by_rule["layer-major"]
+
+    def head_bytes(rule, pass_id):
+        semantics = Semantics("global", prefill=rule)
+        step = replay_step(trace, CACHES["lru"](), PHONE, semantics, CAPACITY, "int8-g32", 0, pass_id)
+        return sum(o.bytes for o in operations(step) if o.layer == -1 and o.resource == "dram")
+
+    assert head_bytes("token-major", 0) == 10 * head_bytes("layer-major", 0)
+    assert head_bytes("token-major", 1) == head_bytes("layer-major", 1)  # a decode pass has one token
+    whole = replay(trace, CACHES["lru"](), PHONE, Semantics("global", prefill="token-major"), 10**9).timeline
+    read = whole["fast_bytes"] - whole["n_lookups"] * GEOMETRY.expert_bytes("int8-g32")[0]
+    assert read.tolist() == (whole["n_tokens"] * GEOMETRY.non_expert_bytes("int8-g32")).tolist()
 
 
 def test_recorded_sizes_count_as_their_layers():
@@ -118,3 +120,12 @@ def test_what_does_not_fit_is_told_with_its_sizes():
     said = replay(make_trace(geometry=large), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32").settings
     needed = (CAPACITY + large.non_expert_bytes("int8-g32")) / 1e9
     assert f"cache and other weights ({needed:.3g} GB) do not fit dram" in said["outside_envelope"]
+
+
+@pytest.mark.parametrize(("n_devices", "vocab", "told"), [(1, 5e8, "24 GB"), (2, 5e8, ""), (2, 8e8, "48 GB")])
+def test_two_devices_hold_twice_as_much(n_devices, vocab, told):
+    trace = make_trace(geometry=GEOMETRY.model_copy(update={"vocab": int(vocab)}))  # 34 or 54 GB of words
+    machine = replace(WORKSTATION, n_devices=n_devices)
+    said = replay(trace, CACHES["lru"](), machine, Semantics("global"), CAPACITY, "int8-g32").settings["outside_envelope"]
+    assert ("do not fit vram" in said) == bool(told)
+    assert f"({told})" in said or not told

@@ -1,0 +1,54 @@
+"""What no importer believes of a table's column: numbers that are none, or that no trace has. As limits.py, on Polars columns.
+
+Apart from it because responses of a server are imported without Polars, which takes a sixth of a second to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from tokentape.capture.importers.limits import MAX_SPAN_S, U32, BadImport, shown
+
+Row = Callable[[int], str]  # where the i-th value of a column stands
+
+
+def span(seconds: pl.Series, where: str) -> pl.Series:
+    """Finite times, from the earliest on. Raises BadImport if they lie further apart than a trace can."""
+    since = seconds - seconds.min()
+    longest = since.max()
+    if isinstance(longest, float) and not longest <= MAX_SPAN_S:
+        raise BadImport(f"{where}: arrivals lie {longest:.3g} s apart, more than 30 years; give them in seconds")
+    return since
+
+
+def whole_column(column: pl.Series, where: Row, most: int = U32, from_text: bool = True) -> pl.Series:
+    """Whole numbers 0..most from integers, whole floats (pandas writes them) or a CSV's text. Raises BadImport naming the row."""
+    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
+    if column.dtype == pl.String and from_text:
+        is_number = column.str.contains(r"^\s*[0-9]{1,10}(\.0*)?\s*$")
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False).set(~is_number.fill_null(False), None)
+    elif column.dtype.is_numeric():
+        numbers = column.cast(pl.Float64, strict=False)
+    is_right = (numbers >= 0) & (numbers <= most) & (numbers % 1 == 0)
+    refuse(~is_right.fill_null(False), column, where, f"a whole number from 0 to {most}")
+    return numbers.cast(pl.Int64)
+
+
+def finite_column(column: pl.Series, where: Row, wanted: str = "a finite number") -> pl.Series:
+    """Finite floats from numbers or text. Raises BadImport naming the row."""
+    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
+    if column.dtype == pl.String:
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+    elif column.dtype.is_numeric():
+        numbers = column.cast(pl.Float64, strict=False)
+    refuse(~numbers.is_finite().fill_null(False), column, where, wanted)
+    return numbers
+
+
+def refuse(is_wrong: pl.Series, column: pl.Series, where: Row, wanted: str) -> None:
+    """Raises BadImport naming the first row for which `is_wrong` is true."""
+    if is_wrong.any():
+        row = int(is_wrong.arg_max() or 0)
+        raise BadImport(f"{where(row)}: {column.name} is {shown(column[row])}, not {wanted}; the file is damaged")
