@@ -20,7 +20,6 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import StudyFile
 from tokentape.flows.systems.cxl_ndp import answers as cxl_ndp_answers
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
@@ -52,13 +51,13 @@ def _cxl_ndp(store: Store) -> list[Row]:
     for model in study.models[:2]:  # the paper's
         for name, rows in cxl_ndp.of_model(study, model).items():
             made.setdefault(name, []).extend(rows)
-    return _of(study, cxl_ndp_answers.answers(study, made))
+    return study.named(cxl_ndp_answers.answers(study, made))
 
 
 def _elmoe3d(store: Store) -> list[Row]:
     study = elmoe3d.Settings.shipped()
     fits = list(study.load_fits().values())
-    return _of(study, elmoe3d.closed_forms(study, setup_of(study), cells(claims().to_pylist()), fits)["answers"])
+    return study.named(elmoe3d.closed_forms(study, setup_of(study), cells(claims().to_pylist()), fits)["answers"])
 
 
 def _kelle(store: Store) -> list[Row]:
@@ -66,12 +65,12 @@ def _kelle(store: Store) -> list[Row]:
     points, requests = (
         pl.DataFrame(list(rows_of(made)), infer_schema_length=None) for rows_of in (sweeps.points, sweeps.requests)
     )
-    return _of(made.study, kelle_answers.answers(made, points, requests))
+    return made.study.named(kelle_answers.answers(made, points, requests))
 
 
 def _layered_prefill(store: Store) -> list[Row]:
     study = layered_prefill.Settings.shipped().model_copy(update={"traces": ()})  # recorded arrivals answer nothing
-    return _of(study, layered_prefill.run(store, lambda *told: None, study, "threads", 1, say=lambda line: None))
+    return layered_prefill.run(store, lambda *told: None, study, "threads", 1, say=lambda line: None)
 
 
 def _slicemoe(store: Store) -> list[Row]:
@@ -82,11 +81,7 @@ def _slicemoe(store: Store) -> list[Row]:
         for job in product(study.models, study.seeds)
     ]
     points = pl.concat((pl.DataFrame(rows, infer_schema_length=None) for rows in swept), how="vertical_relaxed")
-    return _of(study, slicemoe_answers.answers(study, load_hardware(study.hardware), points))
-
-
-def _of(study: StudyFile, answers: Iterable[Row]) -> list[Row]:
-    return [{"study": study.name} | row for row in answers]
+    return study.named(slicemoe_answers.answers(study, load_hardware(study.hardware), points))
 
 
 SYSTEMS: dict[str, Callable[[Store], list[Row]]] = {

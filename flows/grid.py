@@ -22,7 +22,7 @@ from tokentape.policies import registry
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
-from tokentape.replay.result import ReplayResult
+from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import results
@@ -30,6 +30,7 @@ from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tape import Manifest, Store
 
 RESIDENCY = "residency"
+BATCH_ROWS = 2_000_000  # of routing, replayed between two files
 ENGINE = "tokentape.replay.experts"
 
 
@@ -97,7 +98,8 @@ def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]
     """Replays as one batch, by their ids, and the machines they ran on."""
     for machine in sorted({cell.hardware for cell, _ in made.values()} - {""}):
         _record_machine(store.absolute, machine)
-    results.write_replays(store, {key: result.tables(key, study, sources_of(cell)) for key, (cell, result) in made.items()})
+    code = {key: sources_of(cell) for key, (cell, _) in made.items()}
+    results.write_replays(store, tables_of({key: result for key, (_, result) in made.items()}, study, code))
 
 
 def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
@@ -174,7 +176,8 @@ def run(
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
                     impossible += [f"{cell}: {error}" for cell in missing]
                     missing = []
-            batches = list(enumerate(_batches(missing, n_workers)))
+            n_rows = manifest_of(store, trace_id).rows["routing"]
+            batches = list(enumerate(_batches(missing, n_workers, n_rows)))
             refused = dict[int, list[str]]()  # by batch, so that their order is the study's
             n_refused = len(impossible)
             for (number, _), (ran, reasons) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
@@ -224,9 +227,10 @@ def _run_batch(uri: str, study: str, batch: tuple[int, list[Cell]]) -> tuple[int
     return len(made), reasons
 
 
-def _batches(cells: list[Cell], n_workers: int) -> Iterator[list[Cell]]:
-    """At least four batches per worker, to share the load, of at most eight replays, so that Ctrl-C waits for little."""
-    size = min(8, max(1, -(-len(cells) // (4 * n_workers))))
+def _batches(cells: list[Cell], n_workers: int, n_rows: int) -> Iterator[list[Cell]]:
+    """At least four batches per worker, to share the load; of at most eight replays of a long tape, so that Ctrl-C waits for
+    little, and of more of a short one, since a batch is a file per table. n_rows: of the tape's routing."""
+    size = min(max(8, min(64, BATCH_ROWS // max(1, n_rows))), max(1, -(-len(cells) // (4 * n_workers))))
     for start in range(0, len(cells), size):
         yield cells[start : start + size]
 

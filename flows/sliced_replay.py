@@ -10,7 +10,7 @@ from tokentape.flows.scored import composed, scored_trace
 from tokentape.hw import calibrate
 from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
-from tokentape.replay.result import ReplayResult
+from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import results
@@ -43,7 +43,7 @@ def run(
     key = hash_of(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed) | {"sources": code})
     if key not in results.replay_ids(store):
         machines.record(store, machine)
-        results.write_replays(store, {key: result.tables(key, STUDY, code)})
+        results.write_replays(store, tables_of({key: result}, STUDY, {key: code}))
     return key, result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -83,15 +83,16 @@ class StudyFile(Part):
     def is_copy(self) -> bool:
         return self.name != self.system
 
+    def named(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows with the study that they are of."""
+        return [{"study": self.name} | dict(row) for row in rows]
+
     def write(self, store: Store, made: Made, of: str = "", last: str = "", sources: str | None = None) -> None:
         """Rows by view, each view's as one batch, or all with those of `last`. of: what they are of, by default the study.
 
         A copy answers no claim: the paper's numbers are of the paper's models and machines.
         """
-        named = {
-            view: [{"study": self.name} | row for row in rows] if "study" in TABLES[view].columns else rows
-            for view, rows in made.items()
-        }
+        named = {view: self.named(rows) if "study" in TABLES[view].columns else rows for view, rows in made.items()}
         maker = Maker(self.name, self.system if self.is_copy else None, sources)
         if last:
             write_together(store, named, last, of, maker)

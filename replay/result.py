@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokentape.warehouse.at_rest import Maker, at_rest, check_metrics, filled
+from tokentape.warehouse.at_rest import at_rest, check_metrics, filled
 from tokentape.warehouse.tables import conform
 
 
@@ -36,20 +37,38 @@ class ReplayResult:
     request_metrics: dict[str, NDArray[Any]] = field(default_factory=dict)
     curves: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def tables(self, run_id: str, study: str, sources: str | None = None) -> dict[str, pa.Table]:
-        """What rests of it (warehouse/schema/runs.py), rows in a fixed order: equal results give equal bytes."""
-        check_metrics(f"replay {run_id}", {name: metric.unit for name, metric in self.metrics.items()})
-        metrics = [
-            {"run_id": run_id, "metric": name} | dataclasses.asdict(metric) for name, metric in sorted(self.metrics.items())
-        ]
-        tables = at_rest("replays", [{"replay_id": run_id, "study": study, **self.settings}], Maker(sources=sources))
-        # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
-        frames = {"metrics": pl.DataFrame(metrics, infer_schema_length=None).drop("unit")}
-        for name, series in (("steps", self.timeline), ("request_metrics", self.request_metrics)):
-            if series:
-                n_rows = len(next(iter(series.values())))
-                frames[name] = pl.DataFrame({"run_id": [run_id] * n_rows, **series}, nan_to_null=True)
-        if self.curves:
-            points = pl.DataFrame({"replay_id": run_id, **self.curves}).to_dicts()
-            tables |= at_rest("lru_curves", points)
-        return tables | {name: conform(name, filled(name, frame.to_arrow())) for name, frame in frames.items()}
+
+def tables_of(made: Mapping[str, ReplayResult], study: str, sources: Mapping[str, str | None]) -> dict[str, pa.Table]:
+    """What rests of replays (warehouse/schema/runs.py), by run_id, rows in a fixed order: equal results give equal bytes.
+
+    sources: hash of what computed each.
+    """
+    rows = [{"replay_id": run_id, "study": study, **result.settings} for run_id, result in made.items()]
+    tables = at_rest("replays", rows)
+    hashes = pa.array([sources[run_id] for run_id in tables["runs"]["run_id"].to_pylist()], pa.string())
+    tables["runs"] = tables["runs"].drop_columns("sources_sha256").append_column("sources_sha256", hashes)
+    metrics = [
+        {"run_id": run_id, "metric": name, **vars(metric)}
+        for run_id, result in made.items()
+        for name, metric in sorted(result.metrics.items())
+    ]
+    check_metrics(f"study {study}", {row["metric"]: row["unit"] for row in metrics})
+    # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
+    frames = {"metrics": pl.DataFrame(metrics, infer_schema_length=None)}
+    for name, table in (("timeline", "steps"), ("request_metrics", "request_metrics"), ("curves", "curves")):
+        series = {run_id: of for run_id, result in made.items() if (of := getattr(result, name))}
+        if series:
+            frames[table] = pl.DataFrame(_joined(series), nan_to_null=True)
+    if "curves" in frames:
+        tables |= at_rest("lru_curves", frames.pop("curves").rename({"run_id": "replay_id"}).to_dicts())
+    return {name: conform(name, tables[name]) for name in tables} | {
+        name: conform(name, filled(name, frame.to_arrow().select([c for c in frame.columns if c != "unit"])))
+        for name, frame in frames.items()
+    }
+
+
+def _joined(series: Mapping[str, dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any] | list[str]]:
+    """Columns of all runs, one run after the other, with the run's id."""
+    columns = {name: np.concatenate([of[name] for of in series.values()]) for name in next(iter(series.values()))}
+    lengths = [len(next(iter(of.values()))) for of in series.values()]
+    return {"run_id": [run_id for run_id, n in zip(series, lengths, strict=True) for _ in range(n)], **columns}

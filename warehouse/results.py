@@ -37,30 +37,25 @@ def batches(store: Store, table: str = "runs") -> list[str]:
 # ------------------------------------------------------------------------------------------------ writing
 
 
-def write_replays(store: Store, made: Mapping[str, Mapping[str, pa.Table]]) -> None:
-    """One batch of replays, by run_id; the tables of each are ReplayResult.tables.
+def write_replays(store: Store, tables: Mapping[str, pa.Table]) -> None:
+    """One batch of replays, named by their ids.
 
-    Raises BadTable where a table does not fit its declaration or belongs to another run; nothing is written then.
+    Raises BadTable where a table does not fit its declaration or holds rows of another run; nothing is written then.
     """
-    for key, tables in made.items():
-        _check_result(key, tables)
-    names = [name for name in RESULT_TABLES if any(name in tables for tables in made.values())]
-    joined = {name: pa.concat_tables(conform(name, of[name]) for of in made.values() if name in of) for name in names}
-    write_batch(store, f"replays-{next(iter(made)) if len(made) == 1 else hash_of(sorted(made))}", joined)
-
-
-def _check_result(key: str, tables: Mapping[str, pa.Table]) -> None:
     unknown = sorted(set(tables) - set(RESULT_TABLES))
     missing = [name for name in ("runs", "metrics") if name not in tables]
     if unknown:
-        raise BadTable(f"result {key}: table {unknown[0]} is unknown; a result may hold {', '.join(RESULT_TABLES)}")
+        raise BadTable(f"replays: table {unknown[0]} is unknown; a result may hold {', '.join(RESULT_TABLES)}")
     if missing:
-        raise BadTable(f"result {key}: table {missing[0]} is missing; every result holds runs and metrics")
-    if tables["runs"].num_rows != 1:
-        raise BadTable(f"result {key}: table runs has {tables['runs'].num_rows} rows; a result is one run")
-    for name, rows in tables.items():
-        if set(rows.column("run_id").unique().to_pylist()) - {key}:
-            raise BadTable(f"result {key}: table {name} holds rows of another run_id")
+        raise BadTable(f"replays: table {missing[0]} is missing; every result holds runs and metrics")
+    checked = {name: conform(name, rows) for name, rows in tables.items()}
+    ids = checked["runs"]["run_id"].to_pylist()
+    if len(set(ids)) < len(ids):
+        raise BadTable("replays: table runs has two rows of one run")
+    for name, rows in checked.items():
+        if set(rows["run_id"].unique().to_pylist()) - set(ids):
+            raise BadTable(f"replays: table {name} holds rows of another run_id")
+    write_batch(store, f"replays-{ids[0] if len(ids) == 1 else hash_of(sorted(ids))}", checked)
 
 
 def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker = SHIPPED) -> str:

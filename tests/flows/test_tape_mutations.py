@@ -17,6 +17,7 @@ from tiny_tape import write_tiny
 from tokentape.flows.grid import load_hardware
 from tokentape.policies.residency import CACHES
 from tokentape.replay import experts
+from tokentape.replay.result import tables_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.load import load
@@ -54,7 +55,7 @@ def numbers(store: Store) -> Numbers:
     machine, semantics = load_hardware("phone-lpddr5x-ufs4"), Semantics(scope="global")
     size = 6 * tape.geometry.expert_bytes("int8-g32")[0]
     found = experts.replay(trace, CACHES["lru"](), machine, semantics, size, "int8-g32", 0)
-    return [row for table in found.tables("key", "test").values() for row in table.to_pylist()]
+    return [row for table in tables_of({"key": found}, "test", {"key": None}).values() for row in table.to_pylist()]
 
 
 def leaves(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -19,6 +19,7 @@ from tokentape.policies.residency import CACHES, Static
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
 from tokentape.replay.curve import lru_curve, stack_distances
 from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities
+from tokentape.replay.result import tables_of
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.trace import trace_from_tables
@@ -61,8 +62,8 @@ def test_conservation_and_determinism(name):
             if metric.low is not None:
                 assert metric.low <= metric.value <= metric.high
         again = replay(same, CACHES[name](), PHONE, semantics, capacity)
-        for table, rows in result.tables("id", "test").items():
-            assert rows.equals(again.tables("id", "test")[table]), table
+        for table, rows in tables_of({"id": result}, "test", {"id": None}).items():
+            assert rows.equals(tables_of({"id": again}, "test", {"id": None})[table]), table
 
 
 def test_metrics_and_requests_are_what_the_passes_add_up_to():
@@ -101,7 +102,7 @@ def test_a_cache_of_everything_misses_only_once():
     result = replay(trace, CACHES["lru"](), None, Semantics("global"), parse_capacity("100%", trace.geometry, "int4"), "int4")
     used = np.unique(stream(trace, Semantics("global")).keys).size
     assert result.metrics["n_lookups"].value - result.metrics["n_hits"].value == used
-    assert set(result.tables("id", "adhoc")) == {"runs", "metrics"}
+    assert set(tables_of({"id": result}, "adhoc", {"id": None})) == {"runs", "metrics"}
 
 
 @pytest.mark.parametrize("lookup", CHOICES["lookup"])
@@ -119,7 +120,7 @@ def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
         result = replay(trace, CACHES["lru"](), None, semantics, int(capacity) * size, "fp16")
         assert result.metrics["n_hits"].value == hits, capacity
     assert np.all(np.diff(curve.n_hits) >= 0)
-    rows = replay_all_capacities(trace, semantics).tables("id", "test")["curves"].to_pylist()
+    rows = tables_of({"id": replay_all_capacities(trace, semantics)}, "test", {"id": None})["curves"].to_pylist()
     assert [row["value"] for row in rows if row["metric"] == "n_hits"] == curve.n_hits.tolist()
 
 
@@ -306,7 +307,7 @@ def test_capacities_that_cannot_work_are_refused():
 
 def test_results_fit_their_declared_tables():
     trace = make_trace()
-    tables = replay(trace, CACHES["static"](), PHONE, Semantics("global"), 10**6).tables("abc", "test")
+    tables = tables_of({"abc": replay(trace, CACHES["static"](), PHONE, Semantics("global"), 10**6)}, "test", {"abc": None})
     assert set(tables) == {"runs", "metrics", "steps", "request_metrics"}
     assert tables["steps"].num_rows == trace.pass_ids.size
     assert pa.types.is_float64(tables["metrics"].schema.field("value").type)

@@ -19,6 +19,7 @@ from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.precision import Critical, HighBit
 from tokentape.policies.sliced.warmup import PCW, LastLayer
 from tokentape.replay.curve import lru_curve
+from tokentape.replay.result import tables_of
 from tokentape.replay.scores import scores_from_choices, scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
@@ -122,7 +123,7 @@ def test_a_replay_costs_each_pass_as_section_5_writes_it(tape):
     early = np.concatenate([np.arange(10), 25 + np.arange(10)])
     assert metrics["early_energy_j_per_token"].value == pytest.approx(joules[early].mean())
     assert metrics["n_lookups"].value - metrics["n_hits"].value > 0
-    assert result.tables("id", "study")["runs"].num_rows == 1
+    assert tables_of({"id": result}, "study", {"id": None})["runs"].num_rows == 1
 
 
 def test_physical_mode_reads_the_kv_cache_charges_prefill_and_overlaps_fetches(tape):
@@ -144,7 +145,7 @@ def test_physical_mode_reads_the_kv_cache_charges_prefill_and_overlaps_fetches(t
     assert np.all(steps <= (fast_s + flash_s) * (1 + 1e-9))
     assert steps[flash_s > 0].sum() < (fast_s + flash_s)[flash_s > 0].sum()
     assert physical.metrics["total_s"].value == pytest.approx(physical.timeline["step_s"].sum())
-    tables = physical.tables("id", "study")
+    tables = tables_of({"id": physical}, "study", {"id": None})
     assert tables["request_metrics"].num_rows == 2
     assert tables["steps"].num_rows == trace.pass_ids.size
 

@@ -219,7 +219,7 @@ def small_template(tmp_path_factory: pytest.TempPathFactory) -> Store:
         ("belady", 2, 0.6, 1.0, 1.0),
     ]
     for i, cell in enumerate(cells):
-        write_replays(store, {f"r{i}": result_tables(f"r{i}", *cell)})
+        write_replays(store, result_tables(f"r{i}", *cell))
     return store
 
 

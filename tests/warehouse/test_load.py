@@ -165,7 +165,7 @@ def test_a_reader_keeps_the_old_database(small: Store, make_result: Callable[...
     load(small, database)
     with closing(duckdb.connect(str(database), read_only=True)) as reader:
         before = reader.execute("select count(*) from replays").fetchone()
-        write_replays(small, {"r9": make_result("r9", "fifo", 2, 0.3, 1.0, 1.0)})
+        write_replays(small, make_result("r9", "fifo", 2, 0.3, 1.0, 1.0))
         load(small, database)
         assert reader.execute("select count(*) from replays").fetchone() == before == (6,)
     assert query(database, "select count(*) as n from replays").item() == 7
@@ -260,7 +260,7 @@ def test_incomplete_results_and_results_without_a_tape_are_left_out(
     small: Store, make_result: Callable[..., dict[str, pa.Table]]
 ) -> None:
     small.fs.rm(batch_path(small, "runs", "replays-r5"))
-    write_replays(small, {"r9": make_result("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone")})
+    write_replays(small, make_result("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
     assert replay_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
     report = load(small, database_path(small))
     assert (report.n_incomplete, report.n_without_tape) == (1, 1)
@@ -345,20 +345,20 @@ def test_write_result_rejects_what_does_not_fit(store: Store, make_result: Calla
     for wrong, message in [
         ({"runs": tables["runs"]}, "table metrics is missing"),
         (tables | {"nonsense": tables["metrics"]}, "table nonsense is unknown"),
-        (tables | {"runs": pa.concat_tables([tables["runs"]] * 2)}, "has 2 rows"),
+        (tables | {"runs": pa.concat_tables([tables["runs"]] * 2)}, "two rows of one run"),
         (tables | {"curves": make_result("r1", "lru", 1, 0.1, 1.0, 1.0)["curves"]}, "rows of another run_id"),
         (tables | {"metrics": tables["metrics"].drop_columns("value")}, "column value is missing"),
     ]:
         with pytest.raises(BadTable, match=message):
-            write_replays(store, {"r0": wrong})
+            write_replays(store, wrong)
     assert not Path(store.root).exists()
 
 
 def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
     tables = make_result("r0", "lru", 1, 0.1, 1.0, 1.0)
-    write_replays(store, {"r0": tables})
+    write_replays(store, tables)
     before = Path(batch_path(store, "steps", "replays-r0")).read_bytes()
-    write_replays(store, {"r0": tables})
+    write_replays(store, tables)
     assert Path(batch_path(store, "steps", "replays-r0")).read_bytes() == before
 
 
@@ -422,7 +422,7 @@ def test_a_newer_result_under_the_same_conditions_replaces_the_older(
     small: Store, make_result: Callable[..., dict[str, pa.Table]]
 ) -> None:
     before = load(small, database_path(small)).rows["runs"]
-    write_replays(small, {"r9": make_result("r9", "lru", 1, 0.0, 4.0, 4.0)})
+    write_replays(small, make_result("r9", "lru", 1, 0.0, 4.0, 4.0))
     for name in RESULT_TABLES:
         newer = Path(batch_path(small, name, "replays-r9"))
         if newer.exists():

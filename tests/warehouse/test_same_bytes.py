@@ -22,7 +22,7 @@ def with_sliced(small: Store, make_result: Made) -> Path:
     for key, capacity_bytes in (("near", 201), ("far", 204)):
         made = make_result(key, "slicemoe", 2, 0.9, 0.5, 0.5, expert_format="MAT84", capacity_bytes=capacity_bytes)
         of = pa.array(["MSB slice lookups", None, None, None], pa.string())
-        write_replays(small, {key: made | {"metrics": made["metrics"].set_column(5, "denominator", of)}})
+        write_replays(small, made | {"metrics": made["metrics"].set_column(5, "denominator", of)})
     return load(small, database_path(small)).database
 
 
@@ -45,7 +45,7 @@ def test_a_sliced_replay_takes_part_in_the_front_of_its_bytes(with_sliced: Path)
 
 
 def test_a_replay_is_held_against_the_lru_of_its_own_format_first(small: Store, make_result: Made) -> None:
-    write_replays(small, {"other": make_result("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="int8")})
+    write_replays(small, make_result("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="int8"))
     database = load(small, database_path(small)).database
     rows = query(
         database,

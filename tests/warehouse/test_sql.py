@@ -50,7 +50,7 @@ def test_baselines_show_the_gap(database: Path) -> None:
 
 
 def test_baselines_compare_only_equal_conditions(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
-    write_replays(small, {"r9": make_result("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial")})
+    write_replays(small, make_result("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial"))
     database = load(small, database_path(small)).database
     assert query(database, "select lru_hit_frac, gap_captured_frac from baselines where policy = 'fifo'").rows() == [(None, None)]
 
@@ -62,8 +62,8 @@ def test_pareto_holds_methods_that_none_beats(database: Path) -> None:
 
 def test_pareto_and_best_policy_rank_means_over_seeds(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
     for seed, step_s in ((1, 0.5), (2, 8.0)):  # one lucky draw, faster than LFU; with seed 0 the mean is 4 s
-        write_replays(small, {f"s{seed}": make_result(f"s{seed}", "random", 2, 0.1, step_s, step_s, seed=seed)})
-    write_replays(small, {"s3": make_result("s3", "random", 2, 0.1, 0.5, 0.5, seed=1, study="again")})  # counts once
+        write_replays(small, make_result(f"s{seed}", "random", 2, 0.1, step_s, step_s, seed=seed))
+    write_replays(small, make_result("s3", "random", 2, 0.1, 0.5, 0.5, seed=1, study="again"))  # counts once
     database = load(small, database_path(small)).database
     assert query(database, "select n_seeds, decode_step_s from methods where policy = 'random'").rows() == [(3, 4.0)]
     assert query(database, "select policy from pareto where capacity_experts = 2 order by 1").rows() == [("lfu",), ("lru",)]
@@ -75,7 +75,7 @@ def test_means_are_added_up_in_the_order_of_seeds(small: Store, make_result: Cal
     steps_s = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
     for seed, step_s in enumerate(steps_s):
         key = f"f{len(steps_s) - seed}"  # results lie in the order of their ids
-        write_replays(small, {key: make_result(key, "fifo", 2, 0.1, step_s, step_s, seed=seed)})
+        write_replays(small, make_result(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
     database = load(small, database_path(small)).database
     assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == sum(steps_s) / 3
 
@@ -100,10 +100,10 @@ def test_answers_do_not_mix_experiments(
     for policy in ("lru", "lfu", "belady"):
         for column, value in OTHERS.items():
             key = f"{policy}-{column}"
-            write_replays(small, {key: make_result(key, policy, 2, 0.9, 9.0, 9.0, study="adhoc", **{column: value})})
+            write_replays(small, make_result(key, policy, 2, 0.9, 9.0, 9.0, study="adhoc", **{column: value}))
     curve = make_result("curve", "lru-all-capacities", 4, 0.0, 0.0, 0.0, hardware="", hardware_sha256="")
     empty = pa.array(["n_lookups"] * 4)
-    write_replays(small, {"curve": curve | {"metrics": curve["metrics"].set_column(1, "metric", empty).slice(3)}})
+    write_replays(small, curve | {"metrics": curve["metrics"].set_column(1, "metric", empty).slice(3)})
     after = query(load(small, database_path(small)).database, named()[name].sql)
     assert set(before) <= set(after.rows())
     assert {"scope", "lookup", "recency", "prefill", "start", "overflow", "fetching", "expert_format"} <= set(after.columns)

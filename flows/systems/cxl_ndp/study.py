@@ -58,7 +58,7 @@ def run(
     for line in () if study.is_copy else summary(made["ndp_checks"]):
         say(line)
     if not in_model:
-        return made["answers"]
+        return study.named(made["answers"])
     n_done = len(study.models)
     progress(n_done, total, "tapes of the live model")
     losses = live.losses_tape(store, study)
@@ -73,7 +73,7 @@ def run(
     for n_measured, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study, losses), inside)):
         progress(n_done + n_measured + 1, total, str(job))
     progress(total, total, "done")
-    return made["answers"]
+    return study.named(made["answers"])
 
 
 def of_model(study: Settings, model: Model) -> Rows:

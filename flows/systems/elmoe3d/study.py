@@ -61,7 +61,7 @@ def run(
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
     study.write(store, made)
     progress(total, total, "done")
-    return made["answers"]
+    return study.named(made["answers"])
 
 
 def _live(uri: str, study: Settings, job: live.Job) -> None:

@@ -64,7 +64,7 @@ def run(
     for line in () if study.is_copy else recompute_lines(made):
         say(line)
     if not inside:
-        return rows["answers"]
+        return study.named(rows["answers"])
     found = {}
     for job, of in each(pool_of(runner, workers), partial(_live, store.absolute, study), inside):
         found[job] = of
@@ -75,7 +75,7 @@ def run(
     last = {"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(made, measured)}
     study.write(store, last | {"answers": rows["answers"]})
     progress(total, total, "done")
-    return rows["answers"]
+    return study.named(rows["answers"])
 
 
 def _live(uri: str, study: Settings, job: live.Job) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def run(
     study.write(store, {"coverage_points": covered})
     for line in error_lines(covered):
         say(line)
-    return made
+    return study.named(made)
 
 
 def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:

@@ -57,7 +57,7 @@ def run(
         return []
     made = answers(study, machine, swept) + fidelity_answers(study, study.rows(store, "fidelity"))
     study.write(store, {"answers": made, "operating_points": operating_points(study, machine, swept)})
-    return made
+    return study.named(made)
 
 
 def _with(work: Callable[..., Any], uri: str, study: Settings, job: Any) -> Any:
