@@ -102,5 +102,5 @@ class AppliedTape:
             settings=self.settings,
             flags={"policy": f"{self.settings['policy']} ran inside the model: expert_ids are what it applied"},
             versions={"python": platform.python_version(), **versions(*PACKAGES)},
-            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
         )

@@ -227,7 +227,7 @@ def _manifest(
         seed=settings.seed,
         settings=settings.recorded(),
         versions={"python": platform.python_version(), **versions(*PACKAGES)},
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
     )
 
 

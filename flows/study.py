@@ -21,7 +21,7 @@ class PolicyEntry(Part):
     """One `[[policies]]` table: name or `file.py:Class`, its parameters, and the seeds where it draws at random."""
 
     name: str
-    params: dict[str, str | int | float | bool] = Field({})
+    params: dict[str, str | int | float | bool] = Field(default={})
     seeds: tuple[int, ...] = Field((0,), min_length=1)
 
 

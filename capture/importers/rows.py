@@ -129,7 +129,7 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
                 settings=source.settings,
                 flags=flags,
                 versions={"numpy": np.__version__, "polars": version("polars"), "pyarrow": pa.__version__},
-                created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+                created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
             )
         )
     except BaseException:

@@ -148,7 +148,7 @@ def _write(
             settings=asdict(settings),
             statistics={**drawn.statistics, "achieved": achieved},
             versions={name: metadata.version(name) for name in PACKAGES},
-            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
     )
 

@@ -22,7 +22,7 @@ from tokentape.replay.serving.memory import BLOCK_TOKENS
 from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests
-from tokentape.warehouse.results import ID_DIGITS
+from tokentape.warehouse.at_rest import ID_DIGITS
 from tokentape.warehouse.tape import Store
 
 Floats = NDArray[np.float64]

@@ -23,12 +23,12 @@ class Variant(Part):
     setting: str = ""
     value: float | None = None
     array_of: str = ""
-    chip: dict[str, float] = Field({})
-    edram: dict[str, float] = Field({})
-    kelle: dict[str, float] = Field({})
+    chip: dict[str, float] = Field(default={})
+    edram: dict[str, float] = Field(default={})
+    kelle: dict[str, float] = Field(default={})
     recomputes: bool = True
     transient_frac: float | None = None
-    accounting: dict[str, bool | str] = Field({})
+    accounting: dict[str, bool | str] = Field(default={})
 
     def systems(self, of: Mapping[str, System]) -> dict[str, System]:
         """The systems with the change made."""
@@ -102,7 +102,7 @@ class Cache(Part):
     policy: str
     setting: str = ""
     is_budgeted: bool = True
-    parameters: dict[str, str | int | float] = Field({})
+    parameters: dict[str, str | int | float] = Field(default={})
 
     def at(self, budget: int | None) -> Cache:
         """With a budget in tokens, or none."""
@@ -182,7 +182,7 @@ class Settings(StudyFile):
     models: tuple[str, ...]
     typical_err_frac: float
     worst_err_frac: float
-    machines: dict[str, str] = Field({})
+    machines: dict[str, str] = Field(default={})
     workloads: dict[str, Work]
     refresh: Refresh
     chip: ChipShares

@@ -34,7 +34,7 @@ class Group(Part):
     against: Params | None = None
     attainment: bool = False
     window: bool = False
-    point: dict[str, Any] = Field({})
+    point: dict[str, Any] = Field(default={})
 
 
 class Level(Part):
