@@ -83,6 +83,10 @@ class StudyFile(Part):
     def is_copy(self) -> bool:
         return self.name != self.system
 
+    def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """The decisions of the system that a row names (warehouse/schema/runs.py), where its columns do not say them."""
+        return {}
+
     def named(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Rows with the study that they are of."""
         return [{"study": self.name} | dict(row) for row in rows]
@@ -93,7 +97,7 @@ class StudyFile(Part):
         A copy answers no claim: the paper's numbers are of the paper's models and machines.
         """
         named = {view: self.named(rows) if "study" in TABLES[view].columns else rows for view, rows in made.items()}
-        maker = Maker(self.name, self.system if self.is_copy else None, sources)
+        maker = Maker(self.name, self.system if self.is_copy else None, sources, self.decide)
         if last:
             write_together(store, named, last, of, maker)
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -83,11 +83,13 @@ def metric_defs() -> pl.DataFrame:
 @dataclass(frozen=True)
 class Maker:
     """What made rows. study: that asked for them, where they do not say; copy_of: the study that ships which that one is a copy
-    of, None: it ships itself; sources: hash of what computed them."""
+    of, None: it ships itself; sources: hash of what computed them; decide: the decisions of the system that a row names, beyond
+    those that the view has columns of."""
 
     study: str | None = None
     copy_of: str | None = None
     sources: str | None = None
+    decide: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda row: {}
 
 
 SHIPPED = Maker()  # by no copy, and the rows say the rest
@@ -158,7 +160,7 @@ def _run(name: str, run_id: str, row: dict[str, Any], maker: Maker) -> dict[str,
     """A row of `runs`."""
     view = VIEWS[name]
     given = [column for column in facts(name) if column not in FOUND]
-    system = {slot: row[column] for slot, column in view.decisions.items() if row[column] is not None}
+    system = {slot: row[column] for slot, column in view.decisions.items() if row[column] is not None} | maker.decide(row)
     own = {column: row[column] for column in OWN_COLUMNS if column in row}
     rules = {column: row[column] for column in SEMANTICS if column in row}
     others = {column: value for column, value in row.items() if column not in {*own, *rules, view.run_id}}

@@ -173,6 +173,15 @@ def system_of(name: str, knobs: Knobs, shape: Shape, machine: Machine, **changed
     raise ValueError(f"unknown system {name!r}; known: OURS-BITS such as OURS-3, MoNDE, MoNDE never, always or balance, HOBBIT")
 
 
+def decisions(name: str) -> dict[str, str]:
+    """What a system decides: OURS places by the prompts and splits its bits, MoNDE migrates, HOBBIT fetches what it misses."""
+    kind, _, rest = name.replace("-", " ", 1).partition(" ")
+    if kind == OURS:
+        width = {} if float(rest) == FP16_BITS else {"precision": f"prefix_split mean_bits={rest}"}
+        return {"place": "prefill_guided", **width}
+    return {"residency": "fetch on miss"} if name == HOBBIT else {"place": rest or "ema"}
+
+
 def ours(bits: float, **changed: bool) -> System:
     """Placed once after prefill; experts of `bits` on average in the NDP. Raises ValueError outside 1 to 4 and 16."""
     if not (1 <= bits <= max(REPLICA_BITS) or bits == FP16_BITS):

@@ -121,6 +121,13 @@ class System:
             raise ValueError(f"a chip has no {' or '.join(set(changed) - set(known.split(', ')))}; its fields: {known}") from None
 
 
+def decisions(name: str) -> dict[str, str]:
+    """What a system of the paper decides: which keys and values are kept, and how cells are refreshed, in SRAM not at all."""
+    machine, evicts, recomputes, schedules = SYSTEMS[name]
+    kept = {"kv": "aerp" if recomputes else "aep" if evicts else "full"}
+    return kept | ({"refresh": "2drp" if schedules else "uniform"} if "edram" in machine else {})
+
+
 def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, System]:
     """The five systems by name. machine_of: the machine of a name, the shipped one unless told otherwise."""
     return {

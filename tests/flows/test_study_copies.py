@@ -9,6 +9,8 @@ import pytest
 from command import Cli
 
 from tokentape.flows.systems import SYSTEMS
+from tokentape.replay.cxl_ndp.system import decisions as ndp_decisions
+from tokentape.replay.kelle.systems import decisions as kelle_decisions
 from tokentape.warehouse.results import batches, read_rows, stored
 from tokentape.warehouse.tape import Store
 
@@ -98,6 +100,8 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
     assert set(runs["copy_of"]) == {system}
     assert "my-machine" in set(runs["hardware"]) | set(re.findall(r"my-machine", " ".join(runs["facts"])))
     assert read_rows(store, "answers") == []
+    slots = {"kelle": "refresh", "elmoe3d": "draft", "cxl-ndp": "place", "slicemoe": "residency", "layered-prefill": "schedule"}
+    assert runs[slots[system]].drop_nulls().len(), "what decides is a column"
     assert tokentape("load").code == 0
     view = runs["view_name"][0]
     assert read_rows(store, view) == []  # views show what ships
@@ -115,3 +119,14 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         assert done.code == 2
         assert message in done.err
         assert len(done.err.splitlines()) == 1
+
+
+def test_runs_say_what_their_system_decides() -> None:
+    """By the systems' own flags and names, whatever a page calls them."""
+    assert kelle_decisions("Original+SRAM") == {"kv": "full"}
+    assert kelle_decisions("AEP+SRAM") == {"kv": "aep"}
+    assert kelle_decisions("Original+eDRAM") == {"kv": "full", "refresh": "uniform"}
+    assert kelle_decisions("Kelle+eDRAM") == {"kv": "aerp", "refresh": "2drp"}
+    assert ndp_decisions("OURS-3") == {"place": "prefill_guided", "precision": "prefix_split mean_bits=3"}
+    assert ndp_decisions("OURS-16") == {"place": "prefill_guided"}
+    assert [ndp_decisions(name).get("place") for name in ("MoNDE", "MoNDE never", "HOBBIT")] == ["ema", "never", None]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Part, StudyFile
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.replay.cxl_ndp.system import Machine, Shape, machine_of, shape_of
+from tokentape.replay.cxl_ndp.system import Machine, Shape, decisions, machine_of, shape_of
 from tokentape.warehouse import models
 
 PAPER = "cxl_ndp"
@@ -106,6 +108,10 @@ class Settings(StudyFile):
     recorded: Recorded
     live: Live
     bars: Bars
+
+    def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Where the row's system computes its experts, and at which width."""
+        return decisions(row["system"]) if "system" in row else {}
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from tokentape.flows.study_file import Part, StudyFile
-from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System
+from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System, decisions
 from tokentape.replay.kelle.work import Accounting, Work
 
 
@@ -189,6 +190,10 @@ class Settings(StudyFile):
     requests: Requests
     groups: tuple[Group, ...]
     live: Live
+
+    def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """What the row's system keeps, and how often its cells are refreshed."""
+        return decisions(row["system"]) if "system" in row else {}
 
     @property
     def named_models(self) -> list[str]:
