@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tokentape.policies.registry import is_path
-from tokentape.warehouse.at_rest import Maker
-from tokentape.warehouse.results import read_rows, rows_of, write_rows, write_together
+from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
+from tokentape.warehouse.results import read_rows, rows_of, write_batch, write_rows, write_together
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
@@ -97,13 +97,20 @@ class StudyFile(Part):
         A copy answers no claim: the paper's numbers are of the paper's models and machines.
         """
         named = {view: self.named(rows) if "study" in TABLES[view].columns else rows for view, rows in made.items()}
-        maker = Maker(self.name, self.system if self.is_copy else None, sources, self.decide)
+        maker = self._maker(sources)
         if last:
             write_together(store, named, last, of, maker)
             return
         for view, rows in named.items():
             if rows and not (self.is_copy and view == "answers"):
                 write_rows(store, view, rows, of or self.name, maker)
+
+    def write_points(self, store: Store, points: Sequence[Point]) -> None:
+        """Runs of a closed form that has no view of its own, as one batch in place of an earlier one of the study."""
+        write_batch(store, f"{self.system}-{self.name}", runs_at_rest(self.system, points, self._maker()))
+
+    def _maker(self, sources: str | None = None) -> Maker:
+        return Maker(self.name, self.system if self.is_copy else None, sources, self.decide)
 
     def rows(self, store: Store, view: str) -> list[dict[str, Any]]:
         """What the study wrote of a view, the newest of each key."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -92,6 +92,15 @@ class Maker:
     decide: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda row: {}
 
 
+@dataclass(frozen=True)
+class Point:
+    """One run of a closed form: what was given, what its system decides by slot, and its numbers by the names of metric_defs."""
+
+    facts: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    decisions: Mapping[str, str] = field(default_factory=dict)
+
+
 SHIPPED = Maker()  # by no copy, and the rows say the rest
 
 
@@ -143,6 +152,42 @@ def filled(name: str, rows: pa.Table) -> pa.Table:
         if column not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(rows.num_rows, TABLES[name].column(column).type))
     return rows
+
+
+def runs_at_rest(engine: str, points: Sequence[Point], maker: Maker = SHIPPED) -> dict[str, pa.Table]:
+    """The stored tables of points that no view shows: their facts and metrics are all there is of them.
+
+    Raises ValueError for no points, BadTable for a metric that is not declared.
+    """
+    if not points:
+        raise ValueError(f"{engine}: no runs to write")
+    defs = dict(metric_defs().select("metric", "unit").iter_rows())
+    unknown = sorted({metric for point in points for metric in point.metrics} - set(defs))
+    if unknown:
+        raise BadTable(f"{engine}: metric {unknown[0]} is not declared in warehouse/schema/metrics.py; declare it")
+    runs, metrics = dict[str, dict[str, Any]](), list[dict[str, Any]]()
+    for point in points:
+        own = {column: value for column, value in point.facts.items() if column in OWN_COLUMNS}
+        run_id = hash_of([engine, maker.study, dict(point.facts), dict(point.decisions)])
+        runs[run_id] = {
+            "run_id": run_id,
+            "view_name": "",
+            "conditions": run_id,
+            "engine": engine,
+            "copy_of": maker.copy_of,
+            "system": _json(point.decisions),
+            **dict.fromkeys(DECISIONS),
+            **point.decisions,
+            "study": maker.study,
+            **own,
+            "semantics": None,
+            "facts": _json({name: of for name, of in point.facts.items() if name not in own}),
+            "sources_sha256": maker.sources,
+            "code_version": _version(),
+        }
+        metrics += [{"run_id": run_id, "metric": metric, "value": value} for metric, value in point.metrics.items()]
+    tables = {"runs": list(runs.values()), "metrics": metrics}
+    return {name: conform(name, filled(name, pa.Table.from_pylist(rows, schema=schema(name)))) for name, rows in tables.items()}
 
 
 def run_id_of(name: str, row: Mapping[str, Any], maker: Maker = SHIPPED) -> str:
