@@ -18,7 +18,7 @@ help:
 	@echo "make check      lint + test: what CI runs"
 	@echo "make bench      speed, last line JSON"
 	@echo "make lines      lines of Python by room, product and tests"
-	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/cost.py policies/lru.py\" SITES=30"
+	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/clock.py policies/lru.py\" SITES=30"
 	@echo "make golden     print the golden counts of the tests, to paste"
 	@echo "make golden-all whether another revision makes the same numbers: BASE=main [NEW=...] [LIVE=1] [PARTS=demo,kelle]"
 	@echo "make clean      remove $(VENV) and caches; tapes and results stay"
@@ -62,7 +62,7 @@ lines:
 	@$(PYTHON) -m bench.lines
 
 # What docs/development.md scores, unless FILES says otherwise.
-FILES ?= hw/cost.py warehouse/load.py warehouse/tape.py
+FILES ?= hw/clock.py warehouse/load.py warehouse/tape.py
 SITES ?= 30
 
 mutate: $(VENV)/installed-mutate

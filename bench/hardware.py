@@ -14,11 +14,13 @@ import numpy as np
 
 from tokentape.flows.commands.hardware import tables_folder
 from tokentape.hw import calibrate, measured
-from tokentape.hw.cost import rates, step_cost
 from tokentape.hw.operators import OPERATORS
+from tokentape.hw.profile import ENDS, Lane
+from tokentape.hw.rates import at, rates_of
 from tokentape.hw.spec import HardwareSpec, load
+from tokentape.replay.weights import fetches, reads, weights_cost
 
-N_STEPS, N_ALONE = 1_000_000, 20_000
+N_STEPS, N_ALONE, BATCH = 1_000_000, 20_000, 20_000
 
 
 def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -33,28 +35,33 @@ def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
 
 def one_by_one(spec: HardwareSpec, work: list[tuple[float, float, float, float]]) -> list[tuple[float, float]]:
     """Seconds and joules with plain Python numbers, at the three ends of the ranges: the peer."""
-    ends = [rates(spec, end) for end in ("value", "low", "high")]
+    rows = (*reads(spec, 0.0, 0.0), *fetches(0.0, 0.0, overlapped=False))
+    watts = [at(spec.static_w, end) + sum(tier.background_w(end) for tier in spec.tiers.values()) for end in ENDS]
+    ends = [([rates_of(spec, of, Lane(name=""), end) for of in rows], w) for end, w in zip(ENDS, watts, strict=True)]
     found = []
-    for fast, backing, fetches, ops in work:
-        for at in ends:
-            busy = max(fast / at.fast_bytes_per_s, ops / at.ops_per_s)
-            seconds = busy + backing / at.fetch_bytes_per_s + fetches * at.fetch_latency_s
-            fetched = sum(at.fetch_pj_per_bit.values()) * backing
-            joules = 8e-12 * (at.fast_pj_per_bit * fast + fetched) + 1e-12 * at.pj_per_op * ops + at.background_w * seconds
-            found.append((seconds, joules))
+    for read, fetched, n, ops in work:
+        for (near, far), background_w in ends:
+            seconds = max(read * near.s_per_byte, ops * near.s_per_op) + fetched * far.s_per_byte + n * far.each_s
+            moved = sum(near.j_per_byte.values()) * read + sum(far.j_per_byte.values()) * fetched
+            found.append((seconds, moved + near.j_per_op * ops + background_w * seconds))
     return found
+
+
+def in_batches(spec: HardwareSpec, work: tuple[Any, ...]) -> None:
+    """All steps, a tape's worth at a time."""
+    for first in range(0, N_STEPS, BATCH):
+        weights_cost(spec, *(values[first : first + BATCH] for values in work))
 
 
 def bench() -> dict[str, float]:
     """Step costs per second and their ratio to the peer; rows per second of every operator; seconds to calibrate a device."""
     rng = np.random.default_rng(0)
     spec = load("workstation-rtx4090-pcie4")
-    fast, backing, fetches = (rng.integers(1, top, N_STEPS) for top in (10**9, 10**8, 48))
-    ops = rng.uniform(1e9, 1e12, N_STEPS)
-    ours_s = seconds_of(lambda: step_cost(spec, fast, backing, fetches, ops))
-    rows = list(zip(*(values[:N_ALONE].tolist() for values in (fast, backing, fetches, ops)), strict=True))
+    work = (*(rng.integers(1, top, N_STEPS) for top in (10**9, 10**8, 48)), rng.uniform(1e9, 1e12, N_STEPS))
+    ours_s = seconds_of(lambda: in_batches(spec, work))
+    rows = list(zip(*(values[:N_ALONE].tolist() for values in work), strict=True))
     peer_s = seconds_of(lambda: one_by_one(spec, rows)) * N_STEPS / N_ALONE
-    made = step_cost(spec, *(values[:N_ALONE] for values in (fast, backing, fetches)), ops[:N_ALONE])
+    made = weights_cost(spec, *(values[:N_ALONE] for values in work))
     assert np.allclose([pair[1] for pair in one_by_one(spec, rows)[::3]], made.joules.value), "the peer costs something else"
     rate, ratio = N_STEPS / ours_s, peer_s / ours_s
     print(f"step costs {rate / 1e6:.1f} M/s with bands, one by one {rate / ratio / 1e6:.2f} M/s, ratio {ratio:.1f}")

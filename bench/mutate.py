@@ -1,4 +1,4 @@
-"""Do the tests notice when the code is wrong? `make mutate FILES="hw/cost.py policies/lru.py"` changes one thing and asks.
+"""Do the tests notice when the code is wrong? `make mutate FILES="hw/clock.py policies/lru.py"` changes one thing and asks.
 
 Every place that an operator of cosmic-ray can change is a site; annotations and the options of compilers and dataclasses are
 none. Of a file's sites a seeded sample is taken, of each site one change, drawn too. Each mutant is tried in a process of its

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from tokentape.flows import machines, steps
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate
-from tokentape.hw.cost import power_findings
+from tokentape.hw.clock import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Operation, Step
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
-from tokentape.replay.estimate import Load, estimate, joules
+from tokentape.replay.estimate import Load, estimate
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.models import load as load_model
 from tokentape.warehouse.tape import Store
@@ -85,11 +85,15 @@ def estimated(
     title += f", {how} coverage" if how else ""
     parts = (load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
     step_id = "/".join(filter(None, parts))
-    operations = tuple(part for part in made.step.parts if isinstance(part, Operation))
-    energy = joules(machine, operations)
+    step = made.step()
+    operations = tuple(part for part in step.parts if isinstance(part, Operation))
+    energy = {
+        part.rpartition(".")[-1]: (float(of.value[0]), float(of.low[0]), float(of.high[0]))
+        for part, of in made.cost.joules_of.items()
+    }
     power_w = sum(nominal for nominal, _, _ in energy.values()) / sum(operation.seconds for operation in operations)
     outside = (*made.outside, *power_findings(machine, power_w))
-    return Estimated(step_id, title, machine, operations, sentences, outside, made.step, energy)
+    return Estimated(step_id, title, machine, operations, sentences, outside, step, energy)
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

@@ -18,7 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]  # of the rooms, in a checkout as whe
 BY_NAME = "tokentape.policies.registry"
 ROOMS = ("capture", "hw", "policies", "replay")
 MODEL = ("config_fields", "formats", "geometry", "losses", "model_sizes")  # of warehouse/
-READS = {"tokentape.hw.dram": "hw/timings/*.toml", "tokentape.capture.models": "capture/embedded/model/manifest.json"}
+READS = {
+    "tokentape.hw.dram": "hw/timings/*.toml",
+    "tokentape.hw.profile": "hw/profiles/*.toml",
+    "tokentape.capture.models": "capture/embedded/model/manifest.json",
+}
 
 
 @lru_cache(maxsize=256)

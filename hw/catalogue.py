@@ -78,9 +78,17 @@ def _unit(key: str) -> tuple[str, bool]:
     return "", False
 
 
-def summary(names: list[str]) -> list[tuple[str, str, str, str, str]]:
-    """One row per machine: name, what it is, peak of its engine, tiers, share of assumed numbers."""
-    return [(m.name, m.title, _peak(m), _tiers(m), _share(m)) for m in map(load, names)]
+def summary(names: list[str]) -> list[tuple[str, str, str, str, str, str]]:
+    """One row per machine: name, what it is, peak of its engine, tiers, their roles, share of assumed numbers."""
+    return [(m.name, m.title, _peak(m), _tiers(m), _roles(m), _share(m)) for m in map(load, names)]
+
+
+def _roles(spec: HardwareSpec) -> str:
+    """Where weights, experts and KV lie, with the tier in front, and what computes beside a memory."""
+    r = spec.roles
+    lies = [("weights", r.weights_home, r.stage), ("experts", r.expert_home, r.expert_cache), ("KV", r.kv_home, r.kv_cache)]
+    told = [f"{what} {home}" + (f" < {front}" if front else "") for what, home, front in lies]
+    return ", ".join([*told, *([f"near {r.near_compute}"] if r.near_compute else [])])
 
 
 def differences(a: HardwareSpec, b: HardwareSpec) -> list[tuple[str, str, str]]:
@@ -121,7 +129,7 @@ def _exact(key: str, number: Sourced) -> str:
 def markdown(names: list[str]) -> str:
     """The page: one summary table, then one table per machine."""
     specs = [load(name) for name in names]
-    table = ["| machine | what | peak | tiers | assumed |", "|---|---|---|---|---|"]
+    table = ["| machine | what | peak | tiers | roles | assumed |", "|---|---|---|---|---|---|"]
     table += [_line(f"[{name}](#{name})", *rest) for name, *rest in summary(names)]
     sections = [_section(spec, _about(find(name))) for name, spec in zip(names, specs, strict=True)]
     return "\n".join([_HEAD, *table, "", "\n".join(sections)])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from tokentape.hw import dram
+from tokentape.hw.roles import Roles, roles_of
 from tokentape.hw.sourced import BadSpec, Sourced, build, numbers, unknown
 
 SPECS = Path(__file__).parent / "specs"
@@ -37,6 +38,7 @@ class Engine:
     clock_hz: Sourced | None = None
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     area_mm2: Sourced | None = None
+    launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
         """Units x multiply-adds x 2 x clock, plus the other operations; None where the file does not give all of them."""
@@ -105,6 +107,7 @@ class HardwareSpec:
     tiers: dict[str, MemTier]
     sha256: str
     static_w: Sourced  # drawn all the time
+    roles: Roles  # which tier and engine does what
     backing: str = ""
     links: dict[str, Link] = field(default_factory=dict)
     n_devices: int = 1
@@ -238,8 +241,11 @@ def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
         "tiers": {k: _tier(v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()},
         "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in _table(data, "links", where, may_be_empty=True).items()},
     }
-    spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256)
+    roles = data.pop("roles", {})
+    spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256, roles=None)
     _check_names(spec, where)
+    places = roles_of(roles, spec.engine, spec.fast, spec.backing, list(spec.engines), list(spec.tiers), where)
+    spec = replace(spec, roles=places)
     _check_values(spec, where)
     return spec
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cost import Band, StepCost, power_findings, step_cost
+from tokentape.hw.clock import Band, StepCost, power_findings
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import kernel
@@ -26,6 +26,7 @@ from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.trace import DECODE, PREFILL, Trace, pass_ops
+from tokentape.replay.weights import weights_cost
 from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
@@ -127,7 +128,7 @@ def replay(
     outside: list[str] = []
     if hardware is not None:
         work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], pass_ops(trace))
-        cost = step_cost(hardware, *work, overlap=semantics.fetching == "overlapped")
+        cost = weights_cost(hardware, *work, overlapped=semantics.fetching == "overlapped")
         metrics |= _cost_metrics(trace, cost)
         power_w = metrics["total_energy_j"].value / metrics["total_s"].value
         outside = _outside_envelope(trace, hardware, capacity_bytes, expert_format, power_w)

@@ -1,8 +1,9 @@
 """One forward pass of a replay as named operations on the machine's resources, layer by layer.
 
 Within a layer, reading the fast tier and computing overlap; with blocking fetches the layer first waits for its misses, with
-overlapped ones the fetches run beside all layers. The pass's cost in a result (hw/cost.py) is the roofline of the whole pass; the
-clock here waits at every layer, so it is that or later: later where some layers are bound by memory and others by compute.
+overlapped ones the fetches run beside all layers. The pass's cost in a result (replay/weights.py) is the roofline of the whole
+pass; the clock here waits at every layer, so it is that or later: later where some layers are bound by memory and others by
+compute.
 """
 
 from __future__ import annotations
@@ -10,17 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tokentape.hw.cost import Rates, rates
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Operation, Parallel, Serial, Step
+from tokentape.hw.work import Floats, Work
 from tokentape.replay.experts import look_up, make_cache, passes_over_weights
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.trace import Trace
-
-Floats = NDArray[np.float64]
+from tokentape.replay.weights import PROFILE, cost_of, fetches, reads
 
 
 def replay_step(
@@ -71,55 +70,53 @@ def _step(
     experts: tuple[Floats, Floats, Floats, Floats],
 ) -> Step:
     """The pass as a tree: every layer of the model, then the vocabulary's projection."""
-    geometry, at = trace.geometry, rates(hardware)
-    n_tokens = float(trace.pass_tokens[index])
-    n_logits = float(np.diff(trace.member_offsets)[index])
+    geometry, moe = trace.geometry, np.array(trace.geometry.moe_layers)
     n_reads = float(passes_over_weights(trace, semantics)[index])
-    non_expert_bytes = [n_reads * n_bytes for n_bytes in geometry.non_expert_bytes_by_layer(expert_format)]
-    fetches: list[Step] = []
+    n_bytes = n_reads * np.array(geometry.non_expert_bytes_by_layer(expert_format), np.float64)
+    ops = 2.0 * trace.pass_tokens[index] * np.array([*map(geometry.layer_params, range(geometry.n_layers)), 0.0])
+    ops[-1] = 2.0 * np.diff(trace.member_offsets)[index] * geometry.vocab * geometry.hidden
+    missed, n_fetches = np.zeros_like(ops), np.zeros_like(ops)
+    expert_bytes, missed[moe], n_fetches[moe], chosen = experts
+    n_bytes[moe] += expert_bytes
+    ops[moe] += 2.0 * chosen * geometry.expert_params
+    is_blocking = semantics.fetching == "blocking"
+    rows = (*reads(hardware, n_bytes, 0.0), *reads(hardware, 0.0, ops))
+    rows += fetches(missed, n_fetches, not is_blocking) if missed.any() else ()
+    cost = cost_of(Work(n_steps=1, n_blocks=ops.size, rows=rows), hardware, PROFILE)
+    seconds = [cost.rows_s[id(of)][0] for of in rows]
     layers: list[Step] = []
-    for layer in range(geometry.n_layers):
-        n_bytes, ops = non_expert_bytes[layer], 2.0 * n_tokens * geometry.layer_params(layer)
-        name, fetch = "attention and dense FFN", list[Step]()
-        if layer in geometry.moe_layers:
-            i = geometry.moe_layers.index(layer)
-            expert_bytes, missed_bytes, n_fetches, chosen = (float(values[i]) for values in experts)
-            name, fetch = "attention and experts", _fetch(hardware, at, layer, missed_bytes, n_fetches)
-            n_bytes, ops = n_bytes + expert_bytes, ops + 2.0 * chosen * geometry.expert_params
-        if semantics.fetching == "blocking":
-            layers += fetch
-        else:
-            fetches += fetch
-        layers.append(_work(hardware, at, name, layer, n_bytes, ops))
-    head_ops = 2.0 * n_logits * geometry.vocab * geometry.hidden
-    layers.append(_work(hardware, at, "output head", -1, non_expert_bytes[-1], head_ops))
-    return Parallel((Serial(tuple(fetches)), Serial(tuple(layers))))
+    fetched: list[Step] = []
+    for block in range(ops.size):
+        name = "attention and experts" if block in moe else "attention and dense FFN" if block < ops.size - 1 else "output head"
+        layer = block if block < ops.size - 1 else -1
+        if missed[block]:
+            (layers if is_blocking else fetched).append(_fetch(hardware, layer, missed[block], float(seconds[2][block])))
+        layers.append(
+            _work(hardware, name, layer, (n_bytes[block], float(seconds[0][block])), (ops[block], float(seconds[1][block])))
+        )
+    return Parallel((Serial(tuple(fetched)), Serial(tuple(layers))))
 
 
-def _work(hardware: HardwareSpec, at: Rates, name: str, layer: int, n_bytes: float, ops: float) -> Step:
-    """Weights read from the fast tier while the engine computes with them; bytes and operations are one device's share."""
-    seconds = {"bytes": n_bytes / at.fast_bytes_per_s, "ops": ops / at.ops_per_s}
-    n_bytes, ops = n_bytes / hardware.n_devices, ops / hardware.n_devices
+def _work(hardware: HardwareSpec, name: str, layer: int, read: tuple[float, float], computed: tuple[float, float]) -> Step:
+    """Weights read while the engine computes with them. read: bytes and seconds, computed: operations and seconds; bytes and
+    operations of an operation are one device's share."""
+    roles, d = hardware.roles, hardware.n_devices
+    tier = roles.expert_cache or roles.expert_home
     return Parallel(
         (
-            Operation(name=name, resource=hardware.fast, layer=layer, bytes=n_bytes, seconds=seconds["bytes"]),
-            Operation(name=name, resource=hardware.engine, layer=layer, ops=ops, seconds=seconds["ops"]),
+            Operation(name=name, resource=tier, layer=layer, bytes=read[0] / d, seconds=read[1]),
+            Operation(name=name, resource=roles.main, layer=layer, ops=computed[0] / d, seconds=computed[1]),
         )
     )
 
 
-def _fetch(hardware: HardwareSpec, at: Rates, layer: int, missed_bytes: float, n_fetches: float) -> list[Step]:
-    """What the layer misses, on the backing tier and the link in front of it at once; nothing if all were resident."""
-    if not missed_bytes:
-        return []
-    seconds = missed_bytes / at.fetch_bytes_per_s + n_fetches * at.fetch_latency_s
-    ends, share = (hardware.backing, hardware.fast), missed_bytes / hardware.n_devices
+def _fetch(hardware: HardwareSpec, layer: int, n_bytes: float, seconds: float) -> Step:
+    """What the layer misses, on the experts' home and the link in front of it at once."""
+    ends, share = (hardware.roles.expert_home, hardware.roles.expert_cache), n_bytes / hardware.n_devices
     links = [name for name, link in hardware.links.items() if (link.source_tier, link.target_tier) == ends]
-    return [
-        Parallel(
-            tuple(
-                Operation(name="fetch missing experts", resource=resource, layer=layer, bytes=share, seconds=seconds)
-                for resource in (hardware.backing, *links)
-            )
+    return Parallel(
+        tuple(
+            Operation(name="fetch missing experts", resource=resource, layer=layer, bytes=share, seconds=seconds)
+            for resource in (hardware.roles.expert_home, *links)
         )
-    ]
+    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tokentape.hw.calibrate import fits_of, shipped
-from tokentape.hw.cost import Floats
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 from tokentape.replay.estimate import Load, beside_weights, estimate
 from tokentape.replay.trace import DECODE, Trace
 

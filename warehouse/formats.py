@@ -27,9 +27,14 @@ FLOAT_FORMATS = ("fp16", "bf16", "fp32")
 
 def value_bytes(n_values: int, value_format: str) -> int:
     """Bytes of `n_values` in a format of VALUE_FORMATS, scales included. Raises ValueError naming the known formats."""
+    return round(n_values * bytes_per_value(value_format))
+
+
+def bytes_per_value(value_format: str) -> float:
+    """Of a format of VALUE_FORMATS, with the share of its scales. Raises ValueError naming the known formats."""
     if value_format not in VALUE_FORMATS:
         raise ValueError(f"unknown number format {value_format!r}; known: {', '.join(VALUE_FORMATS)}")
-    return round(n_values * VALUE_FORMATS[value_format])
+    return VALUE_FORMATS[value_format]
 
 
 def slice_bytes(

@@ -39,7 +39,7 @@ def hardware_list() -> None:
     from tokentape.flows.console import print_table
     from tokentape.hw import catalogue, spec
 
-    columns = ("machine", "what", "peak", "tiers: capacity at bandwidth", "assumed numbers")
+    columns = ("machine", "what", "peak", "tiers: capacity at bandwidth", "roles: home < in front of it", "assumed numbers")
     print_table("", columns, catalogue.summary(spec.shipped()))
 
 

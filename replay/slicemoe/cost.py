@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cost import Band, StepCost, step_cost
+from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Work
 from tokentape.policies.sliced import Events
 from tokentape.replay.trace import PREFILL, Trace, pass_ops
+from tokentape.replay.weights import cost_of, fetches, reads, weights_cost
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
 
 Ints = NDArray[np.int64]
@@ -55,35 +57,27 @@ def looked_up_by_row(trace: Trace, events: Events) -> Ints:
 def pass_cost(trace: Trace, events: Events, per_pass: dict[str, Ints], hardware: HardwareSpec, mode: str) -> StepCost:
     """Seconds and joules of every pass; `mode` as in replay.sliced. physical: adds KV bytes to the fast_bytes of per_pass."""
     if mode == "paper":
-        work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], pass_ops(trace))
-        return step_cost(hardware, *work)
+        return weights_cost(hardware, per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], pass_ops(trace))
     return _overlapped_cost(trace, events, per_pass, hardware)
 
 
 def _overlapped_cost(trace: Trace, events: Events, per_pass: dict[str, Ints], hardware: HardwareSpec) -> StepCost:
-    """A pass as slots: in slot i block i - 1 computes while the misses of block i are fetched; blocks are layers and the head."""
+    """A block's misses are fetched while the block before computes; blocks are layers and the head."""
     g, n = trace.geometry, trace.pass_ids.size
     n_blocks, moe = g.n_layers + 1, np.array(g.moe_layers)
     tokens, context = trace.pass_tokens, np.zeros(n, np.int64)
     np.maximum.at(context, trace.row_pass, trace.row_position.astype(np.int64) + 1)
-    fast, flash = np.zeros((n, n_blocks + 1), np.int64), np.zeros((n, n_blocks + 1), np.int64)
-    ops = np.zeros((n, n_blocks + 1), np.float64)
     windows = np.array(g.sliding_windows or (0,) * g.n_layers)
     seen = np.where(windows, np.minimum(context[:, None], windows), context[:, None])
     kv = seen * kv_layer_bytes_per_token(g, OTHER_FORMAT)
-    fast[:, 1:] = np.array(g.non_expert_bytes_by_layer("int8-g32"), np.int64)  # one byte per weight
-    fast[:, 1:-1] += kv
-    ops[:, 1:-1] = 2.0 * tokens[:, None] * np.array([g.layer_params(layer) for layer in range(g.n_layers)])
-    ops[:, -1] = 2.0 * g.vocab * g.hidden
-    at = trace.row_pass.astype(np.int64) * (n_blocks + 1) + moe[trace.row_layer]
-    flash.ravel()[:] = _sum_by(at, events.flash_bytes, flash.size)
-    fast.ravel()[:] += _sum_by(at + 1, events.dram_bytes, fast.size)
-    ops.ravel()[:] += 2.0 * g.expert_params * np.bincount(at + 1, np.diff(trace.offsets), ops.size)
-    slots = step_cost(hardware, fast.ravel(), flash.ravel(), (flash > 0).astype(np.int64).ravel(), ops.ravel(), overlap=True)
+    at = trace.row_pass.astype(np.int64) * n_blocks + moe[trace.row_layer]
+    fast, flash = (_sum_by(at, moved, n * n_blocks).reshape(n, n_blocks) for moved in (events.dram_bytes, events.flash_bytes))
+    fast += np.array(g.non_expert_bytes_by_layer("int8-g32"), np.int64)  # one byte per weight
+    fast[:, :-1] += kv
+    ops = 2.0 * g.expert_params * np.bincount(at, np.diff(trace.offsets), n * n_blocks).reshape(n, n_blocks)
+    ops[:, :-1] += 2.0 * tokens[:, None] * np.array([g.layer_params(layer) for layer in range(g.n_layers)])
+    ops[:, -1] += 2.0 * g.vocab * g.hidden
     per_pass["fast_bytes"] += kv.sum(axis=1)
     assert np.array_equal(fast.sum(axis=1), per_pass["fast_bytes"]), "bytes were lost between layers"
-
-    def total(band: Band) -> Band:
-        return Band(*(series.reshape(n, -1).sum(axis=1) for series in (band.value, band.low, band.high)))
-
-    return StepCost(total(slots.seconds), total(slots.joules), {part: total(band) for part, band in slots.joules_of.items()})
+    rows = (*reads(hardware, fast, ops), *fetches(flash, flash > 0, overlapped=True))
+    return cost_of(Work(n_steps=n, n_blocks=n_blocks, rows=rows), hardware, "slicemoe_physical")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cost import Band, StepCost, power_findings
+from tokentape.hw.clock import Band, StepCost, power_findings
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import Events
 from tokentape.replay.result import Metric

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokentape.hw.cost import StepCost, step_cost
+from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.slicemoe.replay import slices_of
+from tokentape.replay.weights import weights_cost
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import static_bytes
 
@@ -26,7 +27,7 @@ def token_cost(
     flash = miss_frac * n_accesses * (msb + lsb)
     ops = 2.0 * (geometry.non_expert_params + n_accesses * geometry.expert_params)
     n_fetches = len(geometry.moe_layers) if flash else 0
-    return step_cost(hardware, np.array([round(fast)]), np.array([round(flash)]), np.array([n_fetches]), np.array([ops]))
+    return weights_cost(hardware, np.array([round(fast)]), np.array([round(flash)]), np.array([n_fetches]), np.array([ops]))
 
 
 @dataclass(frozen=True)

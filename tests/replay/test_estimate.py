@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokentape.hw import calibrate
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load as load_machine
-from tokentape.replay.estimate import Load, estimate, joules
+from tokentape.replay.estimate import Load, estimate
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.models import load, names
@@ -22,7 +22,7 @@ FITS = next(fits for fits in calibrate.shipped() if fits["moe"].machine == "h100
 
 
 def parts(made):
-    return made.step.parts
+    return made.step().parts
 
 
 def total(made, what):
@@ -125,10 +125,12 @@ def test_what_is_not_covered_is_said():
 
 
 def test_energy_is_the_sum_over_bytes_operations_and_time():
-    made = parts(estimate(load("qwen3-30b-a3b").geometry, H100X2, Load(batch=8, context_tokens=500), 50.0, FITS))
-    found = joules(H100X2, made)
-    n_bytes = 2 * sum(operation.bytes for operation in made if operation.resource == "sm")
-    assert found["fast"][0] == pytest.approx(8e-12 * 3.9 * n_bytes)
-    assert all(low <= nominal <= high for nominal, low, high in found.values())
-    assert found["link"][0] > 0
-    assert joules(H100, made[:1])["link"] == (0.0, 0.0, 0.0)
+    made = estimate(load("qwen3-30b-a3b").geometry, H100X2, Load(batch=8, context_tokens=500), 50.0, FITS)
+    found = made.cost.joules_of
+    n_bytes = 2 * sum(operation.bytes for operation in parts(made) if operation.resource == "sm")
+    assert found["tiers.hbm"].value[0] == pytest.approx(8e-12 * 3.9 * n_bytes)
+    assert all(of.low[0] <= of.value[0] <= of.high[0] for of in found.values())
+    assert found["links.nvlink"].value[0] > 0
+    assert made.cost.joules.value[0] == pytest.approx(sum(of.value[0] for of in found.values()))
+    alone = estimate(load("qwen3-30b-a3b").geometry, H100, Load(batch=8, context_tokens=500), 50.0, FITS)
+    assert not any(part.startswith("links") for part in alone.cost.joules_of)

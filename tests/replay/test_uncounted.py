@@ -28,7 +28,7 @@ def ran(trace, machine, expert_format="int8-g32"):
 def test_a_step_of_microseconds_says_that_attention_and_launches_take_twenty_times_as_long():
     done = ran(TRACE, GPU)
     made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, calibrate.fits_of(GPU, calibrate.shipped()))
-    counted_s, estimated_s = done.metrics["decode_step_s"].value, sum(o.seconds for o in made.step.parts)
+    counted_s, estimated_s = done.metrics["decode_step_s"].value, sum(o.seconds for o in made.step().parts)
     assert estimated_s > 15 * counted_s
     assert done.settings["is_extrapolated"]
     said = done.settings["outside_envelope"]
@@ -48,11 +48,11 @@ def test_attention_is_said_to_be_left_out_once_the_context_is_long():
 @pytest.mark.parametrize(("times", "said"), [(20.5, False), (19.5, True)])
 def test_the_bound_is_a_twentieth_of_the_step(times, said):
     made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, calibrate.fits_of(GPU, calibrate.shipped()))
-    attention_s = sum(o.seconds for o in made.step.parts if o.name == "decode attention")
-    launches_s = sum(o.launch_s for o in made.step.parts if o.name != "decode attention")
+    attention_s = sum(o.seconds for o in made.step().parts if o.name == "decode attention")
+    launches_s = sum(o.launch_s for o in made.step().parts if o.name != "decode attention")
     assert launches_s > 0
     assert attention_s > 0
-    for counts_kv, left_out_s in ((False, attention_s + launches_s), (True, sum(o.launch_s for o in made.step.parts))):
+    for counts_kv, left_out_s in ((False, attention_s + launches_s), (True, sum(o.launch_s for o in made.step().parts))):
         step_s = np.full(TRACE.pass_ids.size, times * left_out_s)
         assert bool(uncounted.findings(TRACE, GPU, step_s, counts_kv)) == said
 

@@ -26,7 +26,7 @@ from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
     "policy": ("tokentape.capture.evaluate_policy",),
-    "fidelity": ("tokentape.capture.fidelity", "tokentape.hw.cost"),
+    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.weights"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),
 }

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.cost import power_findings, rates, step_cost
+from tokentape.hw.clock import power_findings
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import HardwareSpec, Link, load, shipped
+from tokentape.replay.weights import weights_cost
 
 PHONE = load("phone-lpddr5x-ufs4")
 MACHINES = [load(name) for name in shipped()]
@@ -19,7 +20,7 @@ MACHINES = [load(name) for name in shipped()]
 
 def cost(spec, fast, backing, fetches=0, ops=0.0, overlap=False):
     """seconds, joules and parts of one step as numbers; their bands as *_low, *_high."""
-    made = step_cost(spec, *(np.array([x], np.int64) for x in (fast, backing, fetches)), np.array([ops]), overlap)
+    made = weights_cost(spec, *(np.array([x], np.int64) for x in (fast, backing, fetches)), np.array([ops]), overlap)
     bands = {"seconds": made.seconds, "joules": made.joules, **made.joules_of}
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {name + suffix: float(getattr(band, end)[0]) for name, band in bands.items() for suffix, end in ends.items()}
@@ -43,7 +44,7 @@ def test_overlapped_fetches_and_reads_take_as_long_as_the_longer(fast, backing):
 
 def test_a_step_waits_for_its_fetches_unless_told_otherwise():
     work = (np.array([10**7]), np.array([10**6]), np.array([1]), np.zeros(1))
-    assert step_cost(PHONE, *work).seconds.value == cost(PHONE, 10**7, 10**6, 1, overlap=False)["seconds"]
+    assert weights_cost(PHONE, *work).seconds.value == cost(PHONE, 10**7, 10**6, 1, overlap=False)["seconds"]
 
 
 def test_a_fetch_pays_its_read_the_link_and_the_write():
@@ -70,12 +71,12 @@ def test_a_fetch_pays_its_read_the_link_and_the_write():
 @settings(max_examples=60, deadline=None)
 def test_costs_never_fall_with_work_and_lie_in_their_band(fast, backing, fetches, ops, more):
     for spec in MACHINES:
-        backing = backing if spec.backing else 0
-        fetches = fetches if spec.backing else 0
+        has_cache = bool(spec.roles.expert_cache)
+        backing, fetches = backing * has_cache, fetches * has_cache
         less = cost(spec, fast, backing, fetches, ops)
         for larger in (
             cost(spec, fast + more, backing, fetches, ops),
-            cost(spec, fast, backing + more * bool(spec.backing), fetches, ops),
+            cost(spec, fast, backing + more * has_cache, fetches, ops),
             cost(spec, fast, backing, fetches, ops + more),
         ):
             assert larger["seconds"] >= less["seconds"]
@@ -151,8 +152,14 @@ def test_two_devices_halve_the_work_and_double_the_leakage():
     one = replace(PHONE, tiers={**PHONE.tiers, "dram": leaky})
     two = replace(one, n_devices=2)
     assert cost(two, 10**9, 0)["seconds"] == pytest.approx(cost(one, 10**9, 0)["seconds"] / 2)
-    assert rates(two).background_w - rates(one).background_w == pytest.approx(0.1)
-    assert rates(two).fetch_bytes_per_s == 2 * rates(one).fetch_bytes_per_s == pytest.approx(2 * 4.2e9 * 0.8)
+    one_w, two_w = (got["background"] / got["seconds"] for got in (cost(one, 10**9, 0), cost(two, 10**9, 0)))
+    assert two_w - one_w == pytest.approx(0.1)
+    fetch_s = [cost(machine, 0, 10**9)["seconds"] for machine in (one, two)]
+    assert fetch_s == pytest.approx([1e9 / (4.2e9 * 0.8), 0.5e9 / (4.2e9 * 0.8)])
+
+
+def pj_per_bit(spec):
+    return cost(spec, 10**9, 0)["fast"] / 8e9 * 1e12
 
 
 def test_refresh_and_opened_rows_are_paid_for():
@@ -161,10 +168,10 @@ def test_refresh_and_opened_rows_are_paid_for():
     assert refreshed.background_w() == pytest.approx(25.33, rel=1e-3)
     opened = replace(tier, activate_nj=exact(2.0, "made up"), row_bytes=exact(2048.0, "made up"))
     spec = replace(PHONE, tiers={**PHONE.tiers, "dram": opened})
-    assert rates(spec).fast_pj_per_bit - rates(PHONE).fast_pj_per_bit == pytest.approx(2.0e3 / (8 * 2048))
+    assert pj_per_bit(spec) - pj_per_bit(PHONE) == pytest.approx(2.0e3 / (8 * 2048))
     for only in ({"activate_nj": opened.activate_nj}, {"row_bytes": opened.row_bytes}):  # apart from the read only where both are
         half = replace(PHONE, tiers={**PHONE.tiers, "dram": replace(tier, **only)})
-        assert rates(half).fast_pj_per_bit == rates(PHONE).fast_pj_per_bit
+        assert pj_per_bit(half) == pj_per_bit(PHONE)
 
 
 def test_power_that_the_machine_cannot_draw_is_named():
@@ -175,11 +182,10 @@ def test_power_that_the_machine_cannot_draw_is_named():
     assert power_findings(spec, spec.idle_w.low) == power_findings(spec, spec.max_w.high) == []
 
 
-def test_fetching_without_a_backing_tier_is_refused():
-    spec = replace(PHONE, backing="")
-    with pytest.raises(ValueError, match="no backing tier"):
+def test_fetching_without_a_tier_to_fetch_from_is_refused():
+    spec = replace(PHONE, roles=replace(PHONE.roles, expert_cache=""))
+    with pytest.raises(ValueError, match="no tier behind another"):
         cost(spec, 10, 1, 1)
-    with pytest.raises(ValueError, match="no backing tier"):  # one of two steps is enough
-        step_cost(spec, np.array([10, 10]), np.array([0, 1]), np.array([0, 1]), np.zeros(2))
+    with pytest.raises(ValueError, match="no tier behind another"):  # one of two steps is enough
+        weights_cost(spec, np.array([10, 10]), np.array([0, 1]), np.array([0, 1]), np.zeros(2))
     assert cost(spec, 10, 0)["seconds"] > 0
-    assert (rates(spec).fetch_bytes_per_s, rates(spec).fetch_latency_s, rates(spec).fetch_pj_per_bit) == (0.0, 0.0, {})

@@ -1,0 +1,279 @@
+"""Work on a machine under a profile: seconds, joules by part, and how long each resource is busy, of many steps at once.
+
+The only place where seconds and joules come from. Every result is a band: nominal, favourable and worst end of the machine's
+ranges (and of the profile's overlap, where it has another at an end). Joules: bytes x path, operations (however wide) x engine,
+and power x seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from tokentape.hw.calibrate import Fit, gpu_of
+from tokentape.hw.profile import ENDS, Lane, Profile
+from tokentape.hw.rates import OPPOSITE, Rates, at, rates_of
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Rows, Work
+
+BACKGROUND = "background"
+Demand = dict[str, Floats]  # resource -> seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """value, low, high: (n,) f64: nominal, and at the favourable and the worst end of the ranges."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class StepCost:
+    """Of n steps. joules_of: what the joules are the sum of: tiers and links (bytes), engines (operations), background (power).
+    busy_s: by tier, link and engine. rows_s: id of rows -> nominal (steps, blocks) seconds by
+    themselves. uncounted: kind -> (bytes, operations) that no lane takes."""
+
+    seconds: Band
+    joules: Band
+    joules_of: dict[str, Band]
+    busy_s: dict[str, Band]
+    rows_s: dict[int, Floats]
+    uncounted: dict[str, tuple[float, float]]
+
+
+def clock(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None) -> StepCost:
+    """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them."""
+    tallies = [_Tally(work, rows, lane) for rows in work.rows if (lane := profile.lane_of(rows))]
+    ends = {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ENDS}
+    seconds = {end: of.seconds(profile.steps[end]) for end, of in ends.items()}
+    joules = {end: of.joules() | {BACKGROUND: of.background_j(seconds[end])} for end, of in ends.items()}
+    busy = {end: of.busy_s() for end, of in ends.items()}
+    zero = np.zeros(work.n_steps)
+
+    def band(by_end: Mapping[str, Mapping[str, Floats]], name: str) -> Band:
+        return Band(*(by_end[end].get(name, zero) for end in ENDS))
+
+    return StepCost(
+        Band(*(seconds[end] for end in ENDS)),
+        Band(*(reduce(np.add, joules[end].values()) for end in ENDS)),
+        {part: band(joules, part) for part in joules["value"]},
+        {resource: band(busy, resource) for resource in busy["value"]},
+        {id(tally.rows): seconds for tally, seconds in zip(tallies, ends["value"].rows_s, strict=True)},
+        _uncounted(work, profile),
+    )
+
+
+def _uncounted(work: Work, profile: Profile) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for rows in work.rows:
+        if profile.lane_of(rows) is None:
+            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (rows.bytes, rows.ops))
+            before = found.get(rows.kind, (0.0, 0.0))
+            found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
+    return found
+
+
+class _Tally:
+    """Rows of one lane, summed by cell where no end of a range can change the sums."""
+
+    def __init__(self, work: Work, rows: Rows, lane: Lane) -> None:
+        self.rows, self.lane = rows, lane
+        self.bytes, self.ops = np.asarray(rows.bytes, np.float64), np.asarray(rows.ops, np.float64)  # as time sees them
+        self.cell_bytes, self.cell_ops = work.by_cell(rows, self.bytes), work.by_cell(rows, self.ops)
+        self.moved, self.computed = work.total(self.cell_bytes), work.total(self.cell_ops)  # as energy sees them
+        if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
+            streams = np.maximum(rows.streams, 1.0)
+            self.bytes = self.bytes * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
+            self.cell_bytes = work.by_cell(rows, self.bytes)
+        if lane.ops_by_bits:
+            self.ops = self.ops * np.asarray(rows.bits) / 16.0
+            self.cell_ops = work.by_cell(rows, self.ops)
+        self.cell_count = work.by_cell(rows, rows.count) if np.any(rows.count) else None
+
+
+class _End:
+    """The lanes of the work at one end of the machine's ranges: (steps, blocks) seconds, and the demand on every resource."""
+
+    def __init__(
+        self, work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit], tallies: list[_Tally], end: str
+    ) -> None:
+        self.work, self.machine, self.profile, self.fits, self.end = work, machine, profile, fits, end
+        self.gpu = gpu_of(machine) if fits else None
+        self.tallies = [(tally, rates_of(machine, tally.rows, tally.lane, end)) for tally in tallies]
+        self.demand: dict[str, Demand] = {lane.name: {} for lane in profile.lanes}
+        self.parts: dict[str, dict[str, Floats]] = {lane.name: {} for lane in profile.lanes}  # of pooled lanes
+        self.rows_s = [self._add(tally, rates) for tally, rates in self.tallies]
+        self.lane_s = {lane.name: _pooled(lane, self.parts[lane.name]) for lane in profile.lanes}
+
+    def _add(self, tally: _Tally, rates: Rates) -> Floats:
+        """Puts rows into their lane; the seconds of each block's rows by themselves."""
+        lane, rows, parts = tally.lane, tally.rows, self.parts[tally.lane.name]
+        memory = tally.cell_bytes * rates.s_per_byte if rows.tier else None
+        compute = tally.cell_ops * rates.s_per_op if rates.engine else None
+        fixed = tally.cell_count * rates.each_s if tally.cell_count is not None and rates.each_s else None
+        if self.profile.arbitrate:
+            demand = self.demand[lane.name]
+            for resource, s_per_byte in rates.busy_s_per_byte.items():
+                _plus(demand, resource, tally.cell_bytes * s_per_byte)
+            _plus(demand, rates.engine, compute)
+        if lane.per == "item":
+            seconds = self._items_s(tally, rates)
+            _plus(parts, "item", seconds)
+            return seconds
+        found = {"bytes": memory, "ops": compute, "fixed": fixed}
+        for part, values in found.items():
+            _plus(parts, part, values)
+        return _pooled(lane, {part: values for part, values in found.items() if values is not None})
+
+    def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
+        """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
+        rows, fit = tally.rows, self.fits.get(tally.rows.operator) if tally.lane.operators else None
+        if fit is None or self.gpu is None:
+            fixed = np.asarray(rows.count, np.float64) * rates.each_s
+            seconds = _join(tally.lane.join, tally.bytes * rates.s_per_byte, tally.ops * rates.s_per_op) + fixed
+            return self.work.by_cell(rows, seconds)
+        shapes = self.work.shapes(rows)
+        return self.work.by_cell(rows, np.asarray(fit.seconds(self.gpu, shapes)).reshape(self.work.size(rows)))
+
+    def joules(self) -> dict[str, Floats]:
+        """(steps,) joules of what is moved and computed, by tier, link and engine."""
+        found: dict[str, Floats] = {}
+        for tally, rates in self.tallies:
+            for part, j_per_byte in rates.j_per_byte.items():
+                _plus(found, part, tally.moved * j_per_byte)
+            _plus(found, rates.engine, tally.computed * rates.j_per_op if rates.engine and not tally.lane.no_energy else None)
+        return found
+
+    def busy_s(self) -> Demand:
+        """(steps,) seconds that the steps ask of every resource."""
+        found: Demand = {}
+        for tally, rates in self.tallies:
+            n_bytes, ops = self.work.total(tally.cell_bytes), self.work.total(tally.cell_ops)
+            for resource, s_per_byte in rates.busy_s_per_byte.items():
+                _plus(found, resource, n_bytes * s_per_byte)
+            _plus(found, rates.engine, ops * rates.s_per_op if rates.engine else None)
+        return found
+
+    def background_j(self, seconds: Floats) -> Floats:
+        """Power times seconds: the machine's and its tiers' own, or the profile's."""
+        machine, profile, end = self.machine, self.profile, self.end
+        static_w = profile.static_w if profile.static_w is not None else at(machine.static_w, end)
+        if not profile.refresh:
+            tiers_w = sum(tier.background_w(end) for tier in machine.tiers.values()) * machine.n_devices
+            return np.asarray((static_w + (tiers_w if profile.static_w is None else 0.0)) * seconds)
+        watts = np.full(self.work.n_steps, static_w)
+        if profile.static_w is None:
+            watts += sum(at(tier.leakage_w, end) for tier in machine.tiers.values()) * machine.n_devices
+        for role, refresh in profile.refresh.items():
+            tier = machine.tiers.get(refresh.tier or machine.roles.of(role))
+            every = machine.tiers.get(refresh.interval_of) or tier
+            if tier is None or every is None or not tier.refresh_j or not every.refresh_interval_s:
+                continue
+            capacity = at(tier.capacity_bytes, "value")
+            filled = np.minimum(np.asarray(self.work.held_bytes.get(role, 0.0)), capacity) / capacity
+            watts = watts + refresh.share * filled * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
+        return np.asarray(watts * seconds)
+
+    def seconds(self, step: ast.expr) -> Floats:
+        """(steps,) seconds of the composed step."""
+        return np.broadcast_to(self._walk(step, False)[0], (self.work.n_steps,))
+
+    def _walk(self, node: ast.expr, is_inside: bool) -> tuple[Floats, Demand]:
+        """Seconds and demand of a node: (steps, blocks) inside `layers`, (steps,) outside."""
+        if isinstance(node, ast.Constant):
+            return np.asarray(float(node.value)), {}  # type: ignore[arg-type]
+        if isinstance(node, ast.Name):
+            return self._placed(self.lane_s[node.id], self.demand[node.id], is_inside)
+        if isinstance(node, ast.Attribute):
+            assert isinstance(node.value, ast.Name)
+            name = node.value.id
+            return self._placed(self.parts[name].get(node.attr, np.zeros((1, 1))), self.demand[name], is_inside)
+        if isinstance(node, ast.BinOp):
+            (left, of_left), (right, of_right) = self._walk(node.left, is_inside), self._walk(node.right, is_inside)
+            demand = self._sum(of_left, of_right)
+            if isinstance(node.op, ast.Add):
+                return left + right, demand
+            if isinstance(node.op, ast.Mult):
+                return left * right, demand
+            return self._together(np.maximum(left, right), demand), demand
+        assert isinstance(node, ast.Call)
+        assert isinstance(node.func, ast.Name)
+        return getattr(self, f"_{node.func.id}")(node.args, is_inside)  # type: ignore[no-any-return]
+
+    def _layers(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
+        seconds, demand = self._walk(nodes[0], True)
+        return self.work.total(seconds), {resource: self.work.total(values) for resource, values in demand.items()}
+
+    def _partial(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
+        serial, parts = self._walk(nodes[0], is_inside)[0], [self._walk(node, is_inside) for node in nodes[1:]]
+        longest, together = reduce(np.maximum, (s for s, _ in parts)), reduce(np.add, (s for s, _ in parts))
+        demand = reduce(self._sum, (d for _, d in parts))
+        return self._together(longest + serial * (together - longest), demand), demand
+
+    def _lookahead(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
+        (first, of_first), (second, of_second) = (self._walk(node, True) for node in nodes)
+        none = np.zeros((self.work.n_steps, 1))
+        first, second = (np.broadcast_to(values, (self.work.n_steps, self.work.n_blocks)) for values in (first, second))
+        slots = np.maximum(np.hstack([first, none]), np.hstack([none, second])).sum(axis=1)
+        demand = {resource: self.work.total(values) for resource, values in self._sum(of_first, of_second).items()}
+        return self._together(slots, demand), demand
+
+    def _placed(self, values: Floats, demand: Demand, is_inside: bool) -> tuple[Floats, Demand]:
+        if not self.profile.arbitrate:
+            demand = {}
+        if is_inside:
+            return values, demand
+        return self.work.total(values), {resource: self.work.total(of) for resource, of in demand.items()}
+
+    def _together(self, seconds: Floats, demand: Demand) -> Floats:
+        """No sooner than any one resource is done."""
+        return reduce(np.maximum, demand.values(), seconds) if self.profile.arbitrate else seconds
+
+    def _sum(self, a: Demand, b: Demand) -> Demand:
+        found = dict(a)
+        for resource, values in b.items():
+            _plus(found, resource, values)
+        return found
+
+
+def _pooled(lane: Lane, parts: Mapping[str, Floats]) -> Floats:
+    """Seconds of a lane by what it sums."""
+    none = np.zeros((1, 1))
+    if lane.per == "item":
+        return parts.get("item", none)
+    if lane.join == "max" and not {"bytes", "ops"} <= parts.keys():
+        joined = parts.get("bytes", parts.get("ops", none))
+    else:
+        joined = _join(lane.join, parts.get("bytes", none), parts.get("ops", none))
+    return joined + parts["fixed"] if "fixed" in parts else joined
+
+
+def _plus(sums: dict[str, Floats], name: str, values: Floats | None) -> None:
+    if values is not None:
+        sums[name] = sums[name] + values if name in sums else values
+
+
+def _join(how: str | tuple[str, float], memory: Floats, compute: Floats) -> Floats:
+    if how == "max":
+        return np.maximum(memory, compute)
+    if how == "sum":
+        return memory + compute
+    if how in ("bytes", "ops"):
+        return memory if how == "bytes" else compute
+    return np.asarray((memory ** how[1] + compute ** how[1]) ** (1.0 / how[1]))  # type: ignore[operator]
+
+
+def power_findings(spec: HardwareSpec, power_w: float) -> list[str]:
+    """Sentences on a mean power that the machine cannot draw: above `max_w` or below `idle_w`, at the far end of their ranges."""
+    findings = []
+    if spec.max_w is not None and power_w > spec.max_w.high:
+        findings.append(f"mean power {power_w:.3g} W is above {spec.name}'s limit of {spec.max_w.high:g} W")
+    if spec.idle_w is not None and power_w < spec.idle_w.low:
+        findings.append(f"mean power {power_w:.3g} W is below {spec.name}'s idle power of {spec.idle_w.low:g} W")
+    return findings

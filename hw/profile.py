@@ -1,0 +1,222 @@
+"""Cost profiles: which rows of work wait for which, and at which shares of a machine's rates. Data, in hw/profiles/*.toml.
+
+    step = "layers(launch + dense + (kv_far | kv_near)) + host"      seconds of a step, from the seconds of its lanes
+    [lane.dense]                                                     a lane: the rows that its rule selects, first match wins
+    kind = ["proj", "head"]
+
+A row takes memory = bytes / rate, compute = ops / rate and count x each_s. A pooled lane (`per = "pool"`) joins the sums of
+memory and compute of a block, one with `per = "item"` joins row by row. join: max, sum, bytes or ops alone, or ["power", p].
+In a step: `a + b` one after the other, `a | b` together, `k * a`, `partial(s, a, b)` = max + s (sum - max),
+`lookahead(f, c)`: f of block i beside c of block i - 1, `layers(x)`: x of every block, summed with block_times; outside it a lane
+is its sum over blocks. `lane.bytes`, `.ops`, `.fixed`: the parts of a pooled lane. A row that no lane selects costs nothing, and
+is told of in the result's `uncounted`.
+
+arbitrate: whatever runs together is never shorter than what it asks of any one resource. step_low, step_high: the overlap of the
+favourable and of the worst end, where it is not the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokentape.hw.roles import ENGINE_ROLES, TIER_ROLES
+from tokentape.hw.sourced import BadSpec, unknown
+from tokentape.hw.work import KINDS, PHASES, Rows
+
+PROFILES = Path(__file__).parent / "profiles"
+ENDS = ("value", "low", "high")
+PHYSICAL = "physical"
+JOINS = ("max", "sum", "bytes", "ops")
+_CHOICES = {"kind": KINDS, "tier": ("", *TIER_ROLES), "target": ("", *TIER_ROLES), "engine": ("", *ENGINE_ROLES), "phase": PHASES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Rows of these kinds, roles and phases (empty: any), and how they cost; absent numbers are the machine's own.
+
+    bytes_frac, ops_frac: of the peak. bytes_frac_per_stream: limits bytes_frac by the number of streams. link_only: rate, latency
+    and energy of the link alone. each_s: of a count (absent: the path's latency). ops_by_bits: operations shrink with the width.
+    operators: rows with shapes take the fitted times of the machine, where it has them.
+    """
+
+    name: str
+    kind: tuple[str, ...] = ()
+    tier: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    engine: tuple[str, ...] = ()
+    phase: tuple[str, ...] = ()
+    per: str = "pool"
+    join: str | tuple[str, float] = "max"
+    bytes_frac: float | None = None
+    bytes_frac_per_stream: float = 0.0
+    link_only: bool = False
+    ops_frac: float | None = None
+    ops_by_bits: bool = False
+    dtype: str = ""
+    each_s: float | None = None
+    operators: bool = False
+    j_per_byte: float | None = None
+    j_per_op: float | None = None
+    no_energy: bool = False
+
+    def takes(self, rows: Rows) -> bool:
+        """Its rule selects these rows."""
+        return all(not getattr(self, key) or getattr(rows, key) in getattr(self, key) for key in _CHOICES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refresh:
+    """Refresh of a tier by what is held in it: joules of a pass x share x held / capacity, every interval (of another tier's)."""
+
+    tier: str = ""
+    share: float = 1.0
+    interval_of: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """steps: end -> syntax of the step's seconds. static_w: in place of the machine's own power; refresh: by role of what is
+    held, in place of the refresh of full tiers."""
+
+    name: str
+    lanes: tuple[Lane, ...]
+    steps: Mapping[str, ast.expr]
+    arbitrate: bool = False
+    static_w: float | None = None
+    refresh: Mapping[str, Refresh] = field(default_factory=dict)
+
+    def lane_of(self, rows: Rows) -> Lane | None:
+        """The first lane that takes the rows."""
+        return next((lane for lane in self.lanes if lane.takes(rows)), None)
+
+
+def shipped() -> list[str]:
+    """Names of the profiles that come with the project."""
+    return sorted(path.stem for path in PROFILES.glob("*.toml"))
+
+
+def load(name_or_path: str) -> Profile:
+    """A shipped profile by name, or one's own by the path of its TOML file. Raises BadSpec naming file, lane and key."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if name_or_path not in shipped():
+            raise unknown("cost profile", name_or_path, shipped())
+        return _shipped(name_or_path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadSpec(f"{path}: no such file of a cost profile; shipped: {', '.join(shipped())}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{path}: not TOML: {error}") from error
+    return of_data(data, str(path))
+
+
+@lru_cache
+def _shipped(name: str) -> Profile:
+    path = PROFILES / f"{name}.toml"
+    return of_data(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+
+
+def of_data(data: Mapping[str, Any], where: str) -> Profile:
+    """The profile of a parsed file, or of a system's fitted constants. Raises BadSpec."""
+    left = dict(data)
+    name, tables, energy = left.pop("name", None), left.pop("lane", None), left.pop("energy", {})
+    texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
+    arbitrate = left.pop("arbitrate", False)
+    if left:
+        raise BadSpec(
+            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, arbitrate, lane, energy"
+        )
+    if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
+        raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")
+    if not isinstance(arbitrate, bool):
+        raise BadSpec(f"{where}: arbitrate must be true or false, found {arbitrate!r}")
+    energy = dict(energy)
+    shared = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
+    lanes = tuple(_lane(lane, {**shared, **_table(table, f"{where}: lane.{lane}")}, where) for lane, table in tables.items())
+    steps = {
+        end: _step(text or texts["value"], lanes, f"{where}: step{'' if end == 'value' else '_' + end}")
+        for end, text in texts.items()
+    }
+    refresh = {
+        role: _built(Refresh, _table(of, where), f"{where}: energy.refresh.{role}")
+        for role, of in energy.pop("refresh", {}).items()
+    }
+    static_w = energy.pop("static_w", None)
+    if energy:
+        raise BadSpec(f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, refresh")
+    return Profile(name=name, lanes=lanes, steps=steps, arbitrate=arbitrate, static_w=static_w, refresh=refresh)
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadSpec(f"{where} must be a table, found {value!r}")
+    return value
+
+
+def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
+    values = {"name": name, **table}
+    for key, known in _CHOICES.items():
+        if key in values:
+            values[key] = tuple(values[key]) if isinstance(values[key], list) else (values[key],)
+            for one in values[key]:
+                if one not in known:
+                    raise BadSpec(f"{where}: lane.{name}: {key} = {one!r} is unknown; known: {', '.join(known)}")
+    lane: Lane = _built(Lane, values, f"{where}: lane.{name}")
+    power = isinstance(lane.join, list) and len(lane.join) == 2 and lane.join[0] == "power"
+    if not power and lane.join not in JOINS:
+        raise BadSpec(f'{where}: lane.{name}: join = {lane.join!r}; known: {", ".join(JOINS)}, ["power", p]')
+    if lane.per not in ("pool", "item"):
+        raise BadSpec(f"{where}: lane.{name}: per = {lane.per!r}; known: pool, item")
+    return lane
+
+
+def _built(kind: Any, values: dict[str, Any], where: str) -> Any:
+    known = kind.__dataclass_fields__
+    for key, value in values.items():
+        if key not in known:
+            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(name for name in known if name != 'name')}")
+        if "float" in known[key].type and "str" not in known[key].type and type(value) not in (int, float):
+            raise BadSpec(f"{where}: {key} must be a number, found {value!r}")
+        if known[key].type == "bool" and type(value) is not bool:
+            raise BadSpec(f"{where}: {key} must be true or false, found {value!r}")
+    return kind(**values)
+
+
+def _step(text: Any, lanes: tuple[Lane, ...], where: str) -> ast.expr:
+    """The syntax tree of a step, all of it known to the clock. Raises BadSpec naming what is not."""
+    try:
+        tree: ast.expr = ast.parse(text, mode="eval").body
+    except (SyntaxError, TypeError) as error:
+        raise BadSpec(f"{where}: {text!r} cannot be read: {error}") from error
+    _check(tree, {lane.name: lane for lane in lanes}, where)
+    return tree
+
+
+def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:
+    known = f"lanes {', '.join(lanes)}, numbers, +, |, *, partial, lookahead, layers"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.BitOr | ast.Mult):
+        inner = [node.left, node.right]
+    elif (isinstance(node, ast.Constant) and type(node.value) in (int, float)) or (
+        isinstance(node, ast.Name) and node.id in lanes
+    ):
+        inner = []
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in ("bytes", "ops", "fixed"):
+        if node.value.id not in lanes or lanes[node.value.id].per == "item":
+            raise BadSpec(f"{where}: {ast.unparse(node)}: only a pooled lane has parts")
+        inner = []
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("partial", "lookahead", "layers"):
+        n = len(node.args)
+        if node.keywords or not {"layers": n == 1, "lookahead": n == 2, "partial": n >= 2}[node.func.id]:
+            raise BadSpec(f"{where}: {ast.unparse(node)} has {n} arguments; layers takes 1, lookahead 2, partial at least 2")
+        inner = node.args
+    else:
+        raise BadSpec(f"{where}: {ast.unparse(node)!r} is not known here; known: {known}")
+    for part in inner:
+        _check(part, lanes, where)

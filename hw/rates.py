@@ -1,0 +1,149 @@
+"""What one row of work costs on a machine: seconds and joules per byte, per operation and per count, by the roles it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tokentape.hw.profile import Lane
+from tokentape.hw.sourced import Sourced
+from tokentape.hw.spec import Engine, HardwareSpec, Link, MemTier
+from tokentape.hw.work import Rows
+
+OPPOSITE = {"value": "value", "low": "high", "high": "low"}
+LAUNCH_CLASS = {"expert": "experts", "attend": "attention", "kv_read": "attention", "kv_write": "attention"}  # others: gemm
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of rows of one kind in one lane at one end of the machine's ranges; all devices together.
+
+    busy_s_per_byte: by what the bytes occupy; j_per_byte: by what spends it; engine: what computes, "" where nothing does. All
+    are keys of the machine's file: tiers.hbm, links.pcie, engines.sm.
+    """
+
+    s_per_byte: float = 0.0
+    s_per_op: float = 0.0
+    each_s: float = 0.0
+    j_per_byte: Mapping[str, float] = field(default_factory=dict)
+    j_per_op: float = 0.0
+    busy_s_per_byte: Mapping[str, float] = field(default_factory=dict)
+    engine: str = ""
+
+
+def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
+    """The rates of these rows; `end`: value, low (favourable) or high (worst).
+
+    Raises ValueError where the rows name a role that the machine lacks: whoever emitted them had to ask.
+    """
+    engine, tier = _engine(machine, rows), _tier(machine, rows.tier)
+    each_s = lane.each_s
+    s_per_op = j_per_op = 0.0
+    if engine is not None:
+        s_per_op = 1.0 / (_ops_per_s(machine, engine, lane, end) * machine.n_devices)
+        j_per_op = lane.j_per_op if lane.j_per_op is not None else 1e-12 * at(engine.energy_pj_per_op, end)
+        if each_s is None and not rows.target:
+            each_s = at(engine.launch_s.get(LAUNCH_CLASS.get(rows.kind, "gemm")), end)
+    name = f"engines.{machine.roles.of(rows.engine)}" if engine is not None else ""
+    if tier is None:
+        return Rates(0.0, s_per_op, each_s or 0.0, {}, j_per_op, {}, name)
+    link = _link(machine, rows)
+    paths = {_key(machine, rows.tier): _bytes_per_s(machine, tier, lane, end, engine)}
+    if rows.target and link is not None:
+        if lane.link_only:
+            paths = {}
+        paths[link[0]] = _link_bytes_per_s(link[1], lane, end)
+    slowest = min(paths.values()) if paths else np.inf
+    if each_s is None and rows.target:
+        each_s = (0.0 if lane.link_only else at(tier.latency_s, end)) + (at(link[1].latency_s, end) if link else 0.0)
+    busy = dict.fromkeys(paths, 1.0 / (slowest * machine.n_devices))
+    if rows.target and rows.kind in ("fetch", "prefetch"):  # what is fetched is written there
+        busy[_key(machine, rows.target)] = 1.0 / (
+            _bytes_per_s(machine, _must(machine, rows.target), lane, end, None) * machine.n_devices
+        )
+    joules = {} if lane.no_energy else _joules(machine, rows, lane, end, link)
+    return Rates(1.0 / (slowest * machine.n_devices), s_per_op, each_s or 0.0, joules, j_per_op, busy, name)
+
+
+def at(number: Sourced | None, end: str) -> float:
+    """A number of the machine at an end of its range; 0 for one that its file does not give."""
+    return float(getattr(number, end)) if number is not None else 0.0
+
+
+def stream_pj_per_bit(tier: MemTier, end: str) -> float:
+    """Energy of a streamed bit: the read, and its share of opening a row where the file keeps that apart."""
+    if tier.activate_nj is None or tier.row_bytes is None:
+        return at(tier.read_pj_per_bit, end)
+    return at(tier.read_pj_per_bit, end) + 1e3 * at(tier.activate_nj, end) / (8.0 * at(tier.row_bytes, OPPOSITE[end]))
+
+
+def _engine(machine: HardwareSpec, rows: Rows) -> Engine | None:
+    if not rows.engine:
+        return None
+    name = machine.roles.of(rows.engine)
+    if not name:
+        raise ValueError(f"{machine.name} has no {rows.engine}, and rows of kind {rows.kind} name it")
+    return machine.engines[name]
+
+
+def _tier(machine: HardwareSpec, role: str) -> MemTier | None:
+    return _must(machine, role) if role else None
+
+
+def _must(machine: HardwareSpec, role: str) -> MemTier:
+    name = machine.roles.of(role)
+    if not name:
+        raise ValueError(f"{machine.name} has no {role}, and rows of work name it")
+    return machine.tiers[name]
+
+
+def _key(machine: HardwareSpec, role: str) -> str:
+    return f"tiers.{machine.roles.of(role)}"
+
+
+def _link(machine: HardwareSpec, rows: Rows) -> tuple[str, Link] | None:
+    """The link that moved bytes cross, with its name; None where the tiers touch."""
+    if not rows.target:
+        return None
+    ends = (machine.roles.of(rows.tier), machine.roles.of(rows.target))
+    return next(
+        ((f"links.{name}", link) for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends), None
+    )
+
+
+def _ops_per_s(machine: HardwareSpec, engine: Engine, lane: Lane, end: str) -> float:
+    dtype = lane.dtype or machine.dtype
+    peak = engine.ops_per_s.get(dtype) or next(iter(engine.ops_per_s.values()))
+    frac = lane.ops_frac if lane.ops_frac is not None else at(engine.efficiency_frac, OPPOSITE[end])
+    return at(peak, OPPOSITE[end]) * frac
+
+
+def _bytes_per_s(machine: HardwareSpec, tier: MemTier, lane: Lane, end: str, engine: Engine | None) -> float:
+    """What one device reads from a tier: in-memory compute sees more of its own memory than the pins carry."""
+    peak = tier.peak_bytes_per_s
+    if engine is not None and engine.memory_bytes_per_s is not None and machine.tiers[engine.memory or machine.fast] is tier:
+        peak = engine.memory_bytes_per_s
+    frac = lane.bytes_frac if lane.bytes_frac is not None else at(tier.efficiency_frac, OPPOSITE[end])
+    return at(peak, OPPOSITE[end]) * frac
+
+
+def _link_bytes_per_s(link: Link, lane: Lane, end: str) -> float:
+    frac = lane.bytes_frac if lane.bytes_frac is not None else at(link.efficiency_frac, OPPOSITE[end])
+    return at(link.peak_bytes_per_s, OPPOSITE[end]) * frac
+
+
+def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple[str, Link] | None) -> dict[str, float]:
+    """Joules per byte: the read, and for a transfer the link and the write."""
+    source = _key(machine, rows.tier)
+    if lane.j_per_byte is not None:
+        return {source: lane.j_per_byte}
+    found = {link[0]: 8e-12 * at(link[1].energy_pj_per_bit, end)} if link else {}
+    if rows.target and lane.link_only:
+        return found
+    found[source] = found.get(source, 0.0) + 8e-12 * stream_pj_per_bit(_must(machine, rows.tier), end)
+    if rows.target:
+        target = _key(machine, rows.target)
+        found[target] = found.get(target, 0.0) + 8e-12 * at(_must(machine, rows.target).write_pj_per_bit, end)
+    return found

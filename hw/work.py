@@ -1,0 +1,102 @@
+"""What steps move and compute, before any machine: rows of bytes and operations, each by its kind, tier role and engine role.
+
+Systems emit rows, machines give rates (hw/rates.py), profiles say what waits for what (hw/profile.py), and hw/clock.py makes
+seconds and joules of the three. A step is `n_blocks` blocks: layers, or kinds of layers that stand for several, the output head
+last. Tiers and engines are roles (hw/roles.py), never names of a machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Values = float | NDArray[Any]
+
+# What a row is. `launch`: kernels started by class; `layer` and `step`: marks that count them, for overheads of engines.
+KINDS = (
+    "expert", "shared", "proj", "router", "dense_ffn", "head", "attend", "kv_read", "kv_write", "recompute", "feed", "exchange",
+    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "layer", "step",
+)  # fmt: skip
+PHASES = ("decode", "prefill", "draft", "verify")
+ENGINES = ("main", "near_compute")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Rows of one kind, of all devices together; a multiply-add is two operations.
+
+    Values are (n,) with `cells`, their step x n_blocks + block; without, they broadcast to (steps, blocks), or to (steps,
+    len(blocks)) of the blocks named. tier: where the bytes lie; target: where they are moved to ("": read in place by the
+    engine). count: launches, messages, queued reads. times: identical rows that one stands for. bits: width of the weights.
+    streams: independent requests, of which each can draw only so much bandwidth. operator, shapes: the fitted GPU operator that
+    times a row, and its arguments, each shaped as the values.
+    """
+
+    kind: str
+    name: str = ""  # for people
+    tier: str = ""
+    target: str = ""
+    engine: str = ""
+    phase: str = "decode"
+    cells: Ints | None = None
+    blocks: Ints | None = None
+    bytes: Values = 0.0
+    ops: Values = 0.0
+    count: Values = 0.0
+    times: Values = 1.0
+    bits: Values = 16.0
+    streams: Values = 1.0
+    operator: str = ""
+    shapes: Mapping[str, Values] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Work:
+    """Rows of `n_steps` steps. block_times: how often a block occurs, broadcast to (steps, blocks). held_bytes: what lies in the
+    tier of a role during each step, broadcast to (steps,)."""
+
+    n_steps: int
+    n_blocks: int
+    rows: tuple[Rows, ...]
+    block_times: Values = 1.0
+    held_bytes: Mapping[str, Values] = field(default_factory=dict)
+
+    def size(self, rows: Rows) -> tuple[int, ...]:
+        """The shape its values broadcast to."""
+        if rows.cells is not None:
+            return (rows.cells.size,)
+        return (self.n_steps, self.n_blocks if rows.blocks is None else rows.blocks.size)
+
+    def by_cell(self, rows: Rows, values: Values) -> Floats:
+        """(steps, blocks) sums of values of the rows, each as often as the row stands for."""
+        each = np.asarray(values, np.float64)
+        if not (np.isscalar(rows.times) and rows.times == 1.0):
+            each = each * np.asarray(rows.times)
+        full = np.broadcast_to(each, self.size(rows))
+        if rows.cells is not None:
+            n = self.n_steps * self.n_blocks
+            return np.asarray(np.bincount(rows.cells, full, n).reshape(self.n_steps, self.n_blocks), np.float64)
+        if rows.blocks is None:
+            return full
+        placed = np.zeros((self.n_steps, self.n_blocks))
+        placed[:, rows.blocks] = full
+        return placed
+
+    def shapes(self, rows: Rows) -> dict[str, NDArray[Any]]:
+        """The arguments of the rows' operator, each as long as the rows are many."""
+        size = self.size(rows)
+        return {name: np.broadcast_to(np.asarray(values), size).ravel() for name, values in rows.shapes.items()}
+
+    def total(self, values: Floats) -> Floats:
+        """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
+        full = np.broadcast_to(values, (self.n_steps, self.n_blocks))
+        is_once = np.isscalar(self.block_times) and self.block_times == 1.0
+        if self.n_blocks == 1:
+            return full[:, 0] if is_once else full[:, 0] * np.broadcast_to(self.block_times, full.shape)[:, 0]
+        return np.asarray(full.sum(axis=1) if is_once else (full * self.block_times).sum(axis=1))

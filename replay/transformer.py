@@ -1,0 +1,254 @@
+"""The work of a transformer's steps as rows: projections, attention, experts, head, sums over devices; from the geometry alone.
+
+The one generator that every engine prices its steps with. Norms, rotary embedding, activation functions of dense layers and
+sampling are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Ints, Rows, Values, Work
+from tokentape.warehouse.formats import bytes_per_value
+from tokentape.warehouse.geometry import Geometry
+
+ACTIVATION = "bf16"
+_VALUE = bytes_per_value(ACTIVATION)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tokens:
+    """What S steps carry, each broadcast to (S,). decodes: requests that decode one token, each attending to `context` tokens,
+    itself included (their mean). prompt: tokens of a prompt's slice, after `before` of its tokens that are in the cache."""
+
+    decodes: Values = 0.0
+    context: Values = 0.0
+    prompt: Values = 0.0
+    before: Values = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of a model's steps: its layers, or one per kind of layer, and the output head last.
+
+    moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks).
+    """
+
+    moe: Ints
+    windows: Ints
+    times: Floats
+    layers: tuple[int, ...]  # a layer of each block but the head
+
+    @property
+    def n(self) -> int:
+        return self.windows.size + 1
+
+
+def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
+    """Its kinds of layers (with experts or without, of each window), or, by_layer, every layer."""
+    windows = geometry.sliding_windows or (0,) * geometry.n_layers
+    keys = [(layer if by_layer else -1, layer in geometry.moe_layers, window) for layer, window in enumerate(windows)]
+    kinds = list(dict.fromkeys(keys))
+    times = np.array([[*(keys.count(kind) for kind in kinds), 1]], np.float64)
+    return Blocks(
+        np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
+        np.array([window for *_, window in kinds], np.int64),
+        times,
+        tuple(keys.index(kind) for kind in kinds),
+    )
+
+
+def steps_of(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    tokens: Tokens,
+    experts: tuple[Rows, ...],
+    blocks: Blocks,
+    weight_format: str = ACTIVATION,
+) -> Work:
+    """The work of whole steps. experts: rows of the routed ones (`resident`), of these blocks. The machine's devices share every
+    layer. Raises ValueError for a tape without widths."""
+    if not geometry.hidden:
+        raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
+    rows = _Layers(geometry, machine.n_devices, tokens, blocks, weight_format)
+    n_steps = rows.n_tokens.shape[0]
+    router, others = rows.feed_forward()
+    reduce = rows.all_reduce() if machine.n_devices > 1 else ()
+    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head())
+    return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
+
+
+def resident(
+    geometry: Geometry, machine: HardwareSpec, blocks: Blocks, n_tokens: Values, active: Values, weight_format: str
+) -> tuple[Rows, ...]:
+    """Routed experts that the main engine reads from where it computes. n_tokens (S, 1): tokens of a step; active: distinct
+    experts that they touch, broadcast to (S, MoE blocks). Nothing for a dense model."""
+    if not blocks.moe.size:
+        return ()
+    g, d = geometry, machine.n_devices
+    selections = np.asarray(n_tokens, np.float64) * g.top_k
+    weights = np.asarray(active) * g.expert_params * bytes_per_value(weight_format)
+    moved = weights + selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE
+    return (
+        Rows(
+            kind="expert",
+            name="routed experts",
+            tier="expert_cache" if machine.roles.expert_cache else "expert_home",
+            engine="main",
+            blocks=blocks.moe,
+            bytes=moved,
+            ops=2.0 * selections * g.expert_params,
+            count=1.0,
+            operator="moe",
+            shapes={
+                "num_tokens": n_tokens,
+                "hidden_size": g.hidden,
+                "inter_size": g.expert_intermediate,
+                "topk": g.top_k,
+                "num_experts": g.n_experts,
+                "moe_tp_size": d,
+                "moe_ep_size": 1,
+                "active_experts": active,
+            },
+        ),
+    )
+
+
+class _Layers:
+    """Rows of everything but the routed experts; bytes and operations of all devices together, shapes of one."""
+
+    def __init__(self, geometry: Geometry, n_devices: int, tokens: Tokens, blocks: Blocks, weight_format: str) -> None:
+        self.g, self.d, self.blocks = geometry, n_devices, blocks
+        self.weight = bytes_per_value(weight_format)
+        given = (tokens.decodes, tokens.context, tokens.prompt, tokens.before)
+        parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
+        self.decodes, self.context, self.prompt, self.before = (part[:, None] for part in parts)
+        self.n_tokens: Floats = self.decodes + self.prompt
+        self.all = np.arange(blocks.n - 1)
+
+    def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
+        """Activations (m, k) times weights (k, n), on every device."""
+        moved = n * k * self.weight + m * (n + k) * _VALUE
+        return Rows(
+            kind=kind,
+            name=name,
+            tier="weights_home",
+            engine="main",
+            blocks=blocks,
+            bytes=self.d * moved,
+            ops=self.d * 2.0 * m * n * k,
+            count=1.0,
+            operator="gemm",
+            shapes={"m": m, "n": n, "k": k},
+        )
+
+    def attention(self) -> tuple[Rows, ...]:
+        """Projections, and attention over the cache and within the prompt."""
+        g, heads = self.g, self.g.n_heads / self.d
+        value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
+        return (
+            *self._projections(heads),
+            *((self._decode(heads),) if np.any(self.decodes) else ()),
+            *((self._prefill(heads, value_dim),) if np.any(self.prompt) else ()),
+            self.product("proj", "attention output", self.all, self.n_tokens, g.hidden, heads * value_dim),
+        )
+
+    def _projections(self, heads: float) -> tuple[Rows, ...]:
+        """Query, key and value; for MLA through their latents."""
+        g, m = self.g, self.n_tokens
+        if not g.kv_lora_rank:
+            width = (heads + 2 * self._kv_heads) * g.head_dim
+            return (self.product("proj", "query, key, value", self.all, m, width, g.hidden),)
+        down = g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank
+        query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim)
+        up = heads * (g.qk_nope_head_dim + g.v_head_dim)
+        return (
+            self.product("proj", "latents", self.all, m, down, g.hidden),
+            self.product("proj", "query", self.all, m, query, g.q_lora_rank or g.hidden),
+            self.product("proj", "key and value up", self.all, m, up, g.kv_lora_rank),
+        )
+
+    @property
+    def _kv_heads(self) -> float:
+        return max(1.0, self.g.n_kv_heads / self.d)
+
+    def _decode(self, heads: float) -> Rows:
+        g, n, windows = self.g, self.decodes, self.blocks.windows
+        seen = np.where(windows > 0, np.minimum(self.context, np.where(windows > 0, windows, 1)), self.context)
+        if g.kv_lora_rank:
+            ops = 2.0 * n * heads * seen * (2 * g.kv_lora_rank + g.qk_rope_head_dim)
+            moved = n * seen * g.kv_elements_per_token_layer * _VALUE
+        else:
+            ops = 4.0 * n * heads * seen * g.head_dim
+            moved = n * seen * 2 * self._kv_heads * g.head_dim * _VALUE
+        shapes = self._heads(heads) | {"batch_size": n, "isl": 1, "step": self.context - 1}
+        return self._attend("kv_read", "decode attention", moved, ops, "decode_attention", shapes)
+
+    def _prefill(self, heads: float, value_dim: int) -> Rows:
+        g, n, windows = self.g, self.prompt, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
+        pairs = _pairs(self.before + n, windows) - _pairs(self.before, windows)
+        ops = 2.0 * heads * pairs * (g.head_dim + value_dim)
+        # Queries and outputs of the slice; keys and values of all that it attends to.
+        seen = n + np.minimum(self.before, windows)
+        moved = (n * 2 * heads + seen * 2 * self._kv_heads) * g.head_dim * _VALUE
+        shapes = self._heads(heads) | {"batch_size": 1.0, "isl": self.before + n}
+        return self._attend("attend", "prefill attention", moved, ops, "prefill_attention", shapes)
+
+    def _attend(self, kind: str, name: str, moved: Floats, ops: Floats, operator: str, shapes: dict[str, Values]) -> Rows:
+        is_fitted = not self.g.kv_lora_rank
+        return Rows(
+            kind=kind,
+            name=name,
+            tier="kv_home",
+            engine="main",
+            phase="prefill" if kind == "attend" else "decode",
+            blocks=self.all,
+            bytes=self.d * moved,
+            ops=self.d * ops,
+            count=1.0,
+            operator=operator if is_fitted else "",
+            shapes=shapes if is_fitted else {},
+        )
+
+    def _heads(self, heads: float) -> dict[str, Values]:
+        windows = self.blocks.windows[None, :]
+        return {"num_heads": heads, "num_key_value_heads": self._kv_heads, "head_dim": self.g.head_dim, "window_size": windows}
+
+    def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
+        """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
+        g, moe = self.g, self.blocks.moe
+        dense = np.setdiff1d(self.all, moe)
+        router = (self.product("router", "router", moe, self.n_tokens, g.n_experts, g.hidden),) if moe.size else ()
+        shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
+        return router, (*shared, *self._ffn("dense_ffn", "dense FFN", dense, g.dense_intermediate))
+
+    def _ffn(self, kind: str, name: str, blocks: NDArray[np.int64], width: int) -> tuple[Rows, ...]:
+        if not width or not blocks.size:
+            return ()
+        g, up = self.g, (self.g.ffn_matrices - 1) * width / self.d
+        return (
+            self.product(kind, f"{name}, up", blocks, self.n_tokens, up, g.hidden),
+            self.product(kind, f"{name}, down", blocks, self.n_tokens, g.hidden, width / self.d),
+        )
+
+    def head(self) -> Rows:
+        """Logits of every decode, and of the last token of a prompt."""
+        n_logits = self.decodes + (self.prompt > 0)
+        last = np.array([self.blocks.n - 1])
+        return self.product("head", "output head", last, n_logits, self.g.vocab / self.d, self.g.hidden)
+
+    def all_reduce(self) -> tuple[Rows, ...]:
+        """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
+        Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
+        moved = 2.0 * (self.d - 1) * self.n_tokens * self.g.hidden * _VALUE
+        return (Rows(kind="all_reduce", name="all-reduce", tier="peer", target="peer", blocks=self.all, bytes=moved, count=1.0),)
+
+
+def _pairs(n: Floats, windows: Floats) -> Floats:
+    """Query-key pairs of a prompt's first n tokens, each attending to at most a window."""
+    full = np.minimum(n, windows)
+    return np.asarray(full * (full + 1) / 2 + (n - full) * np.where(np.isinf(windows), 0.0, windows))

@@ -1,0 +1,187 @@
+"""Work rows on a machine under a profile: the grammar by hand, bands, energy, arbitration, and profiles that cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokentape.hw import profile
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import ENDS
+from tokentape.hw.sourced import BadSpec
+from tokentape.hw.spec import load, shipped
+from tokentape.hw.work import Rows, Work
+
+PHONE, NDP = load("phone-lpddr5x-ufs4"), load("h100-cxl-ndp")
+READ_S = 1 / (68.264e9 * 0.787)  # of the phone's DRAM, per byte
+FETCH_S = 1 / (4.2e9 * 0.8)  # of its flash
+
+
+def read(n_bytes, ops=0.0, kind="expert", **of):
+    return Rows(kind=kind, tier="weights_home", engine="main", bytes=n_bytes, ops=ops, **of)
+
+
+def fetch(n_bytes, count=0.0, kind="fetch"):
+    return Rows(kind=kind, tier="expert_home", target="expert_cache", bytes=n_bytes, count=count)
+
+
+def made(step, lanes, **others):
+    return profile.of_data({"name": "made up", "step": step, "lane": lanes, **others}, "made up")
+
+
+TWO = {"a": {"kind": "expert"}, "b": {"kind": "fetch"}}
+
+
+def seconds(step, rows, lanes=None, n_blocks=1, machine=PHONE, block_times=1.0, **others):
+    work = Work(n_steps=1, n_blocks=n_blocks, rows=tuple(rows), block_times=block_times)
+    return float(clock(work, machine, made(step, lanes or TWO, **others)).seconds.value[0])
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("a + b", 1e6 * READ_S + 1e5 * FETCH_S),
+        ("a | b", max(1e6 * READ_S, 1e5 * FETCH_S)),
+        ("2.0 * a", 2e6 * READ_S),
+        ("partial(0.25, a, b)", 1e5 * FETCH_S + 0.25 * 1e6 * READ_S),
+        ("a.bytes + b.fixed", 1e6 * READ_S + 2 * 8e-5),
+    ],
+)
+def test_compositions_by_hand(step, expected):
+    count = 2.0 if "fixed" in step else 0.0
+    assert seconds(step, [read(1e6), fetch(1e5, count)]) == pytest.approx(expected)
+
+
+def test_blocks_overlap_one_by_one_or_as_a_whole():
+    """Three blocks of 1, 2, 3 MB read and 3, 2, 1 x 0.1 MB fetched."""
+    reads, fetches = np.array([[1e6, 2e6, 3e6]]), np.array([[3e5, 2e5, 1e5]])
+    rows = [read(reads), fetch(fetches)]
+    a, b = reads[0] * READ_S, fetches[0] * FETCH_S
+    assert seconds("layers(a | b)", rows, n_blocks=3) == pytest.approx(np.maximum(a, b).sum())
+    assert seconds("a | b", rows, n_blocks=3) == pytest.approx(max(a.sum(), b.sum()))
+    ahead = b[0] + max(a[0], b[1]) + max(a[1], b[2]) + a[2]
+    assert seconds("lookahead(b, a)", rows, n_blocks=3) == pytest.approx(ahead)
+
+
+def test_a_block_that_stands_for_several_counts_as_often():
+    rows = [read(np.array([[1e6, 5e6]]))]
+    assert seconds("layers(a)", rows, n_blocks=2, block_times=np.array([[3.0, 1.0]])) == pytest.approx(8e6 * READ_S)
+
+
+def test_a_pool_is_one_roofline_and_items_are_one_each():
+    ops_s = 1 / (PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value)
+    rows = [read(1e8, 1.0), read(1.0, 1e12)]
+    assert seconds("a", rows) == pytest.approx(max(1e8 * READ_S, 1e12 * ops_s))
+    assert seconds("a", rows, {"a": {"kind": "expert", "per": "item"}}) == pytest.approx(1e8 * READ_S + 1e12 * ops_s)
+
+
+@given(
+    cells=st.lists(st.integers(0, 5), min_size=1, max_size=20),
+    n_bytes=st.floats(1, 1e9),
+    times=st.integers(1, 4),
+    per=st.sampled_from(["pool", "item"]),
+)
+def test_rows_by_cell_are_the_sums_that_dense_rows_are(cells, n_bytes, times, per):
+    sparse = Rows(kind="expert", tier="weights_home", engine="main", cells=np.array(cells), bytes=n_bytes, times=float(times))
+    dense = read(n_bytes * times * np.bincount(cells, minlength=6).reshape(2, 3))
+    found = [
+        clock(Work(n_steps=2, n_blocks=3, rows=(rows,)), PHONE, made("layers(a)", {"a": {"kind": "expert", "per": per}}))
+        for rows in (sparse, dense)
+    ]
+    for what in ("seconds", "joules"):
+        assert getattr(found[0], what).value == pytest.approx(getattr(found[1], what).value)
+
+
+def test_arbitration_is_never_faster_than_a_resource_and_changes_nothing_without_sharing():
+    """Two lanes read one tier at once: each has half of it."""
+    lanes = {"a": {"kind": "expert"}, "b": {"kind": "shared"}}
+    rows = [read(1e6), read(1e6, kind="shared")]
+    assert seconds("a | b", rows, lanes) == pytest.approx(1e6 * READ_S)
+    assert seconds("a | b", rows, lanes, arbitrate=True) == pytest.approx(2e6 * READ_S)
+    apart = [
+        Rows(kind="expert", tier="weights_home", engine="main", bytes=1e9),
+        Rows(kind="shared", engine="near_compute", ops=1e9),
+    ]
+    assert seconds("a | b", apart, lanes, machine=NDP) == seconds("a | b", apart, lanes, machine=NDP, arbitrate=True)
+
+
+@pytest.mark.parametrize("machine", map(load, shipped()), ids=shipped())
+def test_every_machine_has_a_band_and_is_busy_no_longer_than_a_step_in_turn(machine):
+    rows = [read(1e8, 1e11), Rows(kind="kv_read", tier="kv_home", engine="main", bytes=1e7, ops=1e8)]
+    rows += [fetch(1e7, 1.0)] if machine.roles.expert_cache else []
+    lanes = {"a": {"kind": ["expert", "kv_read"]}, "b": {"kind": "fetch"}}
+    found = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), machine, made("a + b", lanes, arbitrate=True))
+    for band in (found.seconds, found.joules, *found.joules_of.values()):
+        assert 0 <= band.low[0] <= band.value[0] <= band.high[0] < np.inf
+    assert all(busy.value[0] <= found.seconds.value[0] * (1 + 1e-12) for busy in found.busy_s.values())
+    for end in ENDS:
+        assert getattr(found.joules, end)[0] == pytest.approx(sum(getattr(band, end)[0] for band in found.joules_of.values()))
+
+
+def test_what_no_lane_takes_is_told_of_and_costs_nothing():
+    rows = [read(1e6), read(7e6, 5.0, kind="kv_read")]
+    found = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), PHONE, made("a", {"a": {"kind": "expert"}}))
+    assert found.seconds.value[0] == pytest.approx(1e6 * READ_S)
+    assert found.uncounted == {"kv_read": (7e6, 5.0)}
+
+
+def test_streams_limit_the_bandwidth_and_narrow_weights_the_operations():
+    lanes = {"a": {"kind": "expert", "bytes_frac": 0.8, "bytes_frac_per_stream": 0.1}}
+    few, many = (seconds("a", [read(1e6, streams=n)], lanes) for n in (2.0, 100.0))
+    assert few == pytest.approx(4 * many)
+    by_bits = {"a": {"kind": "expert", "ops_by_bits": True}}
+    wide, narrow = (seconds("a", [read(1.0, 1e12, bits=bits)], by_bits) for bits in (16.0, 4.0))
+    assert wide == pytest.approx(4 * narrow)
+
+
+def test_refresh_follows_what_is_held_and_power_is_the_profiles():
+    tier = replace(PHONE.tiers["dram"], refresh_j=PHONE.static_w, refresh_interval_s=PHONE.static_w)
+    machine = replace(PHONE, tiers={**PHONE.tiers, "dram": tier})
+    half = tier.capacity_bytes.value / 2
+    energy = {"static_w": 2.0, "refresh": {"kv_home": {"share": 0.5}}}
+    work = Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes={"kv_home": half})
+    found = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
+    watts = found.joules_of["background"].value[0] / found.seconds.value[0]
+    assert watts == pytest.approx(2.0 + 0.5 * 0.5 * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"step": "a + c"}, "step: 'c' is not known here"),
+        ({"step": "a - b"}, "'a - b' is not known"),
+        ({"step": "__import__('os')"}, "not known here"),
+        ({"step": "a +"}, "cannot be read"),
+        ({"step": "lookahead(a)"}, "has 1 arguments"),
+        ({"lane": {"a": {"kind": "experts"}}, "step": "a"}, "lane.a: kind = 'experts' is unknown; known: expert,"),
+        ({"lane": {"a": {"frac": 1.0}}, "step": "a"}, "lane.a: unknown key 'frac'"),
+        ({"lane": {"a": {"bytes_frac": "fast"}}, "step": "a"}, "bytes_frac must be a number"),
+        ({"lane": {"a": {"per": "item"}}, "step": "a.bytes"}, "only a pooled lane has parts"),
+        ({"lane": {"a": {"join": "min"}}, "step": "a"}, "join = 'min'; known"),
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"energy": {"watts": 1}}, "energy: unknown key 'watts'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(data, message):
+    with pytest.raises(BadSpec, match="made up: ") as found:
+        profile.of_data({"name": "x", "step": "a", "lane": TWO, **data}, "made up")
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_profiles_by_name_and_by_path(tmp_path):
+    assert all(profile.load(name).name == name for name in profile.shipped())
+    own = tmp_path / "own.toml"
+    own.write_text('name = "own"\nstep = "a"\n[lane.a]\nkind = "expert"\n')
+    assert profile.load(str(own)).name == "own"
+    with pytest.raises(BadSpec, match="did you mean slicemoe"):
+        profile.load("slicemo")
+    with pytest.raises(BadSpec, match="no such file"):
+        profile.load(str(tmp_path / "none.toml"))
+    own.write_text("name = ")
+    with pytest.raises(BadSpec, match="not TOML"):
+        profile.load(str(own))
