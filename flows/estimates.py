@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from tokentape.flows import machines, steps
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate
+from tokentape.hw import profile as profiles
 from tokentape.hw.clock import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
+from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Operation, Step
+from tokentape.hw.timeline import Operation, Step, place
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate
@@ -37,10 +39,8 @@ class Estimated:
     outside: tuple[str, ...]
     step: Step
     joules: dict[str, tuple[float, float, float]]
-
-    @property
-    def seconds(self) -> float:
-        return sum(operation.seconds for operation in self.operations)
+    seconds: float
+    band_s: tuple[float, float]
 
     def by_name(self) -> list[tuple[str, int, float, float, float]]:
         """(operation, times, seconds, bytes, operations) over all layers, the longest first."""
@@ -68,6 +68,7 @@ def estimated(
     coverage: str = "",
     weight_format: str = "bf16",
     fits: Mapping[str, calibrate.Fit] | None = None,
+    profile: str = PHYSICAL,
 ) -> Estimated:
     """The step. trace: a tape of this model, or None. coverage: recorded, a form's name, or `form=parameter`; empty: recorded
     where there is a tape, else uniform. fits: constants of the machine's operators; None: those that ship, for bf16 weights;
@@ -76,24 +77,24 @@ def estimated(
     if fits is None:
         fits = calibrate.fits_of(machine, calibrate.shipped()) if weight_format == "bf16" else {}
     active, sentences = _coverage(store, geometry, load, trace, coverage)
-    made = estimate(geometry, machine, load, active, fits, weight_format)
+    made = estimate(geometry, machine, load, active, fits, weight_format, profile)
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
     carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
     carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
-    costing = "fitted operators" if fits else "roofline"
+    costing = f"{profiles.load(profile).name}, {'fitted operators' if fits else 'roofline'}"
     title = f"{load_model(model).name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     title += f", {how} coverage" if how else ""
     parts = (load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
     step_id = "/".join(filter(None, parts))
-    step = made.step()
-    operations = tuple(part for part in step.parts if isinstance(part, Operation))
+    step, cost = made.step(), made.cost
+    operations = tuple(placed.operation for placed in place(step)[0])
     energy = {
-        part.rpartition(".")[-1]: (float(of.value[0]), float(of.low[0]), float(of.high[0]))
-        for part, of in made.cost.joules_of.items()
+        part.rpartition(".")[-1]: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()
     }
-    power_w = sum(nominal for nominal, _, _ in energy.values()) / sum(operation.seconds for operation in operations)
+    seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
+    power_w = float(cost.joules.value[0]) / seconds
     outside = (*made.outside, *power_findings(machine, power_w))
-    return Estimated(step_id, title, machine, operations, sentences, outside, step, energy)
+    return Estimated(step_id, title, machine, operations, sentences, outside, step, energy, seconds, (low_s, high_s))
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

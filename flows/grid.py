@@ -18,6 +18,8 @@ from tokentape.flows import machines, sources
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
+from tokentape.hw import profile as profiles
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
@@ -46,6 +48,7 @@ class Cell:
     capacity: str
     expert_format: str = "auto"
     seed: int = 0
+    profile: str = PHYSICAL
 
     def __str__(self) -> str:
         return f"{self.policy} at {self.capacity} {self.semantics.scope} on {self.trace_id}"
@@ -73,13 +76,14 @@ def expand(study: Study, store: Store) -> list[Cell]:
         )
     for machine in study.hardware:
         load_hardware(machine)
-    cells = []
+    cells, profile = [], study.profile
+    profiles.load(profile)
     for trace_id, scope, expert_format in itertools.product(routed, study.scopes, study.expert_formats):
         semantics = Semantics(scope=scope, **study.semantics.model_dump())
         if study.lru_curve:
             cells.append(Cell(trace_id, experts.ALL_CAPACITIES, (), "", semantics, "100%", expert_format))
         cells += [
-            Cell(trace_id, policy.name, tuple(policy.params.items()), machine, semantics, size, expert_format, seed)
+            Cell(trace_id, policy.name, tuple(policy.params.items()), machine, semantics, size, expert_format, seed, profile)
             for machine, size, policy in itertools.product(study.hardware, study.capacities, study.policies)
             for seed in policy.seeds
         ]
@@ -111,7 +115,8 @@ def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
         size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
         with registry.blamed(RESIDENCY, cell.policy):
-            result = experts.replay(trace, policy, load_hardware(cell.hardware), cell.semantics, size, expert_format, cell.seed)
+            machine = load_hardware(cell.hardware)
+            result = experts.replay(trace, policy, machine, cell.semantics, size, expert_format, cell.seed, cell.profile)
     return key, result
 
 
@@ -134,7 +139,7 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         parts["policy"] = registry.label(RESIDENCY, policy)
         parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
-        parts["hardware"] = load_hardware(cell.hardware).sha256
+        parts |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}
     return hash_of(parts | {"sources": sources_of(cell)})
 
 

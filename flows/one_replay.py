@@ -8,6 +8,7 @@ from typing import Any
 
 from tokentape.flows.grid import RESIDENCY, Cell, run_cell
 from tokentape.flows.sliced_replay import run as run_sliced
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.registry import find
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
@@ -28,6 +29,7 @@ def replay_once(
     capacity: str,
     expert_format: str = "auto",
     seed: int = 0,
+    profile: str | None = None,
 ) -> tuple[str, ReplayResult]:
     """The replay's id and result, written to the store as study 'adhoc' unless it is there.
 
@@ -35,6 +37,8 @@ def replay_once(
     """
     if policy == "slicemoe":
         given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
+        if profile:
+            raise ValueError(f"--profile {profile} does not go with slicemoe: it is priced as --fetching says")
         only = {**dataclasses.asdict(OF_ONE_SCOPE), "expert-format": "auto"}
         for name, value in given.items():
             if name not in ("start", "fetching") and value != only[name]:
@@ -42,4 +46,5 @@ def replay_once(
         return run_sliced(store, trace_id, params, hardware, capacity, MODES[semantics.fetching], semantics.start, seed)
     if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
-    return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, expert_format, seed))
+    how = (expert_format, seed, profile or PHYSICAL)
+    return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, *how))

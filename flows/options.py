@@ -33,3 +33,7 @@ ModelOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's), float32, bfloat16, float16.")]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", help="Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own."),
+]

@@ -10,6 +10,7 @@ import polars as pl
 
 from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key
 from tokentape.hw import spec
+from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Placed, Step, place
 from tokentape.policies.names import unknown
@@ -23,11 +24,12 @@ WHICH = ("slowest", "median")
 
 
 def of_replay(
-    store: Store, prefix: str, which: str, policy: str | None, hardware: str | None
+    store: Store, prefix: str, which: str, policy: str | None, hardware: str | None, profile: str | None = None
 ) -> tuple[str, str, list[Placed], float]:
     """Runs the replay again and writes one pass's operations; the step's id and title, its operations on the clock, its end.
 
-    which: slowest or median decode pass, or a pass number. policy, hardware: a user's own, which a result only names.
+    which: slowest or median decode pass, or a pass number. policy, hardware, profile: a user's own, which a result only
+    names.
     Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
     """
     replay_id = _resolve(store, prefix)
@@ -42,6 +44,7 @@ def of_replay(
         capacity=f"{ran['capacity_bytes']}B",
         expert_format=ran["expert_format"],
         seed=int(ran["seed"]),
+        profile=profile or ran["profile"] or PHYSICAL,
     )
     machine = _machine(ran, hardware)
     if replay_key(store, cell, ran["study"]) != replay_id:
@@ -49,7 +52,7 @@ def of_replay(
     pass_id = _pass(pl.DataFrame(rows_of_run(store, "timeline", replay_id)), which, replay_id)
     made = resolve(RESIDENCY, cell.policy, dict(cell.params))
     trace = load_trace(store, ran["trace_id"])
-    settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id)
+    settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id, cell.profile)
     step = replay_step(trace, made, machine, semantics, *settings)
     step_id = f"{replay_id}/{pass_id}"
     kind = f" ({which})" if which in WHICH else ""

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tokentape.flows.study_file import Part, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 
@@ -47,6 +48,7 @@ class Study(Part):
     scopes: tuple[str, ...] = Field(min_length=1)  # no default: the two answer different questions
     hardware: tuple[str, ...] = Field(min_length=1)
     expert_formats: tuple[str, ...] = ("auto",)
+    profile: str = PHYSICAL  # cost profile, by name or file
     semantics: SemanticsEntry = SemanticsEntry()
     lru_curve: bool = False  # also an LRU of every capacity, hits only
 

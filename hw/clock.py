@@ -47,10 +47,28 @@ class StepCost:
     uncounted: dict[str, tuple[float, float]]
 
 
-def clock(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None) -> StepCost:
-    """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Lanes of work that many steps share (`prepare`), on which `clock` puts more rows."""
+
+    work: Work
+    ends: dict[str, _End]
+
+
+def prepare(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None) -> Prepared:
+    """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
     tallies = [_Tally(work, rows, lane) for rows in work.rows if (lane := profile.lane_of(rows))]
-    ends = {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ENDS}
+    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ENDS})
+
+
+def clock(
+    work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None, on: Prepared | None = None
+) -> StepCost:
+    """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them. on: work of the same steps,
+    blocks, machine, profile and fits that comes with it."""
+    tallies = [_Tally(work, rows, lane) for rows in work.rows if (lane := profile.lane_of(rows))]
+    below = on.ends if on else {}
+    ends = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ENDS}
     seconds = {end: of.seconds(profile.steps[end]) for end, of in ends.items()}
     joules = {end: of.joules() | {BACKGROUND: of.background_j(seconds[end])} for end, of in ends.items()}
     busy = {end: of.busy_s() for end, of in ends.items()}
@@ -64,14 +82,14 @@ def clock(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str
         Band(*(reduce(np.add, joules[end].values()) for end in ENDS)),
         {part: band(joules, part) for part in joules["value"]},
         {resource: band(busy, resource) for resource in busy["value"]},
-        {id(tally.rows): seconds for tally, seconds in zip(tallies, ends["value"].rows_s, strict=True)},
-        _uncounted(work, profile),
+        ends["value"].rows_s,
+        _uncounted((*(on.work.rows if on else ()), *work.rows), work, profile),
     )
 
 
-def _uncounted(work: Work, profile: Profile) -> dict[str, tuple[float, float]]:
+def _uncounted(all_rows: tuple[Rows, ...], work: Work, profile: Profile) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
-    for rows in work.rows:
+    for rows in all_rows:
         if profile.lane_of(rows) is None:
             n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (rows.bytes, rows.ops))
             before = found.get(rows.kind, (0.0, 0.0))
@@ -101,14 +119,25 @@ class _End:
     """The lanes of the work at one end of the machine's ranges: (steps, blocks) seconds, and the demand on every resource."""
 
     def __init__(
-        self, work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit], tallies: list[_Tally], end: str
+        self,
+        work: Work,
+        machine: HardwareSpec,
+        profile: Profile,
+        fits: Mapping[str, Fit],
+        tallies: list[_Tally],
+        end: str,
+        on: _End | None = None,
     ) -> None:
         self.work, self.machine, self.profile, self.fits, self.end = work, machine, profile, fits, end
         self.gpu = gpu_of(machine) if fits else None
         self.tallies = [(tally, rates_of(machine, tally.rows, tally.lane, end)) for tally in tallies]
-        self.demand: dict[str, Demand] = {lane.name: {} for lane in profile.lanes}
-        self.parts: dict[str, dict[str, Floats]] = {lane.name: {} for lane in profile.lanes}  # of pooled lanes
-        self.rows_s = [self._add(tally, rates) for tally, rates in self.tallies]
+        self.demand: dict[str, Demand] = {lane.name: dict(on.demand[lane.name]) if on else {} for lane in profile.lanes}
+        # Of pooled lanes bytes, operations and counts, of the others the seconds of their rows.
+        self.parts: dict[str, dict[str, Floats]] = {lane.name: dict(on.parts[lane.name]) if on else {} for lane in profile.lanes}
+        self.rows_s = {id(tally.rows): self._add(tally, rates) for tally, rates in self.tallies}
+        if on:
+            self.tallies += on.tallies
+            self.rows_s |= on.rows_s
         self.lane_s = {lane.name: _pooled(lane, self.parts[lane.name]) for lane in profile.lanes}
 
     def _add(self, tally: _Tally, rates: Rates) -> Floats:
@@ -218,8 +247,11 @@ class _End:
 
     def _lookahead(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
         (first, of_first), (second, of_second) = (self._walk(node, True) for node in nodes)
-        none = np.zeros((self.work.n_steps, 1))
-        first, second = (np.broadcast_to(values, (self.work.n_steps, self.work.n_blocks)) for values in (first, second))
+        if not np.any(first):  # nothing is told ahead
+            return self.work.total(second), {resource: self.work.total(values) for resource, values in of_second.items()}
+        assert self.work.is_once, "what is fetched ahead needs every layer as a block of its own"
+        none, whole = np.zeros((self.work.n_steps, 1)), (self.work.n_steps, self.work.n_blocks)
+        first, second = np.broadcast_to(first, whole), np.broadcast_to(second, whole)
         slots = np.maximum(np.hstack([first, none]), np.hstack([none, second])).sum(axis=1)
         demand = {resource: self.work.total(values) for resource, values in self._sum(of_first, of_second).items()}
         return self._together(slots, demand), demand

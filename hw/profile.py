@@ -18,9 +18,10 @@ favourable and of the worst end, where it is not the same.
 from __future__ import annotations
 
 import ast
+import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class Profile:
     arbitrate: bool = False
     static_w: float | None = None
     refresh: Mapping[str, Refresh] = field(default_factory=dict)
+    sha256: str = ""  # of its file
 
     def lane_of(self, rows: Rows) -> Lane | None:
         """The first lane that takes the rows."""
@@ -104,23 +106,30 @@ def shipped() -> list[str]:
 def load(name_or_path: str) -> Profile:
     """A shipped profile by name, or one's own by the path of its TOML file. Raises BadSpec naming file, lane and key."""
     path = Path(name_or_path)
-    if path.suffix != ".toml":
-        if name_or_path not in shipped():
-            raise unknown("cost profile", name_or_path, shipped())
-        return _shipped(name_or_path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of a cost profile; shipped: {', '.join(shipped())}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path}: not TOML: {error}") from error
-    return of_data(data, str(path))
+    if path.suffix == ".toml":
+        own = _read(path)
+        if own.name in shipped() and path.resolve().parent != PROFILES.resolve():
+            raise BadSpec(f"{path}: name = {own.name!r} is that of a shipped cost profile; give it a name of its own")
+        return own
+    if name_or_path not in shipped():
+        raise unknown("cost profile", name_or_path, shipped())
+    return _shipped(name_or_path)
 
 
 @lru_cache
 def _shipped(name: str) -> Profile:
-    path = PROFILES / f"{name}.toml"
-    return of_data(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    return _read(PROFILES / f"{name}.toml")
+
+
+def _read(path: Path) -> Profile:
+    try:
+        raw = path.read_bytes()
+        made = of_data(tomllib.loads(raw.decode()), str(path))
+    except FileNotFoundError:
+        raise BadSpec(f"{path}: no such file of a cost profile; shipped: {', '.join(shipped())}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{path}: not TOML: {error}") from error
+    return replace(made, sha256=hashlib.sha256(raw).hexdigest())
 
 
 def of_data(data: Mapping[str, Any], where: str) -> Profile:

@@ -40,6 +40,8 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     """
     engine, tier = _engine(machine, rows), _tier(machine, rows.tier)
     each_s = lane.each_s
+    if each_s is None and rows.kind in ("layer", "step"):
+        each_s = at(machine.host.get(f"{rows.kind}_s"), end)
     s_per_op = j_per_op = 0.0
     if engine is not None:
         s_per_op = 1.0 / (_ops_per_s(machine, engine, lane, end) * machine.n_devices)

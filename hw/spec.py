@@ -114,6 +114,7 @@ class HardwareSpec:
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
     area_mm2: Sourced | None = None
+    host: dict[str, Sourced] = field(default_factory=dict)  # layer_s, step_s: of the host, that a device waits for
     measured_as: str = ""  # the `device` of measured operator tables, e.g. NVIDIA A100-SXM4-80GB
 
     def numbers(self) -> list[tuple[str, Sourced]]:

@@ -15,10 +15,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Work on one resource. bytes, ops: what one device moves and computes; layer: -1 outside the layers.
-
-    launch_s: of the seconds, what starting the work takes; 0 where that is not known.
-    """
+    """Work on one resource. bytes, ops: what one device moves and computes; layer: -1 outside the layers."""
 
     name: str
     resource: str
@@ -26,7 +23,6 @@ class Operation:
     layer: int = -1
     bytes: float = 0.0
     ops: float = 0.0
-    launch_s: float = 0.0
 
 
 @dataclass(frozen=True)

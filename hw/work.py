@@ -96,7 +96,11 @@ class Work:
     def total(self, values: Floats) -> Floats:
         """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
         full = np.broadcast_to(values, (self.n_steps, self.n_blocks))
-        is_once = np.isscalar(self.block_times) and self.block_times == 1.0
         if self.n_blocks == 1:
-            return full[:, 0] if is_once else full[:, 0] * np.broadcast_to(self.block_times, full.shape)[:, 0]
-        return np.asarray(full.sum(axis=1) if is_once else (full * self.block_times).sum(axis=1))
+            return full[:, 0] if self.is_once else full[:, 0] * np.broadcast_to(self.block_times, full.shape)[:, 0]
+        return np.asarray(full.sum(axis=1) if self.is_once else (full * self.block_times).sum(axis=1))
+
+    @property
+    def is_once(self) -> bool:
+        """Every block occurs once."""
+        return bool(np.all(np.asarray(self.block_times) == 1.0))

@@ -1,8 +1,8 @@
 """One step of a serving engine without a tape of it: a batch of decodes, and a prompt's slice, priced on a machine.
 
 On a GPU with fitted constants, times are those of the operator models (hw/operators); elsewhere an operation takes the longer of
-its bytes and its operations at the machine's reached rates. Operations follow one another. Norms, rotary embedding, activation
-functions of dense layers, sampling and host time are not counted.
+its bytes and its operations at the machine's reached rates, and what starting its kernel takes. Norms, rotary embedding,
+activation functions of dense layers and sampling are not counted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Operation, Serial
-from tokentape.hw.work import Rows, Work
+from tokentape.hw.timeline import Step
+from tokentape.hw.work import Work
+from tokentape.replay.operations import operations_of
 from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
 
-PROFILE = "gpu_operators"
 _BESIDE_WEIGHTS = ("kv_read", "attend", "all_reduce")
 
 
@@ -58,28 +58,9 @@ class Estimate:
     fits: Mapping[str, Fit]
     outside: tuple[str, ...]
 
-    def step(self) -> Serial:
+    def step(self) -> Step:
         """The operations on one device, in the order they run, layer by layer."""
-        n, found = self.work.n_blocks, list[Operation]()
-        for block in range(n):
-            found += (self._operation(rows, block) for rows in self.work.rows if rows.blocks is not None and block in rows.blocks)
-        return Serial(tuple(found))
-
-    def _operation(self, rows: Rows, block: int) -> Operation:
-        at, d = int(np.flatnonzero(rows.blocks == block)[0]), self.machine.n_devices
-        n_bytes, ops = (np.broadcast_to(np.asarray(values), self.work.size(rows))[0, at] / d for values in (rows.bytes, rows.ops))
-        fit, machine = self.fits.get(rows.operator), self.machine
-        ends = (machine.roles.peer, machine.roles.peer)
-        link = next((name for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends), "")
-        return Operation(
-            name=rows.name,
-            resource=link if rows.kind == "all_reduce" else machine.roles.main,
-            seconds=float(self.cost.rows_s[id(rows)][0, block]),
-            layer=block if block < self.work.n_blocks - 1 else -1,
-            bytes=float(n_bytes),
-            ops=float(ops),
-            launch_s=fit.constants["launch_s"] if fit else 0.0,
-        )
+        return operations_of(self.work, self.cost, self.machine)
 
 
 def estimate(
@@ -89,6 +70,7 @@ def estimate(
     active_experts: float,
     fits: Mapping[str, Fit] | None = None,
     weight_format: str = ACTIVATION,
+    profile: str = profiles.PHYSICAL,
 ) -> Estimate:
     """One step. active_experts: distinct routed experts per MoE layer, from a tape or a closed form; not used by dense models.
     fits: constants of this machine's operators, in bf16; without them the roofline. Raises ValueError for a format or geometry it
@@ -99,7 +81,7 @@ def estimate(
     tokens = Tokens(decodes=load.batch, context=load.context_tokens, prompt=load.prompt_tokens)
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)
     work = steps_of(geometry, machine, tokens, experts, blocks, weight_format)
-    cost = clock(work, machine, profiles.load(PROFILE), fits)
+    cost = clock(work, machine, profiles.load(profile), fits)
     outside = (*_too_large(geometry, machine, load, weight_format), *(_beyond(work, fits) if fits else ()))
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
@@ -130,7 +112,7 @@ def _too_large(geometry: Geometry, machine: HardwareSpec, load: Load, weight_for
 def _beyond(work: Work, fits: Mapping[str, Fit]) -> list[str]:
     """Operations without a measured operator, and arguments outside the range of their constants, in words."""
     found = []
-    for rows in work.rows:
+    for rows in (rows for rows in work.rows if rows.tier):
         fit = fits.get(rows.operator)
         if fit is None:
             found += [f"{rows.name}: no measured operator of this kind, so its time is a roofline's"] * (

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, StepCost, power_findings
+from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import kernel
 from tokentape.policies.registry import label
-from tokentape.replay import uncounted
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
+from tokentape.replay.passes import joules_of, pass_costs
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
-from tokentape.replay.trace import DECODE, PREFILL, Trace, pass_ops
-from tokentape.replay.weights import weights_cost
+from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
@@ -104,15 +105,17 @@ def replay(
     capacity_bytes: int,
     expert_format: str = "int8-g32",
     seed: int = 0,
+    profile: str = PHYSICAL,
 ) -> ReplayResult:
-    """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only).
+    """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only) by a cost profile.
 
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
     looked_up = stream(trace, semantics)
     cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
     hits = look_up(cache, looked_up, semantics)
-    per_pass = _per_pass(trace, looked_up, hits, cache.sizes, expert_format, semantics)
+    found = by_layer(trace, looked_up, hits, cache.sizes)
+    per_pass = _per_pass(trace, found, expert_format, semantics)
     n_lookups, n_hits, kind = per_pass["n_lookups"], per_pass["n_hits"], trace.pass_kind
     assert n_lookups.sum() == looked_up.keys.size, "a lookup was lost"
     metrics = {
@@ -127,12 +130,11 @@ def replay(
     requests: dict[str, NDArray[Any]] = {}
     outside: list[str] = []
     if hardware is not None:
-        work = (per_pass["fast_bytes"], per_pass["backing_bytes"], per_pass["n_fetches"], pass_ops(trace))
-        cost = weights_cost(hardware, *work, overlapped=semantics.fetching == "overlapped")
-        metrics |= _cost_metrics(trace, cost)
+        _, cost = pass_costs(trace, hardware, semantics, expert_format, profile, found)
+        metrics |= _cost_metrics(trace, cost, joules_of(cost, hardware))
         power_w = metrics["total_energy_j"].value / metrics["total_s"].value
         outside = _outside_envelope(trace, hardware, capacity_bytes, expert_format, power_w)
-        outside += uncounted.findings(trace, hardware, cost.seconds.value)
+        outside += _uncounted(trace, hardware, cost)
         timeline = _timeline(trace, per_pass, cost)
         requests = _requests(trace, cost)
     total = total_expert_bytes(trace.geometry, expert_format)
@@ -143,6 +145,7 @@ def replay(
         "is_bound": bool(policy.is_bound),
         "hardware": hardware.name if hardware else "",
         "hardware_sha256": hardware.sha256 if hardware else "",
+        "profile": profiles.load(profile).name if hardware else "",
         "capacity_bytes": capacity_bytes,
         "capacity_experts": capacity_bytes * trace.n_keys / total,
         "capacity_frac": capacity_bytes / total,
@@ -170,6 +173,7 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
         "is_bound": False,
         "hardware": "",
         "hardware_sha256": "",
+        "profile": "",
         "capacity_bytes": total_expert_bytes(geometry, expert_format),
         "capacity_experts": float(trace.n_keys),
         "capacity_frac": 1.0,
@@ -197,13 +201,17 @@ def _settings(trace: Trace, semantics: Semantics, expert_format: str) -> dict[st
     }
 
 
-def _per_pass(
-    trace: Trace, looked_up: Stream, hits: NDArray[np.uint8], sizes: Ints, expert_format: str, semantics: Semantics
-) -> dict[str, Ints]:
-    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each. A fetch is all that one layer of a pass misses."""
-    totals = np.zeros((5, trace.pass_ids.size), np.int64)
-    _add_events(looked_up.keys, looked_up.offsets, looked_up.event_pass, sizes, hits, totals)
-    n_lookups, n_hits, looked_up_bytes, backing_bytes, n_fetches = totals
+def by_layer(trace: Trace, looked_up: Stream, hits: NDArray[np.uint8], sizes: Ints) -> Ints:
+    """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
+    n_layers = len(trace.geometry.moe_layers)
+    totals = np.zeros((5, trace.pass_ids.size, n_layers), np.int64)
+    _add_events(looked_up.keys, looked_up.offsets, looked_up.event_pass, sizes, hits, totals, trace.geometry.n_experts)
+    return totals
+
+
+def _per_pass(trace: Trace, found: Ints, expert_format: str, semantics: Semantics) -> dict[str, Ints]:
+    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each."""
+    n_lookups, n_hits, looked_up_bytes, backing_bytes, n_fetches = found.sum(axis=2)
     return {
         "n_lookups": n_lookups,
         "n_hits": n_hits,
@@ -213,21 +221,21 @@ def _per_pass(
     }
 
 
-@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, ::1])")
-def _add_events(keys, offsets, event_pass, sizes, hits, totals):  # type: ignore[no-untyped-def]
-    """Adds every event to its pass: lookups, hits, bytes looked up, bytes missed, and one fetch if anything was missed."""
+@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, :, ::1], int64)")
+def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # type: ignore[no-untyped-def]
+    """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed."""
     for e in range(event_pass.shape[0]):
-        p = event_pass[e]
+        p, layer = event_pass[e], keys[offsets[e]] // n_experts
         missed = 0
         for i in range(offsets[e], offsets[e + 1]):
             size = sizes[keys[i]]
-            totals[0, p] += 1
-            totals[1, p] += hits[i]
-            totals[2, p] += size
+            totals[0, p, layer] += 1
+            totals[1, p, layer] += hits[i]
+            totals[2, p, layer] += size
             if not hits[i]:
                 missed += size
-        totals[3, p] += missed
-        totals[4, p] += missed > 0
+        totals[3, p, layer] += missed
+        totals[4, p, layer] += missed > 0
 
 
 def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
@@ -254,12 +262,27 @@ def _outside_envelope(trace: Trace, hardware: HardwareSpec, capacity_bytes: int,
     return findings + power_findings(hardware, power_w)
 
 
+def _uncounted(trace: Trace, hardware: HardwareSpec, cost: StepCost) -> list[str]:
+    """What the profile leaves out, and decisions that the machine cannot carry out."""
+    found = [
+        f"not counted by the profile: {kind} ({n_bytes:.3g} B, {ops:.3g} operations)"
+        for kind, (n_bytes, ops) in cost.uncounted.items()
+        if n_bytes or ops
+    ]
+    if not hardware.roles.expert_cache:
+        home = hardware.roles.expert_home
+        found.append(f"{hardware.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds")
+    if not trace.geometry.hidden:
+        found.append("attention over the KV cache and kernels are not counted: the tape records no widths and heads")
+    return found
+
+
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
     n = int(lookups[where].sum())
     return Metric(hits[where].sum() / n if n else float("nan"), "1", denominator="unique lookups")
 
 
-def _cost_metrics(trace: Trace, cost: StepCost) -> dict[str, Metric]:
+def _cost_metrics(trace: Trace, cost: StepCost, joules_of: dict[str, Band]) -> dict[str, Metric]:
     decode, prefill = trace.pass_kind == DECODE, trace.pass_kind == PREFILL
 
     def over(where: NDArray[np.bool_], of: Any, unit: str, band: Band, denominator: str | None = None) -> Metric:
@@ -278,7 +301,7 @@ def _cost_metrics(trace: Trace, cost: StepCost) -> dict[str, Metric]:
         "total_s": over(everything, np.sum, "s", cost.seconds),
         "total_energy_j": over(everything, np.sum, "J", cost.joules),
     }
-    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in cost.joules_of.items()}
+    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in joules_of.items()}
     if n_decoded:
         step = over(decode, np.sum, "s", cost.seconds)
         assert step.low is not None

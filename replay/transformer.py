@@ -22,13 +22,16 @@ _VALUE = bytes_per_value(ACTIVATION)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokens:
-    """What S steps carry, each broadcast to (S,). decodes: requests that decode one token, each attending to `context` tokens,
-    itself included (their mean). prompt: tokens of a prompt's slice, after `before` of its tokens that are in the cache."""
+    """What S steps carry, each broadcast to (S,). decodes: requests that decode one token each, attending to `context` tokens,
+    itself included (their mean). prompt: tokens of prompts' slices in all, shared evenly by `prompts`, each after `before` of its
+    tokens that are in the cache. turns: how often the step runs, one token of it after the other."""
 
     decodes: Values = 0.0
     context: Values = 0.0
     prompt: Values = 0.0
+    prompts: Values = 1.0
     before: Values = 0.0
+    turns: Values = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,22 +80,32 @@ def steps_of(
     rows = _Layers(geometry, machine.n_devices, tokens, blocks, weight_format)
     n_steps = rows.n_tokens.shape[0]
     router, others = rows.feed_forward()
-    reduce = rows.all_reduce() if machine.n_devices > 1 else ()
-    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head())
+    reduce = rows.all_reduce() if machine.n_devices > 1 and machine.roles.peer else ()
+    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head(), *rows.marks())
     return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
 
 
 def resident(
     geometry: Geometry, machine: HardwareSpec, blocks: Blocks, n_tokens: Values, active: Values, weight_format: str
 ) -> tuple[Rows, ...]:
-    """Routed experts that the main engine reads from where it computes. n_tokens (S, 1): tokens of a step; active: distinct
+    """Routed experts of steps, all of them where the engine reads them. n_tokens (S, 1): tokens of a step; active: distinct
     experts that they touch, broadcast to (S, MoE blocks). Nothing for a dense model."""
+    weights = np.asarray(active) * geometry.expert_params * bytes_per_value(weight_format)
+    return experts_of(geometry, machine, blocks, n_tokens, active, np.asarray(n_tokens) * geometry.top_k, weights)
+
+
+def experts_of(
+    geometry: Geometry, machine: HardwareSpec, blocks: Blocks, n_tokens: Values, active: Values, chosen: Values, weights: Values
+) -> tuple[Rows, ...]:
+    """Routed experts that the main engine computes: from the cache where the machine has one, else from their home.
+
+    All broadcast to (S, MoE blocks). active: distinct experts; chosen: selections, tokens x top-k; weights: bytes of the experts.
+    """
     if not blocks.moe.size:
         return ()
     g, d = geometry, machine.n_devices
-    selections = np.asarray(n_tokens, np.float64) * g.top_k
-    weights = np.asarray(active) * g.expert_params * bytes_per_value(weight_format)
-    moved = weights + selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE
+    selections = np.asarray(chosen, np.float64)
+    activations = selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE
     return (
         Rows(
             kind="expert",
@@ -100,7 +113,7 @@ def resident(
             tier="expert_cache" if machine.roles.expert_cache else "expert_home",
             engine="main",
             blocks=blocks.moe,
-            bytes=moved,
+            bytes=np.asarray(weights) + activations,
             ops=2.0 * selections * g.expert_params,
             count=1.0,
             operator="moe",
@@ -124,9 +137,10 @@ class _Layers:
     def __init__(self, geometry: Geometry, n_devices: int, tokens: Tokens, blocks: Blocks, weight_format: str) -> None:
         self.g, self.d, self.blocks = geometry, n_devices, blocks
         self.weight = bytes_per_value(weight_format)
-        given = (tokens.decodes, tokens.context, tokens.prompt, tokens.before)
+        given = (tokens.decodes, tokens.context, tokens.prompt, tokens.prompts, tokens.before, tokens.turns)
         parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        self.decodes, self.context, self.prompt, self.before = (part[:, None] for part in parts)
+        self.decodes, self.context, self.prompt, self.prompts, self.before, turns = (part[:, None] for part in parts)
+        self.turns: Values = 1.0 if np.all(turns == 1.0) else turns
         self.n_tokens: Floats = self.decodes + self.prompt
         self.all = np.arange(blocks.n - 1)
 
@@ -142,6 +156,7 @@ class _Layers:
             bytes=self.d * moved,
             ops=self.d * 2.0 * m * n * k,
             count=1.0,
+            times=self.turns,
             operator="gemm",
             shapes={"m": m, "n": n, "k": k},
         )
@@ -189,13 +204,13 @@ class _Layers:
         return self._attend("kv_read", "decode attention", moved, ops, "decode_attention", shapes)
 
     def _prefill(self, heads: float, value_dim: int) -> Rows:
-        g, n, windows = self.g, self.prompt, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
-        pairs = _pairs(self.before + n, windows) - _pairs(self.before, windows)
+        g, n, windows = self.g, self.prompt / self.prompts, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
+        pairs = self.prompts * (_pairs(self.before + n, windows) - _pairs(self.before, windows))
         ops = 2.0 * heads * pairs * (g.head_dim + value_dim)
         # Queries and outputs of the slice; keys and values of all that it attends to.
         seen = n + np.minimum(self.before, windows)
-        moved = (n * 2 * heads + seen * 2 * self._kv_heads) * g.head_dim * _VALUE
-        shapes = self._heads(heads) | {"batch_size": 1.0, "isl": self.before + n}
+        moved = self.prompts * (n * 2 * heads + seen * 2 * self._kv_heads) * g.head_dim * _VALUE
+        shapes = self._heads(heads) | {"batch_size": self.prompts, "isl": np.maximum(1.0, self.before + n)}
         return self._attend("attend", "prefill attention", moved, ops, "prefill_attention", shapes)
 
     def _attend(self, kind: str, name: str, moved: Floats, ops: Floats, operator: str, shapes: dict[str, Values]) -> Rows:
@@ -210,6 +225,7 @@ class _Layers:
             bytes=self.d * moved,
             ops=self.d * ops,
             count=1.0,
+            times=self.turns,
             operator=operator if is_fitted else "",
             shapes=shapes if is_fitted else {},
         )
@@ -237,15 +253,32 @@ class _Layers:
 
     def head(self) -> Rows:
         """Logits of every decode, and of the last token of a prompt."""
-        n_logits = self.decodes + (self.prompt > 0)
+        n_logits = self.decodes + np.where(self.prompt > 0, self.prompts, 0.0)
         last = np.array([self.blocks.n - 1])
         return self.product("head", "output head", last, n_logits, self.g.vocab / self.d, self.g.hidden)
+
+    def marks(self) -> tuple[Rows, ...]:
+        """One per layer and one per step, for what an engine spends on each whatever it carries."""
+        last = np.array([self.blocks.n - 1])
+        kinds = (("layer", self.all), ("step", last))
+        return tuple(Rows(kind=kind, name=f"host, per {kind}", blocks=at, count=1.0, times=self.turns) for kind, at in kinds)
 
     def all_reduce(self) -> tuple[Rows, ...]:
         """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
         Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
         moved = 2.0 * (self.d - 1) * self.n_tokens * self.g.hidden * _VALUE
-        return (Rows(kind="all_reduce", name="all-reduce", tier="peer", target="peer", blocks=self.all, bytes=moved, count=1.0),)
+        return (
+            Rows(
+                kind="all_reduce",
+                name="all-reduce",
+                tier="peer",
+                target="peer",
+                blocks=self.all,
+                bytes=moved,
+                count=1.0,
+                times=self.turns,
+            ),
+        )
 
 
 def _pairs(n: Floats, windows: Floats) -> Floats:

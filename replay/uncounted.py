@@ -37,7 +37,7 @@ def findings(trace: Trace, hardware: HardwareSpec, step_s: Floats, counts_kv: bo
         load, carried = Load(batch=0, context_tokens=1, prompt_tokens=prompt), f"a prompt of {prompt} tokens"
     try:
         # Neither attention nor launches depend on how many experts are touched, nor on the format of their weights.
-        made = estimate(geometry, hardware, load, geometry.top_k, fits_of(hardware, shipped()))
+        made = estimate(geometry, hardware, load, geometry.top_k, fits_of(hardware, shipped()), profile="gpu_operators")
     except ValueError as error:
         return [f"{what}, and cannot be estimated: {error}"]
     left_out_s, counted_s = beside_weights(made, not counts_kv), float(step_s[chosen].mean())

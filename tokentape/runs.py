@@ -71,17 +71,19 @@ def run(
     params: dict[str, Any] | None = None,
     expert_format: str = "auto",
     seed: int = 0,
+    profile: str | None = None,
     **semantics: str,
 ) -> Run:
     """Replays a tape through a policy and writes the result beside the tape, unless it is there.
 
     policy: a name (`lru`), `my.py:MyCache`, or a policy object of the project. capacity: "50%", "1.5GB", "64 experts". scope:
     global or per-layer; there is no default, since their hit rates do not compare. machine: a shipped one or a TOML file.
-    semantics: other fields of replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
+    profile: how steps are priced, a name or a TOML file; physical by default. semantics: other fields of
+    replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
     """
     name, given = (policy, params or {}) if isinstance(policy, str) else _told(policy, params)
     rules = Semantics(scope, **semantics)
-    return Run(*replay_once(tape.store, tape.trace_id, name, given, machine, rules, capacity, expert_format, seed))
+    return Run(*replay_once(tape.store, tape.trace_id, name, given, machine, rules, capacity, expert_format, seed, profile))
 
 
 def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:

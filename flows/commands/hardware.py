@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import ProfileOption, StoreOption
 
 if TYPE_CHECKING:
     from tokentape.hw.measured import Measurements
@@ -291,6 +291,7 @@ def step(
     expert_format: Annotated[str, typer.Option("--weights", help="bf16, fp16, int8-g32, int4, mxfp4.")] = "bf16",
     roofline: Annotated[bool, typer.Option("--roofline", help="Leave fitted operator constants out.")] = False,
     fits: FitsOption = None,
+    profile: ProfileOption = None,
     record: Annotated[bool, typer.Option("--record", help="Write the operations to the store, for the hardware page.")] = False,
     store: StoreOption = None,
 ) -> None:
@@ -308,12 +309,13 @@ def step(
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import calibrate
+    from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.estimate import Load
     from tokentape.warehouse.tape import Store
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
     constants = {} if roofline else calibrate.fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
-    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants)
+    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants, profile or PHYSICAL)
     if record:
         made.write(Store(store))
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
@@ -322,7 +324,8 @@ def step(
         for name, n, seconds, n_bytes, ops in made.by_name()
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
-    print_table(f"{made.title}: {quantity(made.seconds, 's')}", columns, rows, numbers=columns[1:])
+    low, high = (quantity(end, "s") for end in made.band_s)
+    print_table(f"{made.title}: {quantity(made.seconds, 's')} ({low} to {high})", columns, rows, numbers=columns[1:])
     total = tuple(sum(ends) for ends in zip(*made.joules.values(), strict=True))
     parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
     print(f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}; ", end="")

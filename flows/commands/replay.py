@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption, TraceArgument
+from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument
 
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
@@ -62,6 +62,7 @@ def replay(
         str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="For policies that draw at random.")] = 0,
+    profile: ProfileOption = None,
     store: StoreOption = None,
 ) -> None:
     """Replay one tape through one cache policy on one machine.
@@ -76,6 +77,7 @@ def replay(
       tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
     from tokentape.flows.console import progress_bar
+    from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.replay.semantics import Semantics
     from tokentape.warehouse.tape import Store
@@ -84,6 +86,7 @@ def replay(
         raise ValueError(NO_SCOPE)
     semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
     spec.load(hardware)
+    profiles.load(profile or profiles.PHYSICAL)
     place = Store(store)
     trace_id = place.resolve(trace)
     from tokentape.flows.one_replay import replay_once  # kernels, once the words are known to be good
@@ -91,7 +94,7 @@ def replay(
 
     params = parse(param)
     with progress_bar(f"replay {policy}"):
-        made = replay_once(place, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed)
+        made = replay_once(place, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed, profile)
     _print_result(*made)
 
 
@@ -109,7 +112,7 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
     title = (
         f"{ran['policy']} {ran['policy_params']}{bound}, {ran['scope']}, {size} of all, on {ran['hardware']}\n"
         f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}, {ran['fetching']} fetches; "
-        f"one token cycles through {ran['cycle_experts']} experts"
+        f"one token cycles through {ran['cycle_experts']} experts; priced by {ran['profile'] or 'nothing'}"
     )
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
     if ran["is_extrapolated"]:
@@ -124,6 +127,7 @@ def timeline(
     ] = "slowest",
     policy: Annotated[str | None, typer.Option("--policy", help="my.py:MyCache, where the replay ran a policy of yours.")] = None,
     hardware: Annotated[str | None, typer.Option("--hardware", help="my.toml, where it ran on a machine of yours.")] = None,
+    profile: Annotated[str | None, typer.Option("--profile", help="my.toml, where it was priced by a profile of yours.")] = None,
     store: StoreOption = None,
 ) -> None:
     """Show when each resource of the machine is busy in one forward pass of a replay, and record it for the hardware page.
@@ -138,7 +142,7 @@ def timeline(
     from tokentape.hw.timeline import busy_s
     from tokentape.warehouse.tape import Store
 
-    step_id, title, placed, end_s = steps.of_replay(Store(store), result, which, policy, hardware)
+    step_id, title, placed, end_s = steps.of_replay(Store(store), result, which, policy, hardware, profile)
     rows = [
         (name, quantity(busy, "s"), percent(busy / end_s)) for name, busy in sorted(busy_s(placed).items(), key=lambda b: -b[1])
     ]

@@ -10,10 +10,11 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Work
 from tokentape.policies.sliced import Events
 from tokentape.replay.trace import PREFILL, Trace, pass_ops
-from tokentape.replay.weights import cost_of, fetches, reads, weights_cost
+from tokentape.replay.weights import PROFILE, cost_of, fetches, reads, weights_cost
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
 
 Ints = NDArray[np.int64]
+PROFILES = {"paper": PROFILE, "physical": "slicemoe_physical"}  # of a mode
 OTHER_FORMAT = "int8"  # everything but the experts, and the KV cache (SliceMoE section 2)
 
 
@@ -80,4 +81,4 @@ def _overlapped_cost(trace: Trace, events: Events, per_pass: dict[str, Ints], ha
     per_pass["fast_bytes"] += kv.sum(axis=1)
     assert np.array_equal(fast.sum(axis=1), per_pass["fast_bytes"]), "bytes were lost between layers"
     rows = (*reads(hardware, fast, ops), *fetches(flash, flash > 0, overlapped=True))
-    return cost_of(Work(n_steps=n, n_blocks=n_blocks, rows=rows), hardware, "slicemoe_physical")
+    return cost_of(Work(n_steps=n, n_blocks=n_blocks, rows=rows), hardware, PROFILES["physical"])

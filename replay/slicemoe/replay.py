@@ -24,7 +24,7 @@ from tokentape.replay import uncounted
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.cost import pass_cost, per_pass_counts
+from tokentape.replay.slicemoe.cost import PROFILES, pass_cost, per_pass_counts
 from tokentape.replay.slicemoe.metrics import (
     decode_metrics,
     miss_metrics,
@@ -126,6 +126,7 @@ def replay_sliced(
         "is_bound": False,
         "hardware": hardware.name if hardware else "",
         "hardware_sha256": hardware.sha256 if hardware else "",
+        "profile": PROFILES[mode] if hardware else "",
         "capacity_bytes": capacity_bytes,
         "capacity_experts": capacity_bytes / controller.high_bytes,
         "capacity_frac": capacity_bytes / total_bytes,

@@ -208,7 +208,7 @@ def test_validate_without_tables_is_the_dram_anchors(ok: Run) -> None:
 
 def seconds_of(done: Done) -> float:
     """The step's seconds as the title prints them."""
-    value, unit = re.findall(r": ([\d,.]+) (s|ms|us)$", done.out.splitlines()[0])[0]
+    value, unit = re.findall(r": ([\d,.]+) (s|ms|us)(?: \(|$)", done.out.splitlines()[0])[0]
     return float(value.replace(",", "")) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
 
 
@@ -245,7 +245,7 @@ def test_fitted_operators_where_there_are_some_else_the_roofline(ok: Run) -> Non
     assert "fitted operators: " in fitted.out
     assert "roofline: " in roofline.out
     assert seconds_of(fitted) > seconds_of(roofline)  # launches, and shares of the peak below the machine's own
-    assert "int4, roofline: " in ok(*step, "--weights", "int4").out
+    assert "int4, physical, roofline: " in ok(*step, "--weights", "int4").out
     assert "roofline: " in ok("step", "llama-3-8b", "--hardware", "mac-unified").out
 
 

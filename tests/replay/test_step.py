@@ -34,24 +34,16 @@ def test_a_step_is_the_replays_pass(machine, fetching):
     for index in (0, 5, 21, 40):
         pass_id = int(trace.pass_ids[index])
         step = replay_step(trace, CACHES["lru"](), machine, semantics, CAPACITY, "int8-g32", 0, pass_id)
-        of = {name: [o for o in operations(step) if o.resource == name] for name in (machine.fast, machine.backing)}
-        assert sum(o.bytes for o in of[machine.fast]) == result.timeline["fast_bytes"][index]
-        assert sum(o.bytes for o in of[machine.backing]) == result.timeline["backing_bytes"][index]
+        fetched = sum(o.bytes for o in operations(step) if o.resource == machine.roles.expert_home)
+        assert fetched == result.timeline["backing_bytes"][index]
         placed, end_s = place(step)
         cost_s = result.timeline["step_s"][index]
-        assert end_s >= cost_s * (1 - 1e-9)  # the cost is the roofline of the whole pass, the clock waits at every layer
-        assert end_s <= cost_s * 1.5
+        if fetching == "blocking":
+            assert end_s == pytest.approx(cost_s)
+        else:  # the cost lets a layer's fetches run beside the layer before it, the clock beside all layers
+            assert end_s <= cost_s * (1 + 1e-9)
         assert conflicts(placed) == []
         assert all(busy <= end_s * (1 + 1e-9) for busy in busy_s(placed).values())
-
-
-def test_memory_bound_layers_give_exactly_the_cost():
-    trace = make_trace()
-    semantics = Semantics("per-layer")
-    result = replay(trace, CACHES["lfu"](), PHONE, semantics, CAPACITY)
-    for index in (1, 30):
-        step = replay_step(trace, CACHES["lfu"](), PHONE, semantics, CAPACITY, "int8-g32", 0, int(trace.pass_ids[index]))
-        assert place(step)[1] == pytest.approx(result.timeline["step_s"][index])
 
 
 def test_every_layer_and_the_head_are_there_and_only_misses_fetch():
@@ -59,11 +51,12 @@ def test_every_layer_and_the_head_are_there_and_only_misses_fetch():
     step = replay_step(trace, CACHES["lru"](), WORKSTATION, Semantics("global"), CAPACITY, "int8-g32", 0, 0)
     ops = operations(step)
     assert {o.layer for o in ops} == {-1, 0, 1, 2, 3}
+    assert {"query, key, value", "prefill attention", "routed experts", "output head"} <= {o.name for o in ops}
     fetched = [o for o in ops if o.name == "fetch missing experts"]
     assert {o.resource for o in fetched} == {"host", "pcie"}
     assert {o.layer for o in fetched} <= set(GEOMETRY.moe_layers)
     everything = replay_step(trace, CACHES["belady"](), WORKSTATION, Semantics("global"), 10**9, "int8-g32", 0, 60)
-    assert not [o for o in operations(everything) if o.name == "fetch missing experts" and o.bytes == 0]
+    assert not [o for o in operations(everything) if o.name == "fetch missing experts"]
 
 
 def test_token_major_prefill_reads_the_weights_once_per_token():
@@ -72,7 +65,7 @@ def test_token_major_prefill_reads_the_weights_once_per_token():
     def head_bytes(rule, pass_id):
         semantics = Semantics("global", prefill=rule)
         step = replay_step(trace, CACHES["lru"](), PHONE, semantics, CAPACITY, "int8-g32", 0, pass_id)
-        return sum(o.bytes for o in operations(step) if o.layer == -1 and o.resource == "dram")
+        return sum(o.bytes for o in operations(step) if o.layer == -1)
 
     assert head_bytes("token-major", 0) == 10 * head_bytes("layer-major", 0)
     assert head_bytes("token-major", 1) == head_bytes("layer-major", 1)  # a decode pass has one token
@@ -89,7 +82,8 @@ def test_recorded_sizes_count_as_their_layers():
     )  # fmt: skip
     trace = make_trace(geometry=geometry)
     step = replay_step(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
-    of_layer = {o.layer: o.bytes for o in operations(step) if o.resource == "dram"}
+    read = [o for o in operations(step) if o.name in ("other weights", "routed experts")]
+    of_layer = {layer: sum(o.bytes for o in read if o.layer == layer) for layer in range(4)}
     assert of_layer[0] == 0
     assert [of_layer[layer] - size for layer, size in ((1, 2000), (2, 4000), (3, 6000))] == [10, 20, 30]
 

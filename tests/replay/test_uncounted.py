@@ -10,28 +10,20 @@ from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.hw import calibrate
 from tokentape.hw.spec import load
-from tokentape.policies.residency import CACHES
 from tokentape.replay import uncounted
-from tokentape.replay.estimate import Load, estimate
-from tokentape.replay.experts import replay
-from tokentape.replay.semantics import Semantics
+from tokentape.replay.estimate import Load, beside_weights, estimate
 from tokentape.replay.trace import trace_from_tables
 
 GPU, PHONE = load("h100-cxl-ndp"), load("phone-lpddr5x-ufs4")
 TRACE = make_trace()
 
 
-def ran(trace, machine, expert_format="int8-g32"):
-    return replay(trace, CACHES["lru"](), machine, Semantics("global"), 10**5, expert_format)
-
-
 def test_a_step_of_microseconds_says_that_attention_and_launches_take_twenty_times_as_long():
-    done = ran(TRACE, GPU)
-    made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, calibrate.fits_of(GPU, calibrate.shipped()))
-    counted_s, estimated_s = done.metrics["decode_step_s"].value, sum(o.seconds for o in made.step().parts)
-    assert estimated_s > 15 * counted_s
-    assert done.settings["is_extrapolated"]
-    said = done.settings["outside_envelope"]
+    fits = calibrate.fits_of(GPU, calibrate.shipped())
+    made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, fits, profile="gpu_operators")
+    estimated_s = made.cost.seconds.value[0]
+    counted_s = estimated_s / 20
+    (said,) = uncounted.findings(TRACE, GPU, np.full(TRACE.pass_ids.size, counted_s))
     assert f"beside {1e6 * counted_s:.3g} us that are" in said
     left_out_s = 1e-6 * float(said.partition("not counted: ")[2].split()[0])
     assert 0.9 * estimated_s < left_out_s < estimated_s  # all but what weights take
@@ -40,19 +32,19 @@ def test_a_step_of_microseconds_says_that_attention_and_launches_take_twenty_tim
 
 def test_attention_is_said_to_be_left_out_once_the_context_is_long():
     """Same weights on a machine whose launches nobody measured: KV is nothing beside flash reads, until there is much of it."""
-    assert not ran(TRACE, PHONE).settings["is_extrapolated"]
+    step_s = np.full(TRACE.pass_ids.size, 2e-4)
+    assert not uncounted.findings(TRACE, PHONE, step_s)
     far = replace(TRACE, row_position=TRACE.row_position + 10_000)
-    assert "attention over the KV cache" in ran(far, PHONE).settings["outside_envelope"]
+    assert "attention over the KV cache" in uncounted.findings(far, PHONE, step_s)[0]
 
 
 @pytest.mark.parametrize(("times", "said"), [(20.5, False), (19.5, True)])
 def test_the_bound_is_a_twentieth_of_the_step(times, said):
-    made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, calibrate.fits_of(GPU, calibrate.shipped()))
-    attention_s = sum(o.seconds for o in made.step().parts if o.name == "decode attention")
-    launches_s = sum(o.launch_s for o in made.step().parts if o.name != "decode attention")
-    assert launches_s > 0
-    assert attention_s > 0
-    for counts_kv, left_out_s in ((False, attention_s + launches_s), (True, sum(o.launch_s for o in made.step().parts))):
+    fits = calibrate.fits_of(GPU, calibrate.shipped())
+    made = estimate(GEOMETRY, GPU, Load(batch=1, context_tokens=21), 2.0, fits, profile="gpu_operators")
+    both_s, launches_s = beside_weights(made), beside_weights(made, with_attention=False)
+    assert both_s > launches_s > 0
+    for counts_kv, left_out_s in ((False, both_s), (True, launches_s)):
         step_s = np.full(TRACE.pass_ids.size, times * left_out_s)
         assert bool(uncounted.findings(TRACE, GPU, step_s, counts_kv)) == said
 
@@ -67,12 +59,8 @@ def test_what_cannot_be_estimated_says_so():
     shapeless = {"hidden": 0, "n_heads": 0, "n_kv_heads": 0, "head_dim": 0, "vocab": 0, "expert_intermediate": 0}
     recorded = {"recorded_expert_bytes": (4096,) * 3, "recorded_dense_bytes": (512,) * 3}
     imported = replace(TRACE, geometry=GEOMETRY.model_copy(update=shapeless | recorded | {"dense_intermediate": 0}))
-    done = ran(imported, PHONE, "recorded")
-    assert done.settings["is_extrapolated"]
-    assert (
-        "kernel launches are not counted, and cannot be estimated: the tape records no widths"
-        in done.settings["outside_envelope"]
-    )
+    (said,) = uncounted.findings(imported, PHONE, np.ones(TRACE.pass_ids.size))
+    assert "kernel launches are not counted, and cannot be estimated: the tape records no widths" in said
     odd = replace(PHONE, measured_as=GPU.measured_as)  # takes the GPU's constants, and has none of its numbers
     (said,) = uncounted.findings(TRACE, odd, np.ones(TRACE.pass_ids.size))
     assert "cannot be estimated: phone-lpddr5x-ufs4: engines.npu.n_units is missing" in said

@@ -13,6 +13,7 @@ TABLES = {
             "is_bound",
             "hardware",
             "hardware_sha256",
+            "profile",
             "scope",
             "lookup",
             "recency",

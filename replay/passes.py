@@ -1,0 +1,121 @@
+"""The work of a tape's passes: what their tokens compute and attend to, and the experts that are read and fetched for them."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw import calibrate
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import BACKGROUND, Band, Prepared, StepCost, clock, prepare
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Rows, Work
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.trace import PREFILL, Trace
+from tokentape.replay.transformer import ACTIVATION, Blocks, Tokens, blocks_of, experts_of, steps_of
+
+Ints = NDArray[np.int64]
+_PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+
+
+def pass_costs(
+    trace: Trace,
+    machine: HardwareSpec,
+    semantics: Semantics,
+    weight_format: str,
+    profile: str,
+    found: NDArray[np.int64],
+) -> tuple[Work, StepCost]:
+    """All of a pass's work, and what it costs. found (5, passes, MoE layers): lookups, hits, bytes looked up and missed, fetches.
+
+    What does not depend on the cache is priced once per tape, machine, semantics, format and profile.
+    """
+    costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
+    fits = fits_of(machine, weight_format)
+    held = _PREPARED.setdefault(trace, {})
+    key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
+    if key not in held:
+        held.clear()  # of another machine: a study goes machine by machine
+        held[key] = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
+    experts = Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, blocks, found))
+    cost = clock(experts, machine, costs, fits, on=held[key])
+    others = held[key].work
+    at = next((i for i, rows in enumerate(others.rows) if rows.kind in ("shared", "dense_ffn", "head")), len(others.rows))
+    return Work(n_steps=others.n_steps, n_blocks=blocks.n, rows=(*others.rows[:at], *experts.rows, *others.rows[at:])), cost
+
+
+def fits_of(machine: HardwareSpec, weight_format: str) -> dict[str, calibrate.Fit]:
+    """The machine's fitted operators, where the weights are what they were measured with."""
+    return calibrate.fits_of(machine, calibrate.shipped()) if weight_format == ACTIVATION else {}
+
+
+def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:
+    """Joules as metrics name them: backing (the home of experts that a cache is in front of), fast (all other memory), link,
+    compute, background."""
+    found: dict[str, Band] = {}
+    backing = f"tiers.{machine.roles.expert_home}" if machine.roles.expert_cache else ""
+    for part, band in cost.joules_of.items():
+        table = part.partition(".")[0]
+        name = "backing" if part == backing else {"tiers": "fast", "links": "link", "engines": "compute"}.get(table, BACKGROUND)
+        before = found.get(name)
+        found[name] = band if before is None else Band(before.value + band.value, before.low + band.low, before.high + band.high)
+    return found
+
+
+def tokens_of(trace: Trace, semantics: Semantics) -> Tokens:
+    """Of every pass. A batch of prompts shares its tokens evenly; tokens of a decode pass attend to their mean context. Prompts
+    that are taken token by token are decodes in turn."""
+    n_rows = np.bincount(trace.row_pass, minlength=trace.pass_ids.size)
+    context = np.bincount(trace.row_pass, trace.row_position, trace.pass_ids.size) / np.maximum(1, n_rows) + 1.0
+    first = np.full(trace.pass_ids.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, trace.row_pass, trace.row_position)
+    batch, n_tokens = np.diff(trace.member_offsets), trace.pass_tokens.astype(np.float64)
+    in_turn = (trace.pass_kind == PREFILL) & (semantics.prefill == "token-major")
+    is_prompt = (trace.pass_kind == PREFILL) & ~in_turn
+    return Tokens(
+        decodes=np.where(is_prompt, 0.0, np.where(in_turn, 1.0, n_tokens)),
+        context=np.where(is_prompt, 0.0, context),
+        prompt=np.where(is_prompt, n_tokens, 0.0),
+        prompts=np.where(is_prompt, batch, 1),
+        before=np.where(is_prompt, first, 0.0),
+        turns=np.where(in_turn, n_tokens, 1.0),
+    )
+
+
+def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks) -> Work:
+    """All but the routed experts; of a tape without widths, the bytes that it records."""
+    if trace.geometry.hidden:
+        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, format_of(weight_format))
+    reads = np.where((trace.pass_kind == PREFILL) & (semantics.prefill == "token-major"), trace.pass_tokens, 1)[:, None]
+    n_bytes = reads * np.array(trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64)
+    rows = (Rows(kind="proj", name="other weights", tier="weights_home", engine="main", bytes=n_bytes),)
+    return Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=rows)
+
+
+def format_of(weight_format: str) -> str:
+    """Of the weights but the experts: sizes that an engine recorded are those of one byte a weight."""
+    return "int8" if weight_format == "recorded" else weight_format
+
+
+def _experts(trace: Trace, machine: HardwareSpec, semantics: Semantics, blocks: Blocks, found: Ints) -> tuple[Rows, ...]:
+    """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
+    n_lookups, _, looked_up, missed, n_fetches = found.astype(np.float64)
+    n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
+    at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
+    chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
+    rows = experts_of(trace.geometry, machine, blocks, trace.pass_tokens[:, None], n_lookups, chosen, looked_up)
+    if not machine.roles.expert_cache or not missed.any():
+        return rows
+    kind = "fetch" if semantics.fetching == "blocking" else "prefetch"
+    moved = Rows(
+        kind=kind,
+        name="fetch missing experts",
+        tier="expert_home",
+        target="expert_cache",
+        blocks=blocks.moe,
+        bytes=missed,
+        count=n_fetches,
+    )
+    return (moved, *rows)
