@@ -36,12 +36,14 @@ def pass_costs(
     fits = fits_of(machine, weight_format)
     held = _PREPARED.setdefault(trace, {})
     key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
-    if key not in held:
+    prepared = held.get(key)  # threads share it; two may make the same at once
+    if prepared is None:
+        prepared = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
-        held[key] = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
+        held[key] = prepared
     experts = Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, blocks, found))
-    cost = clock(experts, machine, costs, fits, on=held[key])
-    others = held[key].work
+    cost = clock(experts, machine, costs, fits, on=prepared)
+    others = prepared.work
     at = next((i for i, rows in enumerate(others.rows) if rows.kind in ("shared", "dense_ffn", "head")), len(others.rows))
     return Work(n_steps=others.n_steps, n_blocks=blocks.n, rows=(*others.rows[:at], *experts.rows, *others.rows[at:])), cost
 
