@@ -67,7 +67,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         ),
     ),
     "calibrate kelle": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
-    "calibrate cxl-ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
+    "calibrate cxl_ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
     "calibrate serving": (
         Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),
     ),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, load
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.energy import joules_per_token, prices_of
 from tokentape.replay.elmoe3d.points import SCHEMES, Compute, Point, Points
@@ -76,7 +76,7 @@ class Options:
             raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
         return Compute(verify_nodes=found[0], draft_nodes=found[1])
 
-    def _law(self, fit: ElasticConstants, model: str) -> ModelLaw:
+    def _law(self, fit: ELMoE3DConstants, model: str) -> ModelLaw:
         """What is given, else what is fitted."""
         fitted = fit.laws.get(model)
         beta = self.beta if self.beta is not None or fitted is None else fitted.beta

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.names import unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import ShuffledPrompts
@@ -17,7 +17,7 @@ from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
 from tokentape.replay.cxl_ndp.hits import Hits, Placement, hits_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches, joined
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
 from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
 from tokentape.replay.cxl_ndp.similarity import similarity
 from tokentape.replay.cxl_ndp.tapes import Reading
@@ -55,7 +55,7 @@ class Placed:
     hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control.
     """
 
-    routing: NDPRouting
+    routing: CXLNDPRouting
     capacity: Capacity
     hits: dict[tuple[str, int], Hits]
     similarity: list[dict[str, Any]]
@@ -84,7 +84,7 @@ def placed(
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
     fitting = [name for name, placement in PLACEMENTS.items() if placement.kind == "fixed" or not size.across_layers]
     made = dict(make(name, given) for name in names or fitting)
-    tapes = [ndp_routing.of_tape(store, trace, reading) for trace in traces]
+    tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
     of_tape: dict[str, object] = {"study": STUDY, "model_id": manifest.model_id}
@@ -138,7 +138,7 @@ def bit_losses(
         scores = by_loss(table)
         hot = np.zeros(scores.shape, np.bool_)
     else:
-        used = ndp_routing.of_tape(store, routing)
+        used = cxl_ndp_routing.of_tape(store, routing)
         used.refuse_other_model(geometry.n_experts, geometry.top_k, f"losses tape {tape.trace_id}")
         if used.layers != tuple(geometry.moe_layers):
             raise ValueError(f"tape {used.trace_id} has MoE layers {used.layers}, {tape.trace_id} {tuple(geometry.moe_layers)}")

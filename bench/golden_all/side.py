@@ -21,13 +21,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a study is told to leave out what it measures inside a live model; layered-prefill measures nothing there.
+# What a study is told to leave out what it measures inside a live model; layered_prefill measures nothing there.
 CLOSED_FORMS = {
     "elmoe3d": ("--no-live",),
     "kelle": ("--no-live",),
-    "layered-prefill": (),
+    "layered_prefill": (),
     "slicemoe": ("--no-live",),
-    "cxl-ndp": ("--no-live",),
+    "cxl_ndp": ("--no-live",),
 }
 PARTS = ("help", "demo", *CLOSED_FORMS)
 # What a side with live parts has in place of a study's own efforts, in the tables [live...] of the files systems/*/study.toml.

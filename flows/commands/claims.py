@@ -55,13 +55,12 @@ def claims(
         errors = by_system(*compared(stated, answers))
         print(json.dumps(errors, indent=1)) if format == "json" else _print_systems(errors)
         return
-    paper, papers = paper.replace("-", "_"), set(stated["paper"].to_pylist())  # named so in claim ids; studies as words are
+    papers = set(stated["paper"].to_pylist())
     if paper not in papers:
         raise unknown("paper", paper, papers)
-    of_study = paper.replace("_", "-")
-    answers = [row for row in answers if row["study"] == of_study]
+    answers = [row for row in answers if row["study"] == paper]
     if not answers:
-        raise ValueError(f"no study of {paper} in this store; run `tokentape study {of_study}` first")
+        raise ValueError(f"no study of {paper} in this store; run `tokentape study {paper}` first")
     found, summary = compared(stated, answers)
     rows = sorted((row for row in found if row["system"] == paper), key=lambda row: ROLES.index(row["role"]))
     # What is counted physically comes apart, after what is counted as the paper does.

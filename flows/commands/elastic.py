@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tokentape.hw.elmoe3d_constants import ElasticConstants
+    from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
     from tokentape.hw.fit_files import Fit
     from tokentape.replay.elmoe3d.cells import Cell, Setup
 
@@ -66,7 +66,7 @@ def calibrate_elmoe3d(
     _print_errors(table, setup, fits)
 
 
-def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ElasticConstants]]) -> None:
+def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
     from tokentape.flows.console import print_table
     from tokentape.replay.elmoe3d.checks import HONESTY, checks
     from tokentape.replay.elmoe3d.points import as_points

@@ -212,14 +212,14 @@ def study(
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
-    The studies of published systems (cxl-ndp, elmoe3d, kelle, layered-prefill, slicemoe) make their own inputs and answer the
-    paper's numbers: see `tokentape claims`. All but layered-prefill also measure inside a live model, unless --no-live.
+    The studies of published systems (cxl_ndp, elmoe3d, kelle, layered_prefill, slicemoe) make their own inputs and answer the
+    paper's numbers: see `tokentape claims`. All but layered_prefill also measure inside a live model, unless --no-live.
 
     \b
     Examples:
       tokentape study baselines
       tokentape study slicemoe
-      tokentape study layered-prefill
+      tokentape study layered_prefill
       tokentape study kelle --no-live
       tokentape study my.toml --runner processes
     """

@@ -62,7 +62,7 @@ def rm(
 
 
 def migrate(store: StoreOption = None) -> None:
-    """Take over the results that an older version wrote, one file per replay and table, as runs. Tapes stay as they are.
+    """Take over the results that an older version wrote: as runs, and under the names of today. Tapes stay as they are.
 
     Interrupted, it goes on where it stopped when it is run again. `tokentape load` says where there is something to take over.
     """
@@ -73,10 +73,10 @@ def migrate(store: StoreOption = None) -> None:
     place = Store(store)
     if not place.exists:
         raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
-    n_files = len(older.older(place))
+    n_files = 0
     with progress_bar("migrate", "files") as show:
-        for done, total in older.migrate(place):
-            show(done, total)
+        for n_files, total in older.migrate(place):
+            show(n_files, total)
     note(f"{place.uri}: {n_files} files taken over" if n_files else f"{place.uri}: no results of an older version")
 
 

@@ -120,7 +120,7 @@ calibrate kelle --check none
 calibrate serving --check none
 calibrate elmoe3d --check none
 calibrate elmoe3d --level L9
-calibrate cxl-ndp --check none
+calibrate cxl_ndp --check none
 validate hardware --nope
 claims kele
 load --store nowhere
@@ -189,7 +189,7 @@ def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> N
         ((*REPLAY[:3], "slicemoe", *REPLAY[4:], "--recency", "hits-first"), "does not go with slicemoe"),
         ((*REPLAY, "--lookup", "serial", "--recency", "hits-first"), "serial lookups take list-order"),
         (("study", "baselines", "--no-live"), "measures nothing inside a live model"),
-        (("study", "layered-prefill", "--no-live"), "measures nothing inside a live model"),
+        (("study", "layered_prefill", "--no-live"), "measures nothing inside a live model"),
         (("verify", "tiny", "--budget-mib", "inf"), "no cache size"),
         (("verify", "tiny", "--budget-mib", "nan"), "no cache size"),
     ],
@@ -223,7 +223,7 @@ ON = {  # values under which every rule of flows.effects holds, by command
     "bits": {"routing": None},
     "import requests": {"form": "azure"},
     "calibrate kelle": {"check": "x"},
-    "calibrate cxl-ndp": {"check": "x"},
+    "calibrate cxl_ndp": {"check": "x"},
     "calibrate serving": {"check": None, "cross_validate": True},
     "calibrate elmoe3d": {"check": "x"},
 }
@@ -281,7 +281,7 @@ def test_arguments_are_checked_before_kernels_are_imported(store: Store, tmp_pat
         ["study", "kele"],
         ["study", "kelle", "--runner", "thread"],
         ["study", "nowhere.toml"],
-        ["study", "layered-prefill", "--no-live"],
+        ["study", "layered_prefill", "--no-live"],
         ["evaluate", "--policy", "h2o", "--policy", "aerp"],
         ["replay", "tiny", "--policy", "lru", "--capacity", "50%"],
         [*REPLAY, "--lookup", "atomi"],

@@ -47,7 +47,7 @@ def made(study):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, study, made):
-    store = Store(str(tmp_path_factory.mktemp("cxl-ndp") / "tape"))
+    store = Store(str(tmp_path_factory.mktemp("cxl_ndp") / "tape"))
     study.write(store, made)
     return store
 
@@ -161,7 +161,7 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
     database = database_path(place)
     report = load(place, database)
     assert query(report.database, "select count(*) from ndp_accuracy").item() == 45
-    shown = query(database, "select role, count(distinct claim_id) n from paper_vs_replay where study = 'cxl-ndp' group by role")
+    shown = query(database, "select role, count(distinct claim_id) n from paper_vs_replay where study = 'cxl_ndp' group by role")
     assert dict(shown.iter_rows())["calibrate"] == 4
     assert {row["check"] for row in read_rows(place, "ndp_checks")} == set(query(database, "from ndp_checks")["check"])
 
@@ -183,9 +183,9 @@ def test_live_policies_hold_the_controls():
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "cxl-ndp", "--format", "json", "--store", place.root).out)["claims"]
+    rows = json.loads(tokentape("claims", "cxl_ndp", "--format", "json", "--store", place.root).out)["claims"]
     assert {row["claim_id"] for row in rows} == set(STATED)
-    done = tokentape("calibrate", "cxl-ndp", "--check", "cxl-ndp")
+    done = tokentape("calibrate", "cxl_ndp", "--check", "cxl_ndp")
     assert done.code == 0
     assert "OURS-2 over HOBBIT" in done.out
 
@@ -212,8 +212,8 @@ def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
         (("ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
         (("ndp", "--model", "llama-2-7b"), "needs experts of known width"),
         (("ndp", "--tape", "none"), "no tape fits none"),
-        (("calibrate", "cxl-ndp", "--check", "other"), "no such file of cxl-ndp constants"),
-        (("claims", "cxl-ndp"), "run `tokentape study cxl-ndp` first"),
+        (("calibrate", "cxl_ndp", "--check", "other"), "no such file of cxl_ndp constants"),
+        (("claims", "cxl_ndp"), "run `tokentape study cxl_ndp` first"),
     ],
 )
 def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):

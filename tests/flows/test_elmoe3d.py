@@ -13,7 +13,7 @@ from command import Cli
 from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
-from bench.elastic import swept
+from bench.elmoe3d import swept
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace

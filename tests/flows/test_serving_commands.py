@@ -323,7 +323,7 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
         (("capacity", "--kv-blocks", "100"), "kv_blocks is 100"),
         (("capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
         (("capacity", "--attained", "1.5"), "service level"),
-        (("study", "layered-prefil"), "did you mean 'layered-prefill'"),
+        (("study", "layered_prefil"), "did you mean 'layered_prefill'"),
         (("calibrate", "serving", "--mode", "fast"), "mode 'fast' is unknown"),
         (("import", "requests", "absent.csv"), "absent.csv"),
         (("import", "requests", "some.csv", "--form", "xml"), "unknown form of requests 'xml'"),

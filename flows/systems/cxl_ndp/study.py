@@ -1,6 +1,6 @@
 """The GPU-NDP study: decode, requests, memory, bit widths and routing of five models, and what tapes of a live model say.
 
-The knobs are read from hw/fits/cxl-ndp.toml (`tokentape calibrate cxl-ndp`); nothing is fitted here. What is drawn takes half a
+The knobs are read from hw/fits/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); nothing is fitted here. What is drawn takes half a
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from tokentape.capture.cxl_ndp.orderings import METHODS
 from tokentape.flows.console import note
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
 from tokentape.flows.systems.cxl_ndp.answers import answers
 from tokentape.flows.systems.cxl_ndp.checks import checks, summary
@@ -21,7 +21,7 @@ from tokentape.flows.systems.cxl_ndp.fit import drawn
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from tokentape.flows.workers import each, pool_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Store
 
@@ -66,7 +66,7 @@ def run(
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
         _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, where))})
-    tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
+    tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
     study.write(store, made)
@@ -100,7 +100,7 @@ def of_model(study: Settings, model: Model) -> Rows:
     }
 
 
-def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Rows:
+def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> Rows:
     """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape."""
     of, measured = study.recorded, store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}

@@ -16,7 +16,7 @@ import numpy as np
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
 from tokentape.replay.elmoe3d.platforms import Platform, baseline, platform_of
@@ -63,7 +63,7 @@ class Ran:
 
 
 def platform_runs(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants, hit_model: str, verify_nodes: float
+    study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, hit_model: str, verify_nodes: float
 ) -> Iterator[Ran]:
     """Ours, HB-xPU, then every baseline; near-memory compute once per ratio and holding. Order of cells: by model and batch."""
     of = study.platforms

@@ -19,7 +19,7 @@ from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_job
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.flows.workers import each, pool_of
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.timing import evaluate
@@ -68,7 +68,7 @@ def _live(uri: str, study: Settings, job: live.Job) -> None:
     live.run_job(Store(uri), study, job)
 
 
-def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
+def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline, mine = fits[0], ran(setup, table)
     jobs = table_jobs(study, setup, mine, fits)
@@ -99,7 +99,7 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
     }
 
 
-def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
+def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
     return {
         law: [one for nodes in study.platforms.verify_nodes for one in platform_runs(study, setup, table, fit, law, nodes)]
@@ -107,7 +107,7 @@ def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticCon
     }
 
 
-def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, points: list[dict[str, Any]]) -> Rows:
+def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
     tapes.drawn(store, study)
     made: Rows = {"elastic_misses": [], "coverage_points": []}
