@@ -10,7 +10,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-STUDY, PAPER = "cxl-ndp", "cxl_ndp"
+STUDY, PAPER = "cxl_ndp", "cxl_ndp"
 STAND_IN = "stand-in"  # method of losses that no model was measured for
 
 # A setup, and its rank: drawn routing before recorded, the paper's models before others.
@@ -110,7 +110,7 @@ with told as (
         perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
         max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
         if(is_accuracy, base - level, level / base - 1) as worse
-    from quality where policy = 'ndp' and coalesce(perplexity, accuracy) is not null
+    from quality where policy = 'cxl_ndp' and coalesce(perplexity, accuracy) is not null
 ), beside as (
     select *, max(worse) filter (rule = 'uniform') over same as uniform,
         max(worse) filter (rule = 'reversed') over same as reversed

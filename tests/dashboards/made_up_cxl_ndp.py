@@ -6,7 +6,7 @@ import json
 from itertools import product
 
 Rows = dict[str, list[dict]]
-STUDY, SMALL, LARGE, OTHER = "cxl-ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
+STUDY, SMALL, LARGE, OTHER = "cxl_ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
 TAPE, LOSSES = "embedded-math-0a1b2c3d", "embedded-docs-losses-4e5f"
 STEP_MS = {
     "OURS-2": 0.5,
@@ -201,7 +201,7 @@ def add_quality(rows: Rows) -> None:
             "placement": "prefill_guided", "loss_weight": "none", "prompt_tokens": 64, "decode_tokens": 192,
         } | changed  # fmt: skip
         rows["quality"].append({
-            "model_id": "embedded", "policy": "ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
+            "model_id": "embedded", "policy": "cxl_ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
             "perplexity": (10.0 + seed) * (1 + above), "agreement_frac": 1 - above / 2, "hot_frac": 0.7,
             "table_loss": None if rule == "full" else 0.01 * above + 1e-4, "n_items": 16, "n_tokens": 3056,
         })  # fmt: skip
