@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,3 +34,13 @@ ModelOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's), float32, bfloat16, float16.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FormatOption = Annotated[str, typer.Option("--format", help="table, csv or parquet.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Write to this file instead of the terminal (parquet needs it).")]
+
+
+def format_of(format: str, as_json: bool) -> str:
+    """One of warehouse/sql.py's FORMATS, of which --json is one. Raises ValueError for any other."""
+    if format not in ("table", "csv", "parquet"):
+        raise ValueError(f"unknown format {format!r}; known: table, csv, parquet, and --json")
+    return "json" if as_json else format

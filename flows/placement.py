@@ -1,4 +1,4 @@
-"""Placements over recorded routing, and bit widths over measured losses: what the commands `placement` and `bits` compute."""
+"""Placements over recorded routing, and bit widths over measured losses: what the commands `decide place` and `decide precision` compute."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ AS_BEFORE = {
 }
 # Other ids within words: a SHA-256, a git commit, the id of a result, the end of a tape's name.
 HASH = re.compile(r"(?<![0-9a-z])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-z])|(?<=[a-z0-9]-)[0-9a-f]{8}(?![0-9a-z])")
+NAMES = {"cxl-ndp": "cxl_ndp", "layered-prefill": "layered_prefill"}  # of studies, before and now
 PAYLOAD = re.compile(r'<script type="application/json" id="page-data">(.*?)</script>', re.S)
 SAME = 1e-12  # relative; what lies closer may have been added up in another order
 EXAMPLES = 3
@@ -196,8 +197,10 @@ def _told(row: Row) -> str:
 
 
 def masked(value: Any) -> Any:
-    """A JSON value without the hashes in its words. What then has one name in an object is a sorted list."""
+    """A JSON value without the hashes in its words, with today's names. What then has one name in an object is a sorted list."""
     if isinstance(value, str):
+        for before, now in NAMES.items():
+            value = value.replace(before, now)
         return HASH.sub("#", value)
     if isinstance(value, dict):
         named = defaultdict(list)

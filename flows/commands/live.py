@@ -125,7 +125,7 @@ def orderings(
     from tokentape.capture import models
     from tokentape.capture import orderings as of_experts
     from tokentape.capture.kv import orderings as kv_orderings
-    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.flows.console import Shown, band, number, print_table, progress_bar
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -145,7 +145,13 @@ def orderings(
         rows = measure(loaded, range(seeds), progress=show)
     write_rows(place, "orderings", [{"study": study} | row for row in rows])
     shown = [
-        (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
+        (
+            r["assertion"],
+            r["margin"],
+            number(r["mean"], ".3f"),
+            band(r["low"], r["high"], "{:.3f}".format),
+            Shown("yes" if r["holds"] else "NO", r["holds"]),
+        )
         for r in rows
     ]
     columns = ("ratio or difference", "margin", "mean", f"over {seeds} seeds", "holds")
@@ -184,7 +190,7 @@ def fidelity(
     Example:
       tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
     """
-    from tokentape.flows.console import print_table, progress_bar, quantity
+    from tokentape.flows.console import band, percent, print_table, progress_bar, quantity
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
     from tokentape.warehouse.results import write_rows
@@ -199,14 +205,14 @@ def fidelity(
     shown = []
     for name, unit in UNITS.items():
         pairs = [(row["open_loop"], row["closed_loop"]) for row in rows if row["metric"] == name]
-        gaps = [100 * (opened / closed - 1) if closed else 0.0 for opened, closed in pairs]
+        gaps = [opened / closed - 1 if closed else 0.0 for opened, closed in pairs]
         means = [sum(side) / len(pairs) for side in zip(*pairs, strict=True)]
         shown.append(
             (
                 name,
                 *(quantity(mean, unit) for mean in means),
-                f"{sum(gaps) / len(gaps):+.2f} %",
-                f"{min(gaps):+.2f} to {max(gaps):+.2f} %",
+                percent(sum(gaps) / len(gaps), "+.2f"),
+                band(min(gaps), max(gaps), lambda gap: percent(gap, "+.2f")),
             )
         )
     columns = ("per decoded token", "open loop", "closed loop", "open / closed - 1", "over seeds")
@@ -272,4 +278,6 @@ MEASURED = (
 
 
 def _short(value: object) -> object:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else value
+    from tokentape.flows.console import number
+
+    return number(value, ".4f") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What the options of `ndp` name, as the replays that answer it."""
+"""What the options of `step cxl_ndp` name, as the replays that answer it."""
 
 from __future__ import annotations
 

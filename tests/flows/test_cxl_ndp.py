@@ -183,7 +183,7 @@ def test_live_policies_hold_the_controls():
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "cxl_ndp", "--format", "json", "--store", place.root).out)["claims"]
+    rows = json.loads(tokentape("claims", "cxl_ndp", "--json", "--store", place.root).out)["claims"]
     assert {row["claim_id"] for row in rows} == set(STATED)
     done = tokentape("calibrate", "cxl_ndp", "--check", "cxl_ndp")
     assert done.code == 0
@@ -191,27 +191,35 @@ def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
 
 
 def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
-    done = tokentape("ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
+    done = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
     assert done.code == 0, done.err
     assert "OURS-3" in done.out
-    alone = tokentape("ndp", "--model", "mixtral-8x22b", "--hot", "2", "--system", "ours", "--batch", "2", "--fixed-macs")
+    alone = tokentape(
+        "step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--system", "ours", "--batch", "2", "--fixed-macs"
+    )
     assert "MoNDE " not in alone.out.replace("over MoNDE", "")
-    assert "hbm holds 80 GB" in tokentape("ndp", "--model", "mixtral-8x22b", "--hot", "2", "--batch", "16").err
+    assert "hbm holds 80 GB" in tokentape("step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--batch", "16").err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("ndp",), "give --model, --tape or both"),
-        (("ndp", "--model", "mixtral-8x7b", "--system", "monda"), "did you mean 'monde'"),
-        (("ndp", "--model", "mixtral-8x7b", "--bits", "5"), "5 bits on average"),
-        (("ndp", "--model", "mixtral-8x7b", "--bits", "two"), "--bits two"),
-        (("ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
-        (("ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
-        (("ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
-        (("ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
-        (("ndp", "--model", "llama-2-7b"), "needs experts of known width"),
-        (("ndp", "--tape", "none"), "no tape fits none"),
+        (
+            (
+                "step",
+                "cxl_ndp",
+            ),
+            "give --model, --tape or both",
+        ),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--system", "monda"), "did you mean 'monde'"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "5"), "5 bits on average"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "two"), "--bits two"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
+        (("step", "cxl_ndp", "--model", "llama-2-7b"), "needs experts of known width"),
+        (("step", "cxl_ndp", "--tape", "none"), "no tape fits none"),
         (("calibrate", "cxl_ndp", "--check", "other"), "no such file of cxl_ndp constants"),
         (("claims", "cxl_ndp"), "run `tokentape study cxl_ndp` first"),
     ],

@@ -295,18 +295,33 @@ def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: C
 
 
 def test_speculate_prints_both_modes(tokentape: Cli):
-    done = tokentape("speculate", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
+    done = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
     assert done.code == 0
     assert "4.77" in done.out  # Phi_AR at batch 1, a calibration row
     assert "speculation pays at batch" in done.err
-    priced = tokentape("speculate", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1")
+    priced = tokentape(
+        "step", "elmoe3d", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1"
+    )
     assert "SD J per token" in priced.out
     assert "none of these" in priced.err
-    long = tokentape("speculate", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
+    long = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
     assert "exceed HB" in long.err
-    own = ("speculate", "--model", "olmoe-1b-7b", "--alpha", ".8", "--beta", ".5", "--exponent", ".6", "--accepted-form", "chain")
+    own = (
+        "step",
+        "elmoe3d",
+        "--model",
+        "olmoe-1b-7b",
+        "--alpha",
+        ".8",
+        "--beta",
+        ".5",
+        "--exponent",
+        ".6",
+        "--accepted-form",
+        "chain",
+    )
     assert tokentape(*own).code == 0
-    policy = tokentape("speculate", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
+    policy = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
     assert "from 2 on x" in policy.out
     assert policy.out.count("4.77") == 2
 
@@ -325,7 +340,7 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     ],
 )
 def test_speculate_refuses_in_one_line(tokentape: Cli, arguments, message):
-    done = tokentape("speculate", *arguments)
+    done = tokentape("step", "elmoe3d", *arguments)
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1

@@ -231,7 +231,7 @@ def test_equal_points_give_equal_bytes(tmp_path):
 
 
 def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answers):
-    done = tokentape("claims", "layered_prefill", "--format", "json", "--store", place.root)
+    done = tokentape("claims", "layered_prefill", "--json", "--store", place.root)
     assert {row["claim_id"] for row in json.loads(done.out)["claims"]} == set(STATED)
     assert "run `tokentape study layered_prefill` first" in tokentape("claims", "layered_prefill", "--store", "empty").err
 

@@ -33,7 +33,7 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert replayed.code == 0, replayed.err
     assert tokentape("load").code == 0
     asked = "select value from metrics where metric = 'high_bit_miss_frac'"
-    told = json.loads(tokentape("sql", asked, "--format", "json").out)
+    told = json.loads(tokentape("sql", asked, "--json").out)
     (quality,) = read_rows(store, "quality")
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
     assert json.loads(quality["parameters"])["router.strength"] == "0.3"
@@ -51,7 +51,7 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
     assert done.code == 0, done.err
     trace_id = done.out.strip()
     assert tokentape("load").code == 0
-    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--format", "json").out)
+    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--json").out)
     assert told[0]["n"] == 4 * 16 * 4 * 2
     assert told[0]["least"] > 0
     run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "cxl_ndp", "--param", f"losses={trace_id}")

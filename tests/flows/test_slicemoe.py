@@ -155,7 +155,7 @@ def test_sweeps_are_read_at_equal_quality():
 
 
 def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):
-    done = tokentape("claims", "slicemoe", "--format", "json", "--store", place.root)
+    done = tokentape("claims", "slicemoe", "--json", "--store", place.root)
     rows, summary = json.loads(done.out).values()
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())

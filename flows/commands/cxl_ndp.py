@@ -1,4 +1,4 @@
-"""calibrate cxl_ndp, ndp: the knobs of the GPU-NDP model ratio by ratio, and decode and requests of one's own on its systems."""
+"""calibrate cxl_ndp, step cxl_ndp: the knobs of the GPU-NDP model, decode and requests of one's own on its systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def calibrate_cxl_ndp(
     """
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, print_table
+    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
     from tokentape.hw import cxl_ndp_knobs
@@ -41,7 +41,8 @@ def calibrate_cxl_ndp(
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     found = compared_with_claims(study, fit.constants)
     shown = [
-        (role, what, f"{stated:.4g}", f"{ours:.4g}", f"{100 * (ours / stated - 1):+.1f} %") for role, what, stated, ours in found
+        (role, what, number(stated, ".4g"), number(ours, ".4g"), percent(ours / stated - 1, "+.1f"))
+        for role, what, stated, ours in found
     ]
     columns = ("role", "decode ratio", "paper", "ours", "error")
     print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
@@ -49,7 +50,7 @@ def calibrate_cxl_ndp(
     note(", ".join(f"{name} {values[name]:.4g}" for name in cxl_ndp_knobs.BOUNDS))
 
 
-def ndp(
+def decode(
     model: Annotated[
         str | None,
         typer.Option("--model", help="A model that ships or a config.json. [default: the tape's]", show_default=False),
@@ -91,12 +92,12 @@ def ndp(
 
     \b
     Examples:
-      tokentape ndp --model mixtral-8x7b
-      tokentape ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
-      tokentape ndp --tape TRACE --batch 4 --placement oracle
-      tokentape ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
+      tokentape step cxl_ndp --model mixtral-8x7b
+      tokentape step cxl_ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
+      tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
+      tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.flows.console import note, number, percent, print_table, quantity
     from tokentape.flows.cxl_ndp.points import Options
 
     asked = Options(
@@ -121,10 +122,10 @@ def ndp(
         (
             name,
             *(quantity(of[part], "s") for part in ("step_s", "other_s", "gpu_s", "ndp_s", "transfer_s")),
-            f"{of['tokens_per_s']:.4g}",
-            f"{of['decode_gain']:.3g}x",
+            number(of["tokens_per_s"], ".4g"),
+            number(of["decode_gain"], ".3g", "x"),
             percent(of["hit_frac"]),
-            f"{of['moved_per_layer_step']:.2f}",
+            number(of["moved_per_layer_step"], ".2f"),
             quantity(of["link_weight_bytes_per_token"] + of["link_activation_bytes_per_token"], "B"),
         )
         for name, of in found.metrics.items()
