@@ -77,7 +77,7 @@ def _slicemoe(store: Store) -> list[Row]:
     study = slicemoe.Settings.shipped()
     study = study.model_copy(update={"pairs": study.pairs[:1], "targets": ()})  # the others answer nothing
     swept = [
-        study.rows_of(store, "sliced_points", slicemoe_sweeps.of_tape(store, study, job))
+        study.rows_of(store, "slicemoe_points", slicemoe_sweeps.of_tape(store, study, job))
         for job in product(study.models, study.seeds)
     ]
     points = pl.concat((pl.DataFrame(rows, infer_schema_length=None) for rows in swept), how="vertical_relaxed")

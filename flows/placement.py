@@ -1,4 +1,4 @@
-"""Placements over recorded routing, and bit widths over measured losses: what the commands `decide place` and `decide precision` compute."""
+"""Placements over recorded routing, and bit widths over measured losses: for `decide place` and `decide precision`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
 class Placed:
     """The answer of a tape, or of several together.
 
-    hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control.
+    hits: by (placement, batch). similarity: rows of cxl_ndp_similarity, empty where there is no control.
     """
 
     routing: CXLNDPRouting
@@ -74,7 +74,7 @@ def placed(
     use_requests: int,
     bin_steps: int,
 ) -> Placed:
-    """Computes hit shares and similarity and writes ndp_hits, ndp_similarity and ndp_use. Several tapes count as one.
+    """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
 
     names: None for all that go with the scope. Batches of more sequences than the tape has are left out, and shuffled prompts of
     a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps. Raises ValueError on bad input;
@@ -104,7 +104,11 @@ def placed(
     alike = similarity_rows(similarity(routing), routing.layers)
     used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:use_requests], bin_steps)
     of_seeds: dict[str, object] = of_tape | {"n_seeds": 1}
-    for name, table, known in (("ndp_hits", rows, of_seeds), ("ndp_similarity", alike, of_seeds), ("ndp_use", used, of_tape)):
+    for name, table, known in (
+        ("cxl_ndp_hits", rows, of_seeds),
+        ("cxl_ndp_similarity", alike, of_seeds),
+        ("cxl_ndp_use", used, of_tape),
+    ):
         if table:
             write_rows(store, name, [{**known, **row} for row in table])
     return Placed(routing, size, found, alike)

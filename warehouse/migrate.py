@@ -26,6 +26,9 @@ _RENAMED = {"metrics": "metrics", "timeline": "steps", "request_metrics": "reque
 _REPLAYS_PER_BATCH = 256
 _STUDIES = {"cxl-ndp": "cxl_ndp", "layered-prefill": "layered_prefill"}  # by names that an older version gave them
 _POLICIES = {"ndp": "cxl_ndp"}  # inside a live model
+_BEGINNINGS = {"cxl_ndp_": "ndp_", "elmoe3d_": "elastic_", "slicemoe_points": "sliced_points"}  # of views, now and before
+_BEFORE = {name: old + name.removeprefix(now) for now, old in _BEGINNINGS.items() for name in VIEWS if name.startswith(now)}
+_VIEWS = {old: name for name, old in _BEFORE.items()}
 Tables = dict[str, pa.Table]
 
 
@@ -38,6 +41,7 @@ def older(store: Store) -> list[str]:
 def older_names(runs: pl.DataFrame) -> list[str]:
     """Batches, of `stored` runs, whose names an older version gave."""
     is_older = pl.any_horizontal(pl.col("study", "copy_of").is_in([*_STUDIES]))
+    is_older |= pl.col("view_name").is_in([*_VIEWS])
     is_older |= pl.col("facts").str.json_path_match("$.policy").is_in([*_POLICIES])
     return runs.filter(is_older)["stem"].unique(maintain_order=True).to_list()
 
@@ -45,7 +49,11 @@ def older_names(runs: pl.DataFrame) -> list[str]:
 def _folders(store: Store) -> list[str]:
     """Folders of older versions that are there, `results` itself last."""
     names = [f"{_FOLDER}/{name}" for name in (REPLAYS, "curves", *_RENAMED)]
-    return [path for name in (*names, *VIEWS, _FOLDER) if store.fs.isdir(path := store.path(name))]
+    return [
+        path
+        for name in (*names, *(_BEFORE.get(name, name) for name in VIEWS), _FOLDER)
+        if store.fs.isdir(path := store.path(name))
+    ]
 
 
 def migrate(store: Store) -> Iterator[tuple[int, int]]:
@@ -104,8 +112,9 @@ def _views(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
         if view.of or name == REPLAYS:
             continue
         others = {other: _rows_by_run(store, other) for other, its in VIEWS.items() if its.of == name}
-        for stem in batches(store, name):
-            path = batch_path(store, name, stem)
+        folder = _BEFORE.get(name, name)
+        for stem in batches(store, folder):
+            path = batch_path(store, folder, stem)
             rows = _read(store, path).to_pylist()
             ids = list(dict.fromkeys(run_id_of(name, _complete(name, row)) for row in rows))
             parts = [at_rest(name, rows, is_older=True)]
@@ -115,7 +124,8 @@ def _views(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
             found = list(dict.fromkeys(table for part in parts for table in part))
             yield f"{name}-{stem}", {t: pa.concat_tables(part[t] for part in parts if t in part) for t in found}, [path]
         for other in others:
-            _remove(store, [batch_path(store, other, stem) for stem in batches(store, other)])
+            folder = _BEFORE.get(other, other)
+            _remove(store, [batch_path(store, folder, stem) for stem in batches(store, folder)])
 
 
 def _renamed(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
@@ -149,7 +159,12 @@ def _under_todays_names(run: dict[str, Any]) -> dict[str, Any]:
     facts = json.loads(run["facts"])
     if facts.get("policy") in _POLICIES:
         facts["policy"] = _POLICIES[facts["policy"]]
-    run = run | {"study": study, "copy_of": copy_of, "facts": json.dumps(facts, sort_keys=True, ensure_ascii=False)}
+    run = run | {
+        "view_name": _VIEWS.get(run["view_name"], run["view_name"]),
+        "study": study,
+        "copy_of": copy_of,
+        "facts": json.dumps(facts, sort_keys=True, ensure_ascii=False),
+    }
     own = {column: run[column] for column in OWN_COLUMNS}
     if run["view_name"]:
         told = own | json.loads(run["semantics"] or "{}") | facts
@@ -162,8 +177,9 @@ def _under_todays_names(run: dict[str, Any]) -> dict[str, Any]:
 
 def _rows_by_run(store: Store, name: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for stem in batches(store, name):
-        for row in _read(store, batch_path(store, name, stem)).to_pylist():
+    folder = _BEFORE.get(name, name)
+    for stem in batches(store, folder):
+        for row in _read(store, batch_path(store, folder, stem)).to_pylist():
             found.setdefault(run_id_of(name, _complete(name, row)), []).append(row)
     return found
 

@@ -54,7 +54,7 @@ def placement(
 ) -> None:
     """How often decode finds its experts on the GPU, by placement, and how far prompts foretell the experts of their decode.
 
-    Open loop: the tape's routing. Writes tables ndp_hits, ndp_similarity and ndp_use.
+    Open loop: the tape's routing. Writes tables cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""How far a fit is from ELMoE-3D's open rows: errors, winners, means, by the words of table elastic_checks.
+"""How far a fit is from ELMoE-3D's open rows: errors, winners, means, by the words of table elmoe3d_checks.
 
 The FORMS of the model were chosen with the table in view; parameter values are out of sample in predicted rows, forms are not.
 """
@@ -28,7 +28,7 @@ HONESTY = (
 
 @dataclass(frozen=True)
 class Check:
-    """A number about n rows, under its name in table elastic_checks."""
+    """A number about n rows, under its name in table elmoe3d_checks."""
 
     block: str
     value: float

@@ -71,7 +71,7 @@ def rows(place, answers):
 
 @pytest.fixture(scope="module")
 def points(rows):
-    return rows["elastic_points"]
+    return rows["elmoe3d_points"]
 
 
 def test_every_table_has_rows_and_keys_are_unique(rows, answers):
@@ -163,7 +163,7 @@ def test_the_study_says_how_far_it_is_off_and_what_that_is_worth(said):
 
 
 def test_every_bar_is_checked_and_holds_at_the_headline(rows):
-    at = rows["elastic_checks"].filter(
+    at = rows["elmoe3d_checks"].filter(
         (pl.col("level") == "L1") & (pl.col("fit") == "calibrate") & (pl.col("hit_model") == "paper_law")
     )
     held = at.filter(pl.col("bar_low").is_not_null())
@@ -172,7 +172,7 @@ def test_every_bar_is_checked_and_holds_at_the_headline(rows):
 
 
 def test_mapping_fills_hb(rows):
-    mapped = rows["elastic_mapping"]
+    mapped = rows["elmoe3d_mapping"]
     in_hb = (
         mapped.filter(pl.col("tier") == "hb")
         .group_by("hardware", "model_id", "sd_scheme", "batch")
@@ -184,7 +184,7 @@ def test_mapping_fills_hb(rows):
 
 
 def test_platforms_and_energy(rows):
-    platforms, energy = rows["elastic_platforms"], rows["elastic_energy"]
+    platforms, energy = rows["elmoe3d_platforms"], rows["elmoe3d_energy"]
     assert set(platforms["platform"]) == {"elmoe3d", "hb-xpu", "xpu", "xpu-pim", "xpu-logicpim", "xpu-nmp"}
     xpu = platforms.filter((pl.col("platform") == "xpu") & (pl.col("step_mode") == "ar"))
     assert xpu["speedup"].to_list() == pytest.approx([1.0] * xpu.height)
@@ -196,7 +196,7 @@ def test_platforms_and_energy(rows):
 
 
 def test_intensity_knees_are_where_rooflines_bend(rows):
-    found = rows["elastic_intensity"]
+    found = rows["elmoe3d_intensity"]
     machine = SETUP.machines[8]
     knee = found.filter((pl.col("part") == "knee ext") & (pl.col("hardware") == "elmoe3d-8gb"))["ops_per_byte"]
     assert knee.to_list() == pytest.approx([machine.ops_per_s / machine.ext_bytes_per_s] * 4)
@@ -206,7 +206,7 @@ def test_intensity_knees_are_where_rooflines_bend(rows):
 
 
 def test_tapes_are_replayed_exactly_and_closed_forms_stand_beside(rows):
-    misses = rows["elastic_misses"]
+    misses = rows["elmoe3d_misses"]
     assert set(misses["hit_model"]) == {"lru", "paper_law", "physical", "che"}
     lru = misses.filter(pl.col("hit_model") == "lru")
     assert set(lru["fidelity"]) == {"exact"}
@@ -236,7 +236,7 @@ def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answ
     monkeypatch.setattr(live, "_measured", lambda *told: pytest.fail("measured again"))
     again = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=lambda line: None)
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
-    assert pl.DataFrame(read_rows(place, "elastic_points"), infer_schema_length=None).equals(points)
+    assert pl.DataFrame(read_rows(place, "elmoe3d_points"), infer_schema_length=None).equals(points)
 
 
 def test_a_tapes_own_acceptance_goes_through_the_machine(store):

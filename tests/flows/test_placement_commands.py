@@ -37,7 +37,7 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
     assert done.code == 0, done.err
     assert "3 of a layer's 8 experts on the GPU" in done.out
     assert "left out: batches of more than the tape's 3 sequences" in done.err
-    hits = read_rows(store, "ndp_hits")
+    hits = read_rows(store, "cxl_ndp_hits")
     frac = {(row["placement"], row["batch"]): row["gpu_hit_frac"] for row in hits if row["layer"] is None}
     assert {batch for _, batch in frac} == {1, 2}
     assert ("shuffled_prompts", 2) not in frac  # one batch of two: no other prompt
@@ -46,14 +46,14 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
         assert max(fixed) <= frac["oracle", batch]
         assert frac["never", batch] == 0.0
     assert len(hits) == 4 * len(frac)
-    similar = read_rows(store, "ndp_similarity")
+    similar = read_rows(store, "cxl_ndp_similarity")
     assert [row["layer"] for row in similar] == [0, 1, 2, None]
     assert similar[-1]["own_cosine"] == pytest.approx(np.mean([row["own_cosine"] for row in similar[:-1]]))
-    use = read_rows(store, "ndp_use")
+    use = read_rows(store, "cxl_ndp_use")
     assert {row["request_id"] for row in use} == {0, 1}
     assert {row["first_step"] for row in use} == {0, 10, 20}
     assert tokentape("load").code == 0
-    told = tokentape("sql", "select count(*) as n from ndp_hits where placement = 'oracle'", "--json")
+    told = tokentape("sql", "select count(*) as n from cxl_ndp_hits where placement = 'oracle'", "--json")
     assert json.loads(told.out)[0]["n"] == 8
 
 
@@ -67,10 +67,10 @@ def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
     ):
         done = tokentape("decide", "place", "tiny", "--batch", "1", *arguments)
         assert done.code == 0, done.err
-    found = {(row["placement"], row["hot_experts"]) for row in read_rows(store, "ndp_hits")}
+    found = {(row["placement"], row["hot_experts"]) for row in read_rows(store, "cxl_ndp_hits")}
     assert {("prefill_guided alpha=0", 4), ("ema beta=0.5", 4), ("prefill_guided", 2), ("random seed=4", 4)} <= found
     assert ("oracle, across layers", 2) in found
-    assert "tiny-0001 + tiny-0001" in {row["source"] for row in read_rows(store, "ndp_hits")}
+    assert "tiny-0001 + tiny-0001" in {row["source"] for row in read_rows(store, "cxl_ndp_hits")}
     assert not any(name.startswith("ema") and "across" in name for name, _ in found)
 
 
@@ -105,7 +105,7 @@ def test_context_routing_is_drawn_and_placed(tokentape: Cli, store: Store) -> No
     assert done.code == 0, done.err
     assert "nothing is known" not in done.err
     assert tokentape("decide", "place", done.out.strip(), "--batch", "1").code == 0
-    frac = {row["placement"]: row["gpu_hit_frac"] for row in read_rows(store, "ndp_hits") if row["layer"] is None}
+    frac = {row["placement"]: row["gpu_hit_frac"] for row in read_rows(store, "cxl_ndp_hits") if row["layer"] is None}
     assert frac["prefill_guided"] > frac["static_global"] + 0.05
     other = tokentape("synthesize", "--like", "OLMoE-1B-7B", "--routing", "context", *sizes)
     assert "nothing is known of this one" in other.err
@@ -142,5 +142,5 @@ def test_bad_input_is_one_line_and_writes_nothing(tokentape: Cli, store: Store, 
         assert done.code == 2, arguments
         assert words in done.err
         assert len(done.err.splitlines()) == 1
-    for name in ("ndp_hits", "ndp_similarity", "ndp_use", "bit_losses"):
+    for name in ("cxl_ndp_hits", "cxl_ndp_similarity", "cxl_ndp_use", "bit_losses"):
         assert read_rows(store, name) == []

@@ -1,4 +1,4 @@
-"""One layer-step, memory and bit widths: rows of `ndp_lanes`, `ndp_capacity`, `ndp_bits`, `ndp_losses` and Table 3."""
+"""One layer-step, memory and bit widths: `cxl_ndp_lanes`, `cxl_ndp_capacity`, `cxl_ndp_bits`, `cxl_ndp_losses` and Table 3."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def bit_rows(
     hot_experts: int,
     weighted: bool = True,
 ) -> tuple[list[Row], list[Row]]:
-    """Rows of `ndp_bits` and of `ndp_losses`, placed by the prompt, once per sequence and once per batch.
+    """Rows of `cxl_ndp_bits` and of `cxl_ndp_losses`, placed by the prompt, once per sequence and once per batch.
 
     losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by shares of the prompts.
     """

@@ -1,4 +1,4 @@
-"""Rows of `ndp_points`: every system under every setting, median and range over the seeds of a model's drawn routing."""
+"""Rows of `cxl_ndp_points`: every system under every setting, median and range over the seeds of a model's drawn routing."""
 
 from __future__ import annotations
 

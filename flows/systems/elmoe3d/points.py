@@ -1,4 +1,4 @@
-"""Rows of elastic_points: Table 3 under every fit and hit law, and sweeps past it."""
+"""Rows of elmoe3d_points: Table 3 under every fit and hit law, and sweeps past it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _faster(machine: Machine, factor: float) -> Machine:
 
 
 def rows_of(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Rows of elastic_points, in order."""
+    """Rows of elmoe3d_points, in order."""
     return rows(jobs, evaluate(as_points([job.point for job in jobs])))
 
 

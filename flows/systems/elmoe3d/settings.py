@@ -99,7 +99,7 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. bars: of table elastic_checks, least and most."""
+    """study.toml. bars: of table elmoe3d_checks, least and most."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 

@@ -52,12 +52,12 @@ def run(
     progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
     study.write(store, made)
-    for line in () if study.is_copy else summary(study, made["elastic_checks"]):
+    for line in () if study.is_copy else summary(study, made["elmoe3d_checks"]):
         say(line)
     for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
         progress(n_done + 1, total, str(job))
     progress(total - 1, total, "tapes")
-    made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
+    made |= _from_tapes(store, study, setup, fits[study.headline], made["elmoe3d_points"])
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
     study.write(store, made)
     progress(total, total, "done")
@@ -85,16 +85,16 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[EL
         checked += [] if study.is_copy else check_rows(study, setup, table, fit, law, outcome, is_main)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
-        return {"elastic_points": made, "answers": []}
+        return {"elmoe3d_points": made, "answers": []}
     by_law = _platforms(study, setup, mine, headline)
     every = [one for of in by_law.values() for one in of]
     return {
-        "elastic_points": made,
-        "elastic_mapping": list(mapping_rows(setup, mine, headline)),
-        "elastic_platforms": list(platform_rows(every)),
-        "elastic_energy": list(energy_rows(study, every)),
-        "elastic_intensity": list(intensity_rows(study, setup, mine, headline)),
-        "elastic_checks": checked,
+        "elmoe3d_points": made,
+        "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
+        "elmoe3d_platforms": list(platform_rows(every)),
+        "elmoe3d_energy": list(energy_rows(study, every)),
+        "elmoe3d_intensity": list(intensity_rows(study, setup, mine, headline)),
+        "elmoe3d_checks": checked,
         "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
@@ -110,7 +110,7 @@ def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DCon
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
     tapes.drawn(store, study)
-    made: Rows = {"elastic_misses": [], "coverage_points": []}
+    made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
     for trace_id in tapes.routed(store):
         for name, of in tapes.rows_of(store, study, fit, trace_id).items():
             made[name] += of

@@ -1,4 +1,4 @@
-"""Rows of elastic_mapping, elastic_intensity and elastic_checks."""
+"""Rows of elmoe3d_mapping, elmoe3d_intensity and elmoe3d_checks."""
 
 from __future__ import annotations
 

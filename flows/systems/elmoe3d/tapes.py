@@ -45,12 +45,12 @@ def routed(store: Store) -> list[str]:
 
 
 def rows_of(store: Store, study: Settings, fit: ELMoE3DConstants, trace_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Rows of elastic_misses and coverage_points of one tape; none where it decodes nothing."""
+    """Rows of elmoe3d_misses and coverage_points of one tape; none where it decodes nothing."""
     trace, manifest = load_trace(store, trace_id), store.open(trace_id).manifest
     if not (trace.pass_kind == DECODE).any():
-        return {"elastic_misses": [], "coverage_points": []}
+        return {"elmoe3d_misses": [], "coverage_points": []}
     law = fit.laws.get(manifest.model_id) or law_of(trace)
-    return {"elastic_misses": _misses(trace, manifest, study, law), "coverage_points": _coverage(trace, manifest, law)}
+    return {"elmoe3d_misses": _misses(trace, manifest, study, law), "coverage_points": _coverage(trace, manifest, law)}
 
 
 def _misses(trace: Trace, manifest: Manifest, study: Settings, law: ModelLaw) -> list[dict[str, Any]]:
