@@ -74,8 +74,8 @@ def bench() -> dict[str, float]:
     total, slowest = sum(seconds.values()), max(seconds.values())
     print(f"GPU-NDP: {len(seconds)} systems in {total:.2f} s of CPU, {rate / 1e6:.2f} M layer-steps/s, peer {alone:,.0f}/s")
     return {
-        "ndp_all_systems_cpu_s": round(total, 3),
-        "ndp_slowest_system_cpu_s": round(slowest, 3),
-        "ndp_layer_steps_per_cpu_s": round(rate),
-        "ndp_python_layer_steps_per_cpu_s": round(alone),
+        "cxl_ndp_all_systems_cpu_s": round(total, 3),
+        "cxl_ndp_slowest_system_cpu_s": round(slowest, 3),
+        "cxl_ndp_layer_steps_per_cpu_s": round(rate),
+        "cxl_ndp_python_layer_steps_per_cpu_s": round(alone),
     }

@@ -152,7 +152,7 @@ HELP = """Record what a real language model did, token by token; replay it throu
 
     Tapes and results live in the store: --store, else TOKENTAPE_STORE, else ./tape.
     """
-plain = {"cls": Headed, "no_args_is_help": True, "rich_markup_mode": None}
+plain: dict[str, Any] = {"cls": Headed, "no_args_is_help": True, "rich_markup_mode": None}
 app = typer.Typer(name="tokentape", help=HELP, pretty_exceptions_enable=False, **plain)
 
 

@@ -147,9 +147,9 @@ def _renamed(store: Store) -> Iterator[tuple[str, Tables, list[str]]]:
         path = batch_path(store, "answers", stem)
         answers = store.parquet(path).read().to_pylist()
         for study in {row["study"] for row in answers} & {*_STUDIES}:
-            now = [row | {"study": _STUDIES[study]} for row in answers if row["study"] == study]
+            renamed = [row | {"study": _STUDIES[study]} for row in answers if row["study"] == study]
             if not any(row["study"] == _STUDIES[study] for row in read_rows(store, "answers")):
-                write_rows(store, "answers", now, _STUDIES[study])
+                write_rows(store, "answers", renamed, _STUDIES[study])
             _remove(store, [path])
 
 

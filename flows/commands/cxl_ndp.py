@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import StoreOption, asked
 
 
 def calibrate_cxl_ndp(
@@ -51,6 +51,7 @@ def calibrate_cxl_ndp(
 
 
 def decode(
+    ctx: typer.Context,
     model: Annotated[
         str | None,
         typer.Option("--model", help="A model that ships or a config.json. [default: the tape's]", show_default=False),
@@ -100,24 +101,7 @@ def decode(
     from tokentape.flows.console import note, number, percent, print_table, quantity
     from tokentape.flows.cxl_ndp.points import Options
 
-    asked = Options(
-        model=model,
-        tape=tape,
-        system=system,
-        bits=bits,
-        hardware=hardware,
-        knobs=knobs,
-        batch=batch,
-        hot=hot,
-        alpha=alpha,
-        placement=placement,
-        rule=rule,
-        compute_scales=not fixed_macs,
-        overlaps=overlap,
-        seed=seed,
-        store=store,
-    )
-    found = asked.answer()
+    found = asked(Options, ctx, compute_scales=not fixed_macs, overlaps=overlap).answer()
     rows = [
         (
             name,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokentape.flows.options import asked
+
 if TYPE_CHECKING:
     from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
     from tokentape.hw.fit_files import Fit
@@ -80,6 +82,7 @@ def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ELMoE3DConstan
 
 
 def speculate(
+    ctx: typer.Context,
     model: Annotated[str, typer.Option("--model", help="A model that ships (`tokentape models list`) or a config.json.")],
     hardware: Annotated[
         str, typer.Option("--hardware", help="Machine with tiers hb and ext: elmoe3d-4gb, elmoe3d-8gb or a file.")
@@ -144,23 +147,7 @@ def speculate(
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
 
-    points = Options(
-        model=model,
-        hardware=hardware,
-        schemes=scheme,
-        batches=batch,
-        context_tokens=context,
-        hit_model=hit_model,
-        accepted_form=accepted_form,
-        fit=fit,
-        alpha=alpha,
-        accepted_len=accepted,
-        expert_format=expert_format,
-        beta=beta,
-        exponent=exponent,
-        head_gb=head_gb,
-        nodes=nodes,
-    ).points()
+    points = asked(Options, ctx).points()
     arrays = as_points(points)
     found = evaluate(arrays)
     energy = joules(hardware, arrays, found) if nodes else {}

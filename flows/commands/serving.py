@@ -44,6 +44,7 @@ MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 
 def simulate(
+    ctx: typer.Context,
     scheduler: SchedulerOption = "layered",
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.", show_default=False)] = None,
     param: ParamOption = None,
@@ -92,10 +93,7 @@ def simulate(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    point = point_of(
-        scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, memory_frac, max_seqs,
-        coverage, expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=40,
-    )  # fmt: skip
+    point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
         measured = measure(place, point, level, progress=show)
@@ -111,6 +109,7 @@ def simulate(
 
 
 def capacity(
+    ctx: typer.Context,
     scheduler: SchedulerOption = "layered",
     param: ParamOption = None,
     model: ServedOption = "qwen3-30b-a3b",
@@ -153,10 +152,7 @@ def capacity(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    point = point_of(
-        scheduler, param, model, hardware, workload, arrival, None, cv, None, seeds, kv_blocks, memory_frac, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=10,
-    )  # fmt: skip
+    point = point_of(ctx, default_seeds=10)
     if point.scheduler == "disaggregated":
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     if point.arrival == "at_once":

@@ -42,7 +42,7 @@ def calibrate_serving(
       tokentape calibrate serving --check h100x2              how the shipped constants do
       tokentape calibrate serving --out my-fit.toml && tokentape serving simulate --rate 1.3 --fit my-fit.toml
     """
-    from tokentape.flows.console import note, progress_bar, say
+    from tokentape.flows.console import note, progress_bar
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import serving_constants
     from tokentape.replay.serving.facts import MODES

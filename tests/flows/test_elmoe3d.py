@@ -44,7 +44,7 @@ SMALL = STUDY.model_copy(
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
-TABLES = [name for name in VIEWS if name.startswith("elastic_")]
+TABLES = [name for name in VIEWS if name.startswith("elmoe3d_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
 
