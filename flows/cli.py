@@ -79,6 +79,8 @@ def _common_options() -> tuple[Any, ...]:
 
 
 def _listen(quiet: bool, verbose: bool) -> None:
+    if quiet and verbose:
+        raise ValueError("--quiet and --verbose ask for opposite things; give one of them")
     if quiet or verbose:
         console.log.setLevel(logging.WARNING if quiet else logging.DEBUG)
 

@@ -51,11 +51,12 @@ def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A sh
       tokentape hardware show h100
       tokentape hardware show my.toml
     """
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import Shown, print_table
     from tokentape.hw import catalogue, spec
 
     machine = spec.load(name)
-    rows = [(row.key, row.value, row.band, row.source) for row in catalogue.rows(machine)]
+    raw = [number.value for _, number in machine.numbers()]
+    rows = [(of.key, Shown(of.value, value), of.band, of.source) for of, value in zip(catalogue.rows(machine), raw, strict=True)]
     print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
 
 

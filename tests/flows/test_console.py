@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tokentape.flows import console
 from tokentape.flows.console import band, note, number, one_document, percent, print_table, progress_bar, quantity, say
+from tokentape.warehouse.tape import Store
 
 WORDS = (
     "lru",
@@ -27,6 +28,7 @@ WORDS = (
     "two\nlines",
     "x ",
 )
+
 HEADINGS = ("trace", "hit rate of all", "n")
 
 
@@ -84,6 +86,7 @@ def test_quiet_shows_results_alone_and_verbose_every_step_and_where_an_error_is_
     told, quiet = tokentape(*ask), tokentape("-q", *ask)
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ Elastic-SD: speculation pays", told.err)  # no terminal: a log line
     assert (quiet.out, quiet.err, tokentape(*ask, "--quiet").err) == (told.out, "", "")
+    assert "opposite things" in tokentape("-q", *ask, "-q", "-v").err
     wrong = tokentape("step", "elmoe3d", "-v", "--model", "qwen")
     assert "Traceback" in wrong.err
     assert wrong.err.splitlines()[-1].startswith("tokentape: ")
@@ -116,3 +119,25 @@ def test_the_shell_completes_commands() -> None:
     command = "import sys; from tokentape.flows.cli import main; sys.argv = ['tokentape']; main()"
     done = subprocess.run([sys.executable, "-c", command], env=os.environ | asked, capture_output=True, text=True)
     assert set(done.stdout.split()) == {"study", "step"}, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "ls",
+            "study",
+            "query",
+            "hardware list",
+            "hardware show h100",
+            "models list",
+            "step kelle llama-2-7b",
+            "hardware validate",
+        ),
+        *("decide place tiny --batch 1", "replay tiny --policy lru --capacity 50% --scope global", "step gpu llama-3-8b"),
+    ],
+)
+def test_what_is_listed_or_computed_is_one_json_document(store: Store, tokentape: Cli, command: str) -> None:
+    done = tokentape(*command.split(), "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
