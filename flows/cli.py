@@ -61,12 +61,14 @@ HEADINGS = {  # of the help, what is used most first
 }
 
 
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Every step, and where an error is from.")]
+
+
 def _everywhere(
     is_json: Annotated[bool, typer.Option("--json", help="The tables as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Every step of a progress, and where an error is from.")
-    ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """The options of every command."""
 
@@ -169,8 +171,8 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only; also after the command.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every step, and where an error is from.")] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """The options before the command."""
     console.log.setLevel(logging.INFO)
