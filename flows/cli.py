@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -115,8 +114,14 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         _listen(ctx.params.pop("quiet"), ctx.params.pop("verbose"))
-        with console.one_document() if ctx.params.pop("is_json", False) else nullcontext():
+        if not ctx.params.pop("is_json", False):
             return super().invoke(ctx)
+        with console.one_document():
+            try:
+                return super().invoke(ctx)
+            except typer.Exit as ended:  # what it found wrong is in the document
+                said = ended
+        raise said
 
 
 class Action(Command):

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from command import Cli
@@ -141,3 +142,10 @@ def test_what_is_listed_or_computed_is_one_json_document(store: Store, tokentape
     done = tokentape(*command.split(), "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)
+
+
+def test_what_is_found_wrong_is_in_the_document_too(tokentape: Cli) -> None:
+    tape = tokentape("import", "bigmoe", str(Path(__file__).parents[1] / "data" / "tiny.route.csv")).out.strip()
+    done = tokentape("verify", tape, "--budget-mib", "0.5", "--json")
+    assert done.code == 1
+    assert [*map(list, json.loads(done.out))] == [["title", "rows"], ["said"]]
