@@ -235,7 +235,7 @@ def quantity(value: float, unit: str) -> Shown:
     return Shown(text, value) if unit == "1" else Shown(f"{text} {unit}", {"value": value, "unit": unit})
 
 
-def number(value: float | None, how: str = "", unit: str = "") -> Shown:
+def number(value: float | str | None, how: str = "", unit: str = "") -> Shown:
     """A number in a format; nothing for none. unit: what is written after it."""
     return Shown("" if value is None else f"{value:{how}}{unit}", value)
 
