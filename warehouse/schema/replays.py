@@ -36,6 +36,7 @@ TABLES = {
         "a replay: what ran, every parameter a column",
         engine="experts",
         values="",
+        nullable=("profile",),  # of replays before there were profiles
         facts=("capacity_bytes", "capacity_experts", "capacity_frac", "cycle_experts", "seed"),
         decisions={"residency": "policy"},
         run_id="replay_id",
