@@ -91,7 +91,7 @@ def test_every_row_is_there_again_and_the_old_files_are_gone(small: Store) -> No
         for row in read_rows(small, "replays")
         if row["replay_id"] == "r0" and row["study"] == "test" and row["recency"] is None
     )
-    assert taken == replay_row("r0") | {"recency": None}
+    assert taken == replay_row("r0") | {"recency": None, "profile": None}
     database = load(small, database_path(small)).database
     assert query(database, "select step_s, energy_j from timeline where replay_id = 'r0'").rows() == [(1.0, 2.0)]
     assert query(database, "select value, denominator from metrics where run_id = 'r0'").rows() == [(0.5, "lookups")]
