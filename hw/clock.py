@@ -112,6 +112,7 @@ class _Tally:
         if lane.ops_by_bits:
             self.ops = self.ops * np.asarray(rows.bits) / 16.0
             self.cell_ops = work.by_cell(rows, self.ops)
+        self.step_bytes, self.step_ops = work.total(self.cell_bytes), work.total(self.cell_ops)
         self.cell_count = work.by_cell(rows, rows.count) if np.any(rows.count) else None
 
 
@@ -183,10 +184,9 @@ class _End:
         """(steps,) seconds that the steps ask of every resource."""
         found: Demand = {}
         for tally, rates in self.tallies:
-            n_bytes, ops = self.work.total(tally.cell_bytes), self.work.total(tally.cell_ops)
             for resource, s_per_byte in rates.busy_s_per_byte.items():
-                _plus(found, resource, n_bytes * s_per_byte)
-            _plus(found, rates.engine, ops * rates.s_per_op if rates.engine else None)
+                _plus(found, resource, tally.step_bytes * s_per_byte)
+            _plus(found, rates.engine, tally.step_ops * rates.s_per_op if rates.engine else None)
         return found
 
     def background_j(self, seconds: Floats) -> Floats:
@@ -211,57 +211,57 @@ class _End:
 
     def seconds(self, step: ast.expr) -> Floats:
         """(steps,) seconds of the composed step."""
-        return np.broadcast_to(self._walk(step, False)[0], (self.work.n_steps,))
+        return np.broadcast_to(self._walk(step, False, False)[0], (self.work.n_steps,))
 
-    def _walk(self, node: ast.expr, is_inside: bool) -> tuple[Floats, Demand]:
-        """Seconds and demand of a node: (steps, blocks) inside `layers`, (steps,) outside."""
+    def _walk(self, node: ast.expr, is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
+        """Seconds of a node, (steps, blocks) inside `layers`, (steps,) outside; and its demand where it runs beside another."""
         if isinstance(node, ast.Constant):
             return np.asarray(float(node.value)), {}  # type: ignore[arg-type]
         if isinstance(node, ast.Name):
-            return self._placed(self.lane_s[node.id], self.demand[node.id], is_inside)
+            return self._placed(self.lane_s[node.id], self.demand[node.id] if is_shared else {}, is_inside)
         if isinstance(node, ast.Attribute):
             assert isinstance(node.value, ast.Name)
             name = node.value.id
-            return self._placed(self.parts[name].get(node.attr, np.zeros((1, 1))), self.demand[name], is_inside)
+            found = self.parts[name].get(node.attr, np.zeros((1, 1)))
+            return self._placed(found, self.demand[name] if is_shared else {}, is_inside)
         if isinstance(node, ast.BinOp):
-            (left, of_left), (right, of_right) = self._walk(node.left, is_inside), self._walk(node.right, is_inside)
+            is_or = isinstance(node.op, ast.BitOr)
+            (left, of_left), (right, of_right) = (self._walk(of, is_inside, is_shared or is_or) for of in (node.left, node.right))
             demand = self._sum(of_left, of_right)
-            if isinstance(node.op, ast.Add):
-                return left + right, demand
-            if isinstance(node.op, ast.Mult):
-                return left * right, demand
-            return self._together(np.maximum(left, right), demand), demand
+            if is_or:
+                return self._together(np.maximum(left, right), demand), demand
+            return left + right if isinstance(node.op, ast.Add) else left * right, demand
         assert isinstance(node, ast.Call)
         assert isinstance(node.func, ast.Name)
-        return getattr(self, f"_{node.func.id}")(node.args, is_inside)  # type: ignore[no-any-return]
+        return getattr(self, f"_{node.func.id}")(node.args, is_inside, is_shared)  # type: ignore[no-any-return]
 
-    def _layers(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
-        seconds, demand = self._walk(nodes[0], True)
-        return self.work.total(seconds), {resource: self.work.total(values) for resource, values in demand.items()}
+    def _layers(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
+        seconds, demand = self._walk(nodes[0], True, is_shared)
+        return self.work.total(seconds), self._totals(demand)
 
-    def _partial(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
-        serial, parts = self._walk(nodes[0], is_inside)[0], [self._walk(node, is_inside) for node in nodes[1:]]
+    def _partial(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
+        serial, parts = self._walk(nodes[0], is_inside, False)[0], [self._walk(node, is_inside, True) for node in nodes[1:]]
         longest, together = reduce(np.maximum, (s for s, _ in parts)), reduce(np.add, (s for s, _ in parts))
         demand = reduce(self._sum, (d for _, d in parts))
         return self._together(longest + serial * (together - longest), demand), demand
 
-    def _lookahead(self, nodes: list[ast.expr], is_inside: bool) -> tuple[Floats, Demand]:
-        (first, of_first), (second, of_second) = (self._walk(node, True) for node in nodes)
+    def _lookahead(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
+        first, of_first = self._walk(nodes[0], True, True)
         if not np.any(first):  # nothing is told ahead
-            return self.work.total(second), {resource: self.work.total(values) for resource, values in of_second.items()}
+            return self._layers(nodes[1:], is_inside, is_shared)
         assert self.work.is_once, "what is fetched ahead needs every layer as a block of its own"
+        second, of_second = self._walk(nodes[1], True, True)
         none, whole = np.zeros((self.work.n_steps, 1)), (self.work.n_steps, self.work.n_blocks)
         first, second = np.broadcast_to(first, whole), np.broadcast_to(second, whole)
         slots = np.maximum(np.hstack([first, none]), np.hstack([none, second])).sum(axis=1)
-        demand = {resource: self.work.total(values) for resource, values in self._sum(of_first, of_second).items()}
+        demand = self._totals(self._sum(of_first, of_second))
         return self._together(slots, demand), demand
 
+    def _totals(self, demand: Demand) -> Demand:
+        return {resource: self.work.total(values) for resource, values in demand.items()}
+
     def _placed(self, values: Floats, demand: Demand, is_inside: bool) -> tuple[Floats, Demand]:
-        if not self.profile.arbitrate:
-            demand = {}
-        if is_inside:
-            return values, demand
-        return self.work.total(values), {resource: self.work.total(of) for resource, of in demand.items()}
+        return (values, demand) if is_inside else (self.work.total(values), self._totals(demand))
 
     def _together(self, seconds: Floats, demand: Demand) -> Floats:
         """No sooner than any one resource is done."""
