@@ -200,8 +200,8 @@ class _Layers:
         else:
             ops = 4.0 * n * heads * seen * g.head_dim
             moved = n * seen * 2 * self._kv_heads * g.head_dim * _VALUE
-        shapes = self._heads(heads) | {"batch_size": n, "isl": 1, "step": self.context - 1}
-        return self._attend("kv_read", "decode attention", moved, ops, "decode_attention", shapes)
+        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, n), "isl": 1, "step": np.maximum(0.0, self.context - 1)}
+        return self._attend("kv_read", "decode attention", moved, ops, "decode_attention", shapes, n > 0)
 
     def _prefill(self, heads: float, value_dim: int) -> Rows:
         g, n, windows = self.g, self.prompt / self.prompts, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
@@ -211,9 +211,19 @@ class _Layers:
         seen = n + np.minimum(self.before, windows)
         moved = self.prompts * (n * 2 * heads + seen * 2 * self._kv_heads) * g.head_dim * _VALUE
         shapes = self._heads(heads) | {"batch_size": self.prompts, "isl": np.maximum(1.0, self.before + n)}
-        return self._attend("attend", "prefill attention", moved, ops, "prefill_attention", shapes)
+        return self._attend("attend", "prefill attention", moved, ops, "prefill_attention", shapes, n > 0)
 
-    def _attend(self, kind: str, name: str, moved: Floats, ops: Floats, operator: str, shapes: dict[str, Values]) -> Rows:
+    def _attend(
+        self,
+        kind: str,
+        name: str,
+        moved: Floats,
+        ops: Floats,
+        operator: str,
+        shapes: dict[str, Values],
+        is_there: NDArray[np.bool_],
+    ) -> Rows:
+        """is_there (S, 1): steps that attend so; the others have no kernel of it."""
         is_fitted = not self.g.kv_lora_rank
         return Rows(
             kind=kind,
@@ -225,7 +235,7 @@ class _Layers:
             bytes=self.d * moved,
             ops=self.d * ops,
             count=1.0,
-            times=self.turns,
+            times=self.turns if is_there.all() else self.turns * is_there,
             operator=operator if is_fitted else "",
             shapes=shapes if is_fitted else {},
         )
