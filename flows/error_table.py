@@ -20,6 +20,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import run
 from tokentape.flows.systems.cxl_ndp import answers as cxl_ndp_answers
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
@@ -49,7 +50,7 @@ def _cxl_ndp(store: Store) -> list[Row]:
     study = cxl_ndp.Settings.shipped()
     made: dict[str, list[Row]] = {}
     for model in study.models[:2]:  # the paper's
-        for name, rows in cxl_ndp.of_model(study, model).items():
+        for name, rows in cxl_ndp.of_model(store, study, model).items():
             made.setdefault(name, []).extend(rows)
     return study.named(cxl_ndp_answers.answers(study, made))
 
@@ -70,15 +71,15 @@ def _kelle(store: Store) -> list[Row]:
 
 def _layered_prefill(store: Store) -> list[Row]:
     study = layered_prefill.Settings.shipped().model_copy(update={"traces": ()})  # recorded arrivals answer nothing
-    return layered_prefill.run(store, lambda *told: None, study, "threads", 1, say=lambda line: None)
+    return run(study, store, runner="threads", workers=1, say=lambda line: None)
 
 
 def _slicemoe(store: Store) -> list[Row]:
     study = slicemoe.Settings.shipped()
     study = study.model_copy(update={"pairs": study.pairs[:1], "targets": ()})  # the others answer nothing
     swept = [
-        study.rows_of(store, "sliced_points", slicemoe_sweeps.of_tape(store, study, job))
-        for job in product(study.models, study.seeds)
+        study.rows_of(store, "sliced_points", slicemoe_sweeps.of_tape(store, study, slicemoe_sweeps.Job(*tape)))
+        for tape in product(study.models, study.seeds)
     ]
     points = pl.concat((pl.DataFrame(rows, infer_schema_length=None) for rows in swept), how="vertical_relaxed")
     return study.named(slicemoe_answers.answers(study, load_hardware(study.hardware), points))

@@ -31,7 +31,7 @@ COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_pe
 CHANGE = "_change_frac"
 ENGINE = tuple(
     f"tokentape.replay.serving.{module}"
-    for module in ("run", "disaggregated", "capacity", "metrics", "memory", "experts", "prefix_cache")
+    for module in ("run", "disaggregated", "capacity", "metrics", "memory", "experts", "prefix_cache", "window")
 )
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (

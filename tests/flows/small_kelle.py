@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tokentape.capture.kv.orderings import WORD_ORDERINGS
+from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import live
-from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.warehouse.tape import Store
 
@@ -40,5 +40,5 @@ def run(store: Store) -> list[str]:
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "ORDERINGS", WORD_ORDERINGS)
-        kelle.run(store, lambda *now: None, SMALL, "threads", 1, say=told.append)
+        study_run(SMALL, store, runner="threads", workers=1, say=told.append)
     return told

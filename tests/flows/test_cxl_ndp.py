@@ -39,7 +39,7 @@ def study():
 def made(study):
     rows: dict[str, list] = {"ndp_accuracy": details.accuracy_rows()}
     for model in study.models:
-        for name, of in cxl_ndp.of_model(study, model).items():
+        for name, of in cxl_ndp.of_model(None, study, model).items():
             rows.setdefault(name, []).extend(of)
     rows["answers"] = answers(study, rows)
     return rows | {"ndp_checks": checks(study, rows)}

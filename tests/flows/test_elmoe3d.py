@@ -17,6 +17,7 @@ from bench.elastic import swept
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
+from tokentape.flows.running import run
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
@@ -60,7 +61,7 @@ def said():
 
 @pytest.fixture(scope="module")
 def answers(place, said):
-    made = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=said.append)
+    made = run(SMALL, place, runner="threads", workers=1, say=said.append)
     return {(row["claim_id"], row["mode"]): row for row in made}
 
 
@@ -234,7 +235,7 @@ def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
 
 def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answers, points, monkeypatch):
     monkeypatch.setattr(live, "_measured", lambda *told: pytest.fail("measured again"))
-    again = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=lambda line: None)
+    again = run(SMALL, place, runner="threads", workers=1, say=lambda line: None)
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
     assert pl.DataFrame(read_rows(place, "elastic_points"), infer_schema_length=None).equals(points)
 

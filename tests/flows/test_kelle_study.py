@@ -11,6 +11,7 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
+from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
 from tokentape.flows.systems.kelle.settings import Settings
@@ -27,7 +28,7 @@ WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] =
 def run(place: Store) -> list[str]:
     """The closed forms of the study; what they said."""
     told: list[str] = []
-    kelle.run(place, lambda *now: None, say=told.append, in_model=False)
+    study_run(Settings.shipped(), place, say=told.append, in_model=False)
     return told
 
 

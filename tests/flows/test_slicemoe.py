@@ -12,6 +12,7 @@ from readme_errors import AGAIN, stands
 from tokentape.flows import error_table
 from tokentape.flows.commands.claims import COLUMNS
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import run
 from tokentape.flows.systems.slicemoe import answers as claimed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
@@ -49,7 +50,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(place):
-    return {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL, "threads")}
+    return {row["claim_id"]: row for row in run(SMALL, place, runner="threads")}
 
 
 def test_settings_ship_and_name_what_is_assumed():
@@ -122,7 +123,7 @@ def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     for name in ("sweep", "evaluate_policy", "orderings", "compare"):
         monkeypatch.setattr(live if hasattr(live, name) else sweeps, name, lambda *told: pytest.fail("measured again"))
     told = []
-    assert {row["claim_id"]: row for row in slicemoe.run(place, lambda *now: told.append(now), SMALL, "threads")} == answers
+    assert {row["claim_id"]: row for row in run(SMALL, place, show=lambda *now: told.append(now), runner="threads")} == answers
     assert told[-1][0] == told[-1][1] == len(told) - 1
 
 

@@ -74,11 +74,11 @@ COPIES = {
     ),
     "layered-prefill": (
         "h100x2",
-        (r"^n_seeds = \d+", "n_seeds = 1\nsweeps = []\ntraces = []"),
+        (r"^n_seeds = \d+", "n_seeds = 1\ntraces = []"),
         (
-            r"^\[\[groups\]\].*",
-            '[[groups]]\nseries = "mine"\nschedulers = [{ name = "layered" }]\nrates = [0.5]\n'
-            'point = { model = "olmoe-1b-7b", hardware = "my-machine.toml", n_requests = 40, coverage = "independent" }\n',
+            r"^\[\[grid\]\].*",
+            '[[grid]]\nseries = "mine"\nscheduler = "layered"\nrate_per_s = 0.5\nmodel = "olmoe-1b-7b"\n'
+            'hardware = "my-machine.toml"\nn_requests = 40\ncoverage = "independent"\n',
         ),
     ),
 }  # fmt: skip

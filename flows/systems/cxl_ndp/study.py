@@ -6,61 +6,42 @@ minute, a model per process, and is computed anew with every run; tapes and jobs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tokentape.capture.cxl_ndp.orderings import METHODS
-from tokentape.flows.console import note
+from tokentape.flows.answers import Row
 from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
 from tokentape.flows.systems.cxl_ndp.answers import answers
 from tokentape.flows.systems.cxl_ndp.checks import checks, summary
 from tokentape.flows.systems.cxl_ndp.fit import drawn
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
-from tokentape.flows.workers import each, pool_of
 from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
-Rows = dict[str, list[dict[str, Any]]]
+Rows = dict[str, list[Row]]
 TOGETHER = "all data sets"  # source of the live model's tapes as one
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
-
-    What is drawn is written first. A job inside the live model is one file or one tape: an interrupted study goes on there.
-    say: told which bars hold. in_model: False leaves out what is measured inside the live model.
-    """
-    study = chosen or Settings.shipped()
-    inside = live.jobs(study) if in_model else []
-    total = len(study.models) + len(inside)
-    progress(0, total, "drawn routing")
+def run(at: Running) -> list[Row]:
+    """The answers. What is drawn is written first. Says which bars hold."""
+    study, store = at.study, at.store
+    inside = live.jobs(study) if at.in_model else []
+    at.expect(study.models, inside)
     made: Rows = {} if study.is_copy else {"ndp_accuracy": details.accuracy_rows()}
-    for n_done, (model, of) in enumerate(each(pool_of(runner, workers), partial(of_model, study), study.models)):
-        progress(n_done + 1, total, model.name)
+    for _, of in at.each(of_model, study.models):
         _add(made, of)
     made["answers"] = [] if study.is_copy else answers(study, made)
     made["ndp_checks"] = [] if study.is_copy else checks(study, made)
-    study.write(store, made)
-    for line in () if study.is_copy else summary(made["ndp_checks"]):
-        say(line)
-    if not in_model:
-        return study.named(made["answers"])
-    n_done = len(study.models)
-    progress(n_done, total, "tapes of the live model")
+    at.write(made)
+    at.tell([] if study.is_copy else summary(made["ndp_checks"]))
+    if not at.in_model:
+        return made["answers"]
     losses = live.losses_tape(store, study)
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
@@ -69,14 +50,12 @@ def run(
     tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
-    study.write(store, made)
-    for n_measured, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study, losses), inside)):
-        progress(n_done + n_measured + 1, total, str(job))
-    progress(total, total, "done")
-    return study.named(made["answers"])
+    at.write(made)
+    dict(at.each(partial(live.run_job, losses), inside))
+    return made["answers"]
 
 
-def of_model(study: Settings, model: Model) -> Rows:
+def of_model(store: Store, study: Settings, model: Model) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
     tapes = drawn(made, model)
@@ -115,10 +94,6 @@ def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Row
         "ndp_similarity": list(routing.similarity_rows([tape], where)),
         "ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
     }
-
-
-def _live(uri: str, study: Settings, losses: str, job: live.Job) -> None:
-    live.run_job(Store(uri), study, losses, job)
 
 
 def _add(made: Rows, of: Rows) -> None:

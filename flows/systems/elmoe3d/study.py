@@ -6,11 +6,10 @@ what a fit without some rows would have predicted. Closed forms and tapes take s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from tokentape.flows.console import note
+from tokentape.flows.answers import Row
+from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
@@ -18,7 +17,6 @@ from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform
 from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_jobs, table_jobs
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
-from tokentape.flows.workers import each, pool_of
 from tokentape.hw.elmoe3d_constants import ElasticConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
@@ -30,42 +28,24 @@ __all__ = ["Settings", "run"]
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
+def run(at: Running) -> list[Row]:
+    """The answers; without the live model, by what was measured in it before. The closed forms are written first.
 
-    The closed forms are written first. A job inside the live model is one file: an interrupted study goes on where it stopped.
-    say: told the errors against the paper and what to know before trusting them. in_model: False measures nothing inside the
-    live model and takes what was measured before.
+    Says the errors against the paper, and what to know before trusting them.
     """
-    study = chosen or Settings.shipped()
+    study, inside = at.study, live.jobs(at.study) if at.in_model else []
+    at.expect(["closed forms"], inside, ["tapes"])
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
-    inside = live.jobs(study) if in_model else []
-    total = len(inside) + 2
-    progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
-    study.write(store, made)
-    for line in () if study.is_copy else summary(study, made["elastic_checks"]):
-        say(line)
-    for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
-        progress(n_done + 1, total, str(job))
-    progress(total - 1, total, "tapes")
-    made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
-    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
-    study.write(store, made)
-    progress(total, total, "done")
-    return study.named(made["answers"])
-
-
-def _live(uri: str, study: Settings, job: live.Job) -> None:
-    live.run_job(Store(uri), study, job)
+    at.write(made)
+    at.tell([] if study.is_copy else summary(study, made["elastic_checks"]))
+    at.did("closed forms")
+    dict(at.each(live.run_job, inside))
+    made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elastic_points"])
+    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
+    at.write(made)
+    at.did("tapes")
+    return made["answers"]
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:

@@ -17,6 +17,7 @@ from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
 from tokentape.flows.inside_model import kv_run
+from tokentape.flows.study_file import Made
 from tokentape.flows.systems.kelle.settings import Cache, Live, Settings
 from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import Intervals
@@ -131,13 +132,12 @@ def _evicting(live: Live, budget: int) -> Iterator[Cache]:
 def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     """The job's rows: measured and written, or read where they are there already."""
     live = study.live
-    of = f"{study.name}/{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}"
-    found = study.rows_of(store, job.table, of)
-    if found is None:
-        made = _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
-        study.write(store, made, of, last=job.table)
-        found = made[job.table]
-    return found
+
+    def make() -> Made:
+        return _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
+
+    of = study.once(store, f"{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
+    return study.rows_of(store, job.table, of) or []
 
 
 def _measured(live: Live, job: Job) -> list[Row]:

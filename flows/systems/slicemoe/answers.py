@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.inside_model import sliced_run
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.matched import METRICS, Point, at_quality, gains
 from tokentape.warehouse import models
 from tokentape.warehouse.formats import slice_bytes
-from tokentape.warehouse.load import claims
 
 FIG_9 = "slicemoe/6.3-fig-9/decode_{}/max/{}/dbsc-over-high-bit-cache-prior-at-matched-accuracy"
 FIG_10 = "slicemoe/6.3-fig-10/decode_{}/pcw-over-empty-initial-cache"
@@ -27,7 +27,7 @@ PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
 GAINS = {"energy_gain": "energy", "speedup": "speed"}  # of a claim's metric -> of replay.matched.gains
 
 
-def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[dict[str, Any]]:
+def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[Row]:
     """Rows of table `answers`; bands are the least and the most of the seeds.
 
     tau is chosen on the models that calibrate, where their published gains say so: the least sum of |ln(ours / published)|.
@@ -55,18 +55,10 @@ def answers(study: Any, machine: HardwareSpec, points: pl.DataFrame) -> list[dic
     return [*rows, *_by_geometry(study, machine)]
 
 
-def _row(claim_id: str, values: Iterable[float], how: str) -> dict[str, Any]:
+def _row(claim_id: str, values: Iterable[float], how: str) -> Row:
     found = np.array(list(values), np.float64)
-    low, high = (float(found.min()), float(found.max())) if found.size > 1 else (None, None)
-    return {
-        "claim_id": claim_id,
-        "study": "slicemoe",
-        "mode": "paper",
-        "value": float(found.mean()),
-        "low": low,
-        "high": high,
-        "how": how,
-    }
+    ends = (float(found.min()), float(found.max())) if found.size > 1 else (None, None)
+    return answer(claim_id, float(found.mean()), how, ends=ends)
 
 
 def _matched(study: Any, points: pl.DataFrame, where: pl.Expr) -> dict[int, Point]:
@@ -102,7 +94,6 @@ def best_gains(study: Any, points: pl.DataFrame, model: str, tau: float, name: s
 
 def chosen_tau(study: Any, points: pl.DataFrame) -> float:
     """The study's threshold that comes nearest to the published gains of the models that calibrate."""
-    published = {row["claim_id"]: row["value"] for row in claims().to_pylist() if row["role"] == "calibrate"}
 
     def error(tau: float) -> float:
         total = 0.0
@@ -110,7 +101,7 @@ def chosen_tau(study: Any, points: pl.DataFrame) -> float:
             for metric, name in GAINS.items():
                 if model.calibrates:
                     ours = float(np.mean(best_gains(study, points, model.name, tau, name)[1]))
-                    total += abs(float(np.log(ours / published[FIG_9.format(metric, model.name)])))
+                    total += abs(float(np.log(ours / stated("slicemoe")[FIG_9.format(metric, model.name)]["value"])))
         return total
 
     return float(min(study.taus, key=error))
@@ -135,7 +126,7 @@ def warmup_gains(study: Any, points: pl.DataFrame, model: str, name: str) -> lis
     return [gains(empty, pcw)[name] for empty, pcw in zip(of_warmup("empty"), of_warmup("pcw"), strict=True)]
 
 
-def _by_geometry(study: Any, machine: HardwareSpec) -> list[dict[str, Any]]:
+def _by_geometry(study: Any, machine: HardwareSpec) -> list[Row]:
     """Claims that follow from sizes and the machine's file alone."""
     flash, dram = (machine.tiers[name].read_pj_per_bit.value for name in (machine.backing, machine.fast))
     shares, per_layer = [], []
@@ -152,7 +143,7 @@ def _by_geometry(study: Any, machine: HardwareSpec) -> list[dict[str, Any]]:
     ]
 
 
-def fidelity_answers(study: Any, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def fidelity_answers(study: Any, rows: Iterable[Row]) -> list[Row]:
     """Open loop over closed loop from rows of table `fidelity`, for the project's own claims; bands over seeds."""
     live, found = study.live, []
     how = f"replay of the natural tape over the closed loop, {live.fidelity_cache_frac:g} of the experts cached, {live.dataset}"

@@ -21,7 +21,6 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.policies.sliced import PRECISIONS
-from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
@@ -88,10 +87,8 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    of = f"{study.name}/{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
-    if has_rows(store, job.table, of):
-        return
-    study.write(store, {job.table: _MEASURES[job.what](study, job)}, of)
+    of = f"{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
+    study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:

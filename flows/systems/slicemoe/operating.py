@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tokentape.flows.answers import stated
 from tokentape.flows.systems.slicemoe.answers import FIG_9, FIG_10, GAINS, best_gains, chosen_tau, gains_by_seed, warmup_gains
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.slicemoe.operating_point import implied_operating_point
 from tokentape.warehouse import models
-from tokentape.warehouse.load import claims
 
 LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
 Pair = tuple[float, float]  # gains in energy and in speed
@@ -62,13 +62,12 @@ def _pairs(study: Any, points: pl.DataFrame, model: str) -> Iterator[tuple[str, 
     capacity, _ = best_gains(study, points, model, tau, "energy")
     sliced = gains_by_seed(study, points, model, tau, capacity, "last_layer")
     warmed = {name: warmup_gains(study, points, model, f"early_{name}") for name in GAINS.values()}
-    published = {row["claim_id"]: row for row in claims().to_pylist()}
     for claim_id, ours in (
         (FIG_9, {name: [gain[name] for gain in sliced] for name in GAINS.values()}),
         (FIG_10, warmed),
     ):
-        stated = {name: published[claim_id.format(metric, model)] for metric, name in GAINS.items()}
-        claim, is_sliced = stated["energy"]["setting"], claim_id == FIG_9
-        yield claim, "paper", (stated["energy"]["value"], stated["speed"]["value"]), is_sliced
+        paper = {name: stated("slicemoe")[claim_id.format(metric, model)] for metric, name in GAINS.items()}
+        claim, is_sliced = paper["energy"]["setting"], claim_id == FIG_9
+        yield claim, "paper", (paper["energy"]["value"], paper["speed"]["value"]), is_sliced
         ours_claim = claim.replace("matched accuracy", "matched kept gate mass")  # a replay sees no accuracy
         yield ours_claim, "replay", (float(np.mean(ours["energy"])), float(np.mean(ours["speed"]))), is_sliced

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import scored_trace
+from tokentape.flows.study_file import Made
 from tokentape.flows.systems.slicemoe.settings import Captured, Model, Settings
 from tokentape.hw import calibrate
 from tokentape.policies.matryoshka import MAT
@@ -24,12 +25,20 @@ from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
-from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store, Tape
 
 ENGINE = ("tokentape.replay.matched", "tokentape.replay.windows")
 CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
-Job = tuple[Model | Captured, int]  # and the seed of its tape
+
+
+class Job(NamedTuple):
+    """A tape: drawn for a model, or recorded, with a seed."""
+
+    model: Model | Captured
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.model.name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,11 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, store.open(trace_id))
-    if has_rows(store, "sliced_points", of):
-        return of
+    return study.once(store, of, "sliced_points", lambda: _swept(store, study, job, trace_id))
+
+
+def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
+    model, seed = job
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
@@ -80,8 +92,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    study.write(store, {"warmup_points": warmups, "sliced_points": rows}, of, last="sliced_points")
-    return of
+    return {"warmup_points": warmups, "sliced_points": rows}
 
 
 def _decided_by(study: Settings, tape: Tape) -> str:
@@ -89,7 +100,7 @@ def _decided_by(study: Settings, tape: Tape) -> str:
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
     machine = load_hardware(study.hardware)
     code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
-    return f"{study.name}/{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
+    return f"{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
 def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:
