@@ -1,14 +1,28 @@
-"""What a study's rows say of a paper's numbers: rows of view `answers`."""
+"""What a study's rows say of a paper's numbers: rows of view `answers`, by the `[[answers]]` of its file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pydantic import Field
+
+from tokentape.flows.study_file import Made, Part
 from tokentape.warehouse.load import claims
+from tokentape.warehouse.tables import VIEWS
 
 Row = dict[str, Any]
+Modes = Mapping[str, Mapping[str, Any]]  # of answers, with what holds of the rows that they are read from
+PAPER_ALONE: Modes = {"paper": {}}
+NULL = "null"  # in a `where`: the column has no value
+FORMS: dict[str, Callable[[float, float], float]] = {
+    "ratio": lambda this, other: this / other,
+    "percent": lambda this, other: 100.0 * this / other,
+    "percent more": lambda this, other: 100.0 * (this / other - 1.0),
+    "percent less": lambda this, other: 100.0 * (1.0 - this / other),
+}
 
 
 @lru_cache
@@ -21,3 +35,84 @@ def answer(claim_id: str, value: float, how: str, mode: str = "paper", ends: Seq
     """A row of view `answers`. ends: of the band, in any order; none where one is missing."""
     low, high = (None, None) if None in ends else sorted(end for end in ends if end is not None)
     return {"claim_id": claim_id, "mode": mode, "value": float(value), "low": low, "high": high, "how": how}
+
+
+class Answer(Part):
+    """An entry of `[[answers]]`: what rows of a view say of the claims of a pattern.
+
+    claim: pattern of ids without the paper; `{name}` stands for a part, which may be used in braces elsewhere. where: columns by
+    value, or by several. value: a column, or `one / other`. over: where it differs in the rows that these are held against, cell
+    by cell of the columns `cells`, as `form` says. pick: which of several values, `min` and `max` with the band of their row,
+    `least` with that of all, `mean` with none; `one` takes but one. modes: of the answers, with what else holds of their rows; by
+    default the study's. how: its words, with columns of the row and `n` values in braces.
+    """
+
+    claim: str
+    of: str
+    where: dict[str, Any] = Field(default={})
+    value: str = "value"
+    over: dict[str, Any] = Field(default={})
+    cells: tuple[str, ...] = ()
+    form: str = "ratio"
+    pick: str = "one"
+    modes: Modes | None = None
+    how: str
+
+    def rows(self, claim_id: str, paper: str, made: Made, modes: Modes) -> Iterator[Row]:
+        """Rows of view `answers`, one for each mode in which there is a value; none for a claim of another pattern."""
+        pattern = re.escape(f"{paper}/{self.claim}").replace(r"\*", ".*")
+        match = re.fullmatch(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*?)", pattern), claim_id)
+        if match is None:
+            return
+        named = match.groupdict()
+        for mode, more in (self.modes or modes).items():
+            where = _filled({**self.where, **more}, named)
+            found = self._values(made[self.of], where)
+            others = self._values(made[self.of], where | _filled(self.over, named))
+            values = [
+                (FORMS[self.form](value, others[cell][0] if self.over else 1.0), row)
+                for cell, (value, row) in found.items()
+                if cell in others
+            ]
+            if values:
+                yield self._answer(claim_id, mode, values, named)
+
+    def _values(self, rows: Iterable[Mapping[str, Any]], where: Mapping[str, Any]) -> dict[Any, tuple[float, Row]]:
+        """By cell; without `cells` each row is one, and only one row is held against another."""
+        column, _, divisor = self.value.partition(" / ")
+        fitting = (row for row in rows if all(_holds(row[name], wanted) for name, wanted in where.items()))
+        found = {}
+        for i, row in enumerate(fitting):
+            if row[column] is not None:
+                cell = tuple(row[name] for name in self.cells) if self.cells else i
+                found[cell] = (row[column] / row[divisor] if divisor else row[column], dict(row))
+        return found
+
+    def _answer(self, claim_id: str, mode: str, values: list[tuple[float, Row]], named: Mapping[str, str]) -> Row:
+        pick, by_value = self.pick.format(**named), sorted(values, key=lambda one: one[0])
+        if pick == "one" and len(values) > 1:
+            raise ValueError(f"[[answers]] {self.claim}: {len(values)} rows of {self.of} fit; say which to pick")
+        value, row = by_value[-1] if pick == "max" else by_value[0]
+        if pick == "mean":
+            value = sum(one for one, _ in values) / len(values)
+        ends: tuple[float | None, float | None] = (None, None)
+        if pick == "least":
+            ends = min(row["low"] for _, row in values), max(row["high"] for _, row in values)
+        elif pick != "mean" and not self.over and self.value == (VIEWS[self.of].band or "value"):
+            ends = row["low"], row["high"]
+        return answer(claim_id, value, self.how.format(**row | dict(named) | {"n": len(values)}), mode, ends)
+
+
+def answered(asked: Iterable[Answer], paper: str, made: Made, modes: Modes = PAPER_ALONE) -> list[Row]:
+    """Rows of view `answers`. made: rows by view."""
+    return [row for one in asked for claim_id in stated(paper) for row in one.rows(claim_id, paper, made, modes)]
+
+
+def _filled(where: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    return {column: value.format(**named) if isinstance(value, str) else value for column, value in where.items()}
+
+
+def _holds(value: Any, wanted: Any) -> bool:
+    if wanted == NULL:
+        return value is None
+    return value in wanted if isinstance(wanted, (list, tuple)) else bool(value == wanted)

@@ -21,7 +21,6 @@ import polars as pl
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import run
-from tokentape.flows.systems.cxl_ndp import answers as cxl_ndp_answers
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.settings import setup_of
@@ -52,7 +51,7 @@ def _cxl_ndp(store: Store) -> list[Row]:
     for model in study.models[:2]:  # the paper's
         for name, rows in cxl_ndp.of_model(store, study, model).items():
             made.setdefault(name, []).extend(rows)
-    return study.named(cxl_ndp_answers.answers(study, made))
+    return study.named(cxl_ndp.answers(study, made))
 
 
 def _elmoe3d(store: Store) -> list[Row]:
@@ -63,10 +62,8 @@ def _elmoe3d(store: Store) -> list[Row]:
 
 def _kelle(store: Store) -> list[Row]:
     made = setup.setup(kelle.Settings.shipped())
-    points, requests = (
-        pl.DataFrame(list(rows_of(made)), infer_schema_length=None) for rows_of in (sweeps.points, sweeps.requests)
-    )
-    return made.study.named(kelle_answers.answers(made, points, requests))
+    rows = {"kelle_points": sweeps.points(made), "kelle_requests": list(sweeps.requests(made))}
+    return made.study.named(kelle_answers.answers(made, rows))
 
 
 def _layered_prefill(store: Store) -> list[Row]:

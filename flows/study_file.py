@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
@@ -35,10 +35,19 @@ class Grid(Part):
     series: str
     each: tuple[dict[str, Any], ...] = ({},)
 
-    def points(self) -> Iterator[dict[str, Any]]:
-        """Fields of every point."""
+    FIELDS: ClassVar[frozenset[str]] = frozenset()  # that a point may have; empty: what makes points of them refuses others
+
+    @model_validator(mode="after")
+    def _refuse_others(self) -> Self:
+        given = {*(self.model_extra or {}), *(name for fields in self.each for name in fields)}
+        if self.FIELDS and (others := sorted(given - self.FIELDS)):
+            raise ValueError(f"{others[0]} is no field of a point; fields are {', '.join(sorted(self.FIELDS))}")
+        return self
+
+    def points(self, **others: Any) -> Iterator[dict[str, Any]]:
+        """Fields of every point. others: those of fields that the grid does not give."""
         for fields in self.each:
-            together = {**(self.model_extra or {}), **fields}
+            together = {**others, **(self.model_extra or {}), **fields}
             several = (value if isinstance(value, (list, tuple)) else (value,) for value in together.values())
             for values in product(*several):
                 yield dict(zip(together, values, strict=True))

@@ -47,7 +47,7 @@ COPIES = {
         "kelle-edram",
         (r'^models = \[.*?\]', 'models = ["qwen2-7b"]'),
         (r"^\[workloads\]", '[machines]\nkelle-edram = "my-machine.toml"\n\n[workloads]'),
-        (r"^\[\[groups\]\].*?(?=^\[live\])", '[[groups]]\nseries = "mine"\n\n'),
+        (r"^\[\[grid\]\].*?(?=^# How claims)", '[[grid]]\nseries = "mine"\n\n'),
     ),
     "elmoe3d": (
         "elmoe3d-8gb",

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, MODE, of_point
+from tokentape.flows.answers import Row, stated
 from tokentape.flows.systems.cxl_ndp.points import HEADLINE
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings
 from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 from tokentape.warehouse import models
-from tokentape.warehouse.load import claims
 
-Row = dict[str, Any]
+MODE, END_TO_END = "paper", "paper, end to end"  # of answers
 ORDER = ("OURS-2", "OURS-3", MONDE, HOBBIT)  # by time, least first
 
 
@@ -53,29 +51,29 @@ def summary(found: Sequence[Row]) -> list[str]:
     return [f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")]
 
 
+def of_point(points: pl.DataFrame, **wanted: str) -> Row:
+    """The one row of `ndp_points` with these values."""
+    (row,) = points.filter([pl.col(name) == value for name, value in wanted.items()]).to_dicts()
+    return row
+
+
 def _bars(study: Settings, answers: Sequence[Row]) -> Iterator[Row]:
     """Every answered number of the paper with its tolerance."""
     bars, ours = study.bars, {(row["claim_id"], row["mode"]): row["value"] for row in answers}
-    tolerances = {
-        "decode_throughput_gain": bars.decode_tolerance,
-        "speedup": bars.hobbit_tolerance,
-        "e2e_speedup": bars.e2e_tolerance,
-        "prefill_decode_cosine": bars.cosine_tolerance,
-    }
-    for claim in (row for row in claims().to_pylist() if row["paper"] == PAPER):
-        metric, stated = claim["metric"], claim["value"]
+    for claim in stated(PAPER).values():
+        metric, published = claim["metric"], claim["value"]
         name = " ".join(
             part for part in (metric.replace("_", " "), claim["setting"].partition(" (")[0], claim["statistic"]) if part
         )
-        if metric in tolerances:
-            by = tolerances[metric] * (1.0 if metric == "prefill_decode_cosine" else stated)
+        if metric in bars.within_frac or metric in bars.within:
+            by = bars.within[metric] if metric in bars.within else bars.within_frac[metric] * published
             modes = (MODE, END_TO_END) if metric == "speedup" else (MODE,)
             for mode in modes:
                 said = f"{name}, end to end" if mode == END_TO_END else name
-                yield _check(said, ours[claim["claim_id"], mode], "x", claim["role"], stated, (stated - by, stated + by))
+                yield _check(said, ours[claim["claim_id"], mode], "x", claim["role"], published, (published - by, published + by))
         elif metric == "ndp_side_latency_gain":
             exact = 16.0 / int(claim["setting"][0])  # by the assumed scaling: it cannot miss, so it has no bar
-            yield _check(name, ours[claim["claim_id"], MODE], "x", f"16 over the bits is {exact:.3g}", stated)
+            yield _check(name, ours[claim["claim_id"], MODE], "x", f"16 over the bits is {exact:.3g}", published)
 
 
 def _order(study: Settings, requests: pl.DataFrame) -> Iterator[Row]:
@@ -125,7 +123,7 @@ def _bits(study: Settings, losses: pl.DataFrame) -> Iterator[Row]:
 
 def _forced(study: Settings, points: pl.DataFrame) -> Iterator[Row]:
     """What the decode ratios alone say, x being the FP16 NDP time of the experts in memory; ours beside it."""
-    by = {(one.bits, one.over): one.published for one in ratios_of(claims().to_pylist())}
+    by = {(one.bits, one.over): one.published for one in ratios_of(stated(PAPER).values())}
     three, two = by[3, MONDE], by[2, MONDE]
     monde = (1 / 16) / (1 / three - 1 / two)
     other, hobbit = monde / three - 3 / 16, by[2, HOBBIT] * monde / two
@@ -141,9 +139,11 @@ def _forced(study: Settings, points: pl.DataFrame) -> Iterator[Row]:
     yield _check("HOBBIT's step over x", of(HOBBIT, "step_s") / x, "1", "published: forced by 18 too", hobbit)
     yield _check("experts that MoNDE moves per layer-step", of(MONDE, "moved_per_layer_step"), "experts", "exponential average")
     for name in (f"{MONDE} never", f"{MONDE} always", f"{MONDE} balance"):
-        for bits, stated in ((3, three), (2, two)):
+        for bits, published in ((3, three), (2, two)):
             gain = of(f"OURS-{bits}", "tokens_per_s") / of(name, "tokens_per_s")
-            yield _check(f"decode gain at {bits} bits over {name}", gain, "x", "published: over MoNDE, policy not given", stated)
+            yield _check(
+                f"decode gain at {bits} bits over {name}", gain, "x", "published: over MoNDE, policy not given", published
+            )
     batch = next(row for row in points.filter(pl.col("series") == HEADLINE)["batch"].to_list())
     for setting in (f"fixed, batch {batch}", "fixed, batch 1"):
         for bits in (3, 2):
@@ -166,10 +166,10 @@ def _held_out(study: Settings, points: pl.DataFrame) -> Iterator[Row]:
 def _paper(study: Settings, accuracy: pl.DataFrame) -> Iterator[Row]:
     """Section 8 of the specification: the paper's own numbers, each a second way."""
     table = {(row["method"], row["task"]): row["accuracy_pct"] for row in accuracy.to_dicts()}
-    stated = {(row["metric"], row["setting"]): row["value"] for row in claims().to_pylist() if row["paper"] == PAPER}
+    published = {(row["metric"], row["setting"]): row["value"] for row in stated(PAPER).values()}
     full = table["original_fp16", "average"]
     for bits in (3, 2):
-        drop, said = full - table[f"ours_{bits}bit", "average"], stated["accuracy_drop", f"ours {bits}-bit vs original"]
+        drop, said = full - table[f"ours_{bits}bit", "average"], published["accuracy_drop", f"ours {bits}-bit vs original"]
         how = f"Table 3's averages; {100 * drop / full:.2f} % of the original's, so the paper's percent are points"
         yield _check(f"accuracy drop at {bits} bits", drop, "percentage points", how, said)
         tasks = sorted({task for _, task in table} - {"average"})
@@ -181,7 +181,7 @@ def _paper(study: Settings, accuracy: pl.DataFrame) -> Iterator[Row]:
             gain,
             "percentage points",
             how,
-            stated["selector_gain", f"{bits}-bit with vs without bitwidth selector"],
+            published["selector_gain", f"{bits}-bit with vs without bitwidth selector"],
         )
         mean = float(np.mean([table[f"ours_{bits}bit", task] for task in tasks]))
         yield _check(f"average at {bits} bits", mean, "%", "mean of Table 3's eight tasks", table[f"ours_{bits}bit", "average"])

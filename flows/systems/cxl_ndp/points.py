@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.cxl_ndp.settings import Model, Setup
+from tokentape.flows.systems.cxl_ndp.settings import CHANGES, Model, Setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
@@ -28,7 +28,7 @@ ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
 
 @dataclass(frozen=True)
 class Variation:
-    """One point of a sweep: what is different, and where. value: the number in `name`."""
+    """One point of a series: what it is called, the setting, and on what. value: the number in `name`."""
 
     series: str
     name: str
@@ -45,46 +45,23 @@ def headline(made: Setup, model: Model) -> Variation:
 
 
 def variations(made: Setup, model: Model) -> Iterator[Variation]:
-    """The headline, then one thing changed at a time; NDP bandwidth and what else is the paper's alone on its own model."""
-    base, sweeps = headline(made, model), made.study.sweeps
-    yield base
-    base = replace(base, systems=made.study.compared)
+    """The headline, then the grid."""
+    yield headline(made, model)
+    for grid in made.study.grid:
+        if model.is_swept or not grid.only_swept:
+            yield from (_variation(made, model, grid.series, fields) for fields in grid.points())
 
-    def machines(series: str, values: Sequence[float], name: str, changed: Any) -> Iterator[Variation]:
-        for value in values:
-            yield replace(base, series=series, name=name.format(value), value=value, machine=changed(value))
 
-    def settings(series: str, values: Sequence[Any], name: str, field: str) -> Iterator[Variation]:
-        for value in values:
-            number = float(value) if isinstance(value, (int, float)) else None
-            setting = replace(base.setting, **{field: value})
-            yield replace(base, series=series, name=name.format(value), value=number, setting=setting)
-
-    machine = made.machine
-    yield from settings("batch", sweeps.batches, "batch {}", "batch")
-    for label, hardware in sweeps.links.items():
-        linked = machine_of(load_hardware(hardware))
-        yield replace(base, series="link", name=label, value=linked.link_bytes_per_s / 1e9, machine=linked)
-    yield from machines("ndp size", sweeps.ndp_devices, "{:g} devices", machine.times)
-    if not model.is_swept:
-        return
-    yield from machines("link bandwidth", sweeps.link_gb_per_s, "{:g} GB/s", lambda v: machine.on(link_bytes_per_s=1e9 * v))
-    yield from machines(
-        "ndp bandwidth", sweeps.ndp_factors, "x {:g}", lambda v: machine.on(ndp_bytes_per_s=v * machine.ndp_bytes_per_s)
-    )
-    yield from machines("ndp macs", sweeps.ndp_factors, "x {:g}", lambda v: machine.on(ndp_ops_per_s=v * machine.ndp_ops_per_s))
-    yield from settings("alpha", sweeps.alphas, "alpha {:g}", "alpha")
-    yield from settings("hot experts", sweeps.hot_experts, "{} hot", "hot_experts")
-    yield from settings("placement", sweeps.placements, "{}", "placement")
-    yield from settings("bits rule", sweeps.rules, "{}", "rule")
-    for batch in (1, base.setting.batch):
-        for scales in (True, False):
-            setting = replace(base.setting, batch=batch, compute_scales=scales)
-            name = f"{'scales with bits' if scales else 'fixed'}, batch {batch}"
-            yield replace(base, series="mac rate", name=name, value=float(batch), setting=setting)
-    for overlaps in (False, True):
-        setting = replace(base.setting, overlaps=overlaps)
-        yield replace(base, series="overlap", name="beside computing" if overlaps else "before computing", setting=setting)
+def _variation(made: Setup, model: Model, series: str, fields: dict[str, Any]) -> Variation:
+    """setting: a point's name; value: the field whose number stands beside it."""
+    name, value = fields.pop("setting", ""), fields.pop("value", "")
+    machine = machine_of(load_hardware(fields.pop("hardware", made.study.hardware)))
+    for change in CHANGES.keys() & fields.keys():
+        machine = CHANGES[change](machine, fields[change])
+    told = {"link_gb_per_s": machine.link_bytes_per_s / 1e9} | fields
+    given = {"batch": made.knobs.batch, "hot_experts": model.hot_experts} | fields
+    setting = Setting(**{name: of for name, of in given.items() if name not in CHANGES})
+    return Variation(series, name.format(**told), setting, machine, made.study.compared, float(told[value]) if value else None)
 
 
 def losses_of(made: Setup, seed: int) -> Floats:

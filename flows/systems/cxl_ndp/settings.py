@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.replay.cxl_ndp.setting import Setting
 from tokentape.replay.cxl_ndp.system import Machine, Shape, decisions, machine_of, shape_of
 from tokentape.warehouse import models
 
@@ -33,18 +35,20 @@ class Requests(Part):
     decode_tokens: tuple[int, ...]
 
 
-class Sweeps(Part):
-    """One thing changed at a time. links: machines by what their link is called."""
+CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
+    "link_gb_per_s": lambda machine, value: machine.on(link_bytes_per_s=1e9 * value),
+    "ndp_bandwidth": lambda machine, factor: machine.on(ndp_bytes_per_s=factor * machine.ndp_bytes_per_s),
+    "ndp_macs": lambda machine, factor: machine.on(ndp_ops_per_s=factor * machine.ndp_ops_per_s),
+    "ndp_devices": Machine.times,
+}
 
-    batches: tuple[int, ...]
-    alphas: tuple[float, ...]
-    hot_experts: tuple[int, ...]
-    links: dict[str, str]
-    link_gb_per_s: tuple[float, ...]
-    ndp_factors: tuple[float, ...]
-    ndp_devices: tuple[float, ...]
-    rules: tuple[str, ...]
-    placements: tuple[str, ...]
+
+class Sweep(Grid):
+    """Fields of replay.cxl_ndp.setting.Setting, a machine or CHANGES of it. only_swept: of models that are."""
+
+    FIELDS = frozenset({"setting", "value", "hardware", *CHANGES, *(field.name for field in fields(Setting))})
+
+    only_swept: bool = False
 
 
 class Losses(Part):
@@ -82,12 +86,11 @@ class Live(Part):
 
 
 class Bars(Part):
-    """How far from the published value still counts as reproduced."""
+    """What counts as reproduced: how far from the published value, as a share of it or by itself, by metric of the claims; and
+    how much more often than a static placement the prompts must find their experts on the GPU."""
 
-    decode_tolerance: float
-    e2e_tolerance: float
-    hobbit_tolerance: float
-    cosine_tolerance: float
+    within_frac: dict[str, float]
+    within: dict[str, float]
     least_hit_gain: float
 
 
@@ -103,10 +106,11 @@ class Settings(StudyFile):
     sequences: int
     models: tuple[Model, ...]
     requests: Requests
-    sweeps: Sweeps
+    grid: tuple[Sweep, ...]
     losses: Losses
     recorded: Recorded
     live: Live
+    answers: tuple[Answer, ...]
     bars: Bars
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:

@@ -10,17 +10,19 @@ from dataclasses import replace
 from functools import partial
 
 from tokentape.capture.cxl_ndp.orderings import METHODS
-from tokentape.flows.answers import Row
+from tokentape.flows.answers import Row, answer, answered, stated
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
-from tokentape.flows.systems.cxl_ndp.answers import answers
 from tokentape.flows.systems.cxl_ndp.checks import checks, summary
 from tokentape.flows.systems.cxl_ndp.fit import drawn
-from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
+from tokentape.replay.cxl_ndp.system import FP16_BYTES
+from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.model_sizes import total_params
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
@@ -53,6 +55,13 @@ def run(at: Running) -> list[Row]:
     at.write(made)
     dict(at.each(partial(live.run_job, losses), inside))
     return made["answers"]
+
+
+def answers(study: Settings, made: Rows) -> list[Row]:
+    """Table 3's accuracies need the real models and are not answered; mode `short prompts` is the other grid of lengths."""
+    footprint, claim = next(one for one in stated(PAPER).items() if one[1]["metric"] == "fp16_footprint")
+    counted = FP16_BYTES * total_params(models.load(claim["model"]).geometry) / 1e9
+    return [*answered(study.answers, PAPER, made), answer(footprint, counted, "counted from the model's geometry")]
 
 
 def of_model(store: Store, study: Settings, model: Model) -> Rows:

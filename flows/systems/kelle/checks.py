@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.systems.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
+from tokentape.flows.systems.kelle.settings import Variant
 from tokentape.flows.systems.kelle.setup import CALIBRATED, ZERO, Setup
 from tokentape.hw.refresh import harmonic_mean_s, refresh_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
@@ -183,7 +184,7 @@ def _sets(wanted: list[Ratio]) -> dict[str, Any]:
 
 def _sensitivity(made: Setup) -> Iterator[Row]:
     """The error over all ratios with one thing changed and the knobs as they were fitted."""
-    for variant in (variant for group in made.study.groups if group.series == "sensitivity" for variant in group.variants):
+    for variant in (Variant(**one) for group in made.study.grid if group.series == "sensitivity" for one in group.each):
         steps = made.steps(CALIBRATED, variant=variant)
         mean = float(np.abs(log_errors(steps, ratios(made.stated.values(), steps))).mean())
         yield _check(f"mean |ln| error, {variant.setting}", mean, "1", "all ratios, knobs as calibrated without the change")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokentape.flows.systems.kelle.answers import answer
+from tokentape.flows.answers import answer
 from tokentape.flows.systems.kelle.live import Job, Row
 from tokentape.flows.systems.kelle.setup import Setup
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.answers import Answer
+from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System, decisions
 from tokentape.replay.kelle.work import Accounting, Work
+
+OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
 
 
 class Variant(Part):
@@ -50,18 +52,12 @@ class Variant(Part):
         return replace(accounting, **self.accounting)  # type: ignore[arg-type]
 
 
-class Group(Part):
-    """Points of a series: variants x models x workloads x batches x budgets x decode lengths x systems; empty: all, or as is."""
+class Group(Grid):
+    """Decode steps: a model, a workload and what of it is changed, a system, fields of a variant; all where none is given."""
 
-    series: str
+    FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *Variant.model_fields})
+
     role: str = "report"
-    models: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-    systems: tuple[str, ...] = tuple(SYSTEMS)
-    batches: tuple[int, ...] = ()
-    budgets: tuple[int, ...] = ()
-    decode_tokens: tuple[int, ...] = ()
-    variants: tuple[Variant, ...] = (Variant(),)
 
 
 class Refresh(Part):
@@ -188,7 +184,9 @@ class Settings(StudyFile):
     refresh: Refresh
     chip: ChipShares
     requests: Requests
-    groups: tuple[Group, ...]
+    grid: tuple[Group, ...]
+    modes: dict[str, dict[str, str]]
+    answers: tuple[Answer, ...]
     live: Live
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -198,16 +196,12 @@ class Settings(StudyFile):
     @property
     def named_models(self) -> list[str]:
         """Every model that the file names."""
-        groups = (model for group in self.groups for model in group.models)
-        return list(dict.fromkeys((*self.models, *groups, self.chip.model, self.requests.model)))
+        swept = (fields["model"] for group in self.grid for fields in group.points(model=self.models))
+        return list(dict.fromkeys((*self.models, *swept, self.chip.model, self.requests.model)))
 
-    def cells(self, group: Group) -> Iterator[tuple[str, str, Work]]:
-        """Model, name of the workload, and the work."""
-        for model, name in product(group.models or self.models, group.workloads or self.workloads):
-            work = self.workloads[name]
-            for batch, budget, decode in product(
-                group.batches or (work.batch,),
-                group.budgets or (work.budget_tokens,),
-                group.decode_tokens or (work.n_decode_tokens,),
-            ):
-                yield model, name, replace(work, batch=batch, budget_tokens=budget, n_decode_tokens=decode)
+    def points(self, group: Group) -> Iterator[tuple[str, str, Work, str, Variant]]:
+        """Of a group: model, name of the workload and the work, system, and what is changed."""
+        for fields in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
+            work = replace(self.workloads[fields["workload"]], **{name: fields[name] for name in OF_WORK if name in fields})
+            variant = Variant(**{name: fields[name] for name in Variant.model_fields if name in fields})
+            yield fields["model"], fields["workload"], work, fields["system"], variant

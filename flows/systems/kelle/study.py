@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import polars as pl
-
 from tokentape.flows.answers import Row
 from tokentape.flows.running import Running
 from tokentape.flows.systems.kelle import details, live, sweeps
@@ -41,9 +39,8 @@ def run(at: Running) -> list[Row]:
     at.expect(["closed forms"], inside)
     made = setup(study)
     rows = {table: list(rows_of(made)) for table, rows_of in TABLES.items()}
-    points, requests = (pl.DataFrame(rows[name], infer_schema_length=None) for name in ("kelle_points", "kelle_requests"))
     if not study.is_copy:
-        rows |= {"kelle_checks": checks(made), "answers": answers(made, points, requests)}
+        rows |= {"kelle_checks": checks(made), "answers": answers(made, rows)}
         at.tell(recompute_lines(made))
     at.write(rows)
     at.did("closed forms")

@@ -8,7 +8,7 @@ from itertools import product
 from math import isnan
 from typing import Any
 
-from tokentape.flows.systems.kelle.settings import Group, Variant
+from tokentape.flows.systems.kelle.settings import Group
 from tokentape.flows.systems.kelle.setup import Setup
 from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.policies.kv.refresh import RetentionCurve
@@ -30,28 +30,27 @@ def points(made: Setup) -> list[Row]:
 
 
 def _swept(made: Setup) -> Iterator[Row]:
-    for group in [*made.study.groups, curves(made)]:
-        for variant, knobs, mode in product(group.variants, made.knobs, MODES):
+    for group in (*made.study.grid, curves(made)):
+        for point, knobs, mode in product(list(made.study.points(group)), made.knobs, MODES):
+            model, workload, work, system, variant = point
             steps = made.steps(knobs, mode, variant)
             where = {"series": group.series, "setting": variant.setting, "setting_value": variant.value, "role": group.role}
-            for model, workload, work in made.study.cells(group):
-                for system in group.systems:
-                    gains = steps.gains(model, system, work)
-                    point = where | {"workload": workload, "knobs": knobs, "mode": mode}
-                    yield point | _row(made, steps, model, system, work, steps.step(model, system, work), gains)
+            where |= {"workload": workload, "knobs": knobs, "mode": mode}
+            gains = steps.gains(model, system, work)
+            yield where | _row(made, steps, model, system, work, steps.step(model, system, work), gains)
 
 
 def curves(made: Setup) -> Group:
     """Kelle's energy if its four intervals were scaled so that failures stay at a rate, by the assumed retention curve."""
     held = made.study.refresh.held_frac
-    variants = []
+    each = []
     for anchor, curve in made.curves.items():
         interval_s = harmonic_mean_s(made.study.refresh.intervals_s) * scale_to(
             curve, list(made.study.refresh.intervals_us.values()), held
         )
         setting = f"failures held to {held:g}, {anchor:g} at 45 us"
-        variants.append(Variant(setting=setting, value=anchor, kelle={"refresh_interval_s": interval_s}))
-    return Group(series="sensitivity", systems=(BASELINE, KELLE), variants=tuple(variants))
+        each.append({"setting": setting, "value": anchor, "kelle": {"refresh_interval_s": interval_s}})
+    return Group.model_validate({"series": "sensitivity", "system": (BASELINE, KELLE), "each": each})
 
 
 def scale_to(curve: RetentionCurve, intervals_us: list[float], failure_frac: float) -> float:
@@ -92,7 +91,7 @@ def _evictor(made: Setup) -> Iterator[Row]:
     """Kelle with its systolic evictor, whose power is counted here, and with a scan in software."""
     for knobs, mode in product(made.knobs, MODES):
         steps = made.steps(knobs, mode)
-        for model, workload, work in made.study.cells(Group(series="evictor")):
+        for model, (workload, work) in product(made.study.models, made.study.workloads.items()):
             plain, baseline = steps.step(model, KELLE, work), steps.step(model, BASELINE, work)
             both = {
                 "systolic": with_evictor(plain, made.study.chip.evictor_w),
