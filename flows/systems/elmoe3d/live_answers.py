@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.flows.systems.elmoe3d.answers import row
+from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
 from tokentape.policies.matryoshka import low
 from tokentape.policies.quantise import Quantised
-from tokentape.warehouse.load import claims
 
 Floats = NDArray[np.float64]
 LOW_BITS = 4
@@ -22,22 +21,22 @@ GAIN = "hotness_vs_random_pool_acceptance_gain"
 METRIC = "tau_accepted"
 
 
-def live_answers(study: Settings, points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def live_answers(study: Settings, points: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Rows of table `answers`. points: rows of acceptance_points; without those of the pools their claim stays open."""
-    stated = [claim for claim in claims().to_pylist() if claim["paper"] == PAPER]
+    claims = stated(PAPER).values()
     gain = _gain(study, list(points))
-    made = [found for claim in stated if claim["metric"] in SCHEMES for found in _of_slices(claim)]
-    return made + [gain | {"claim_id": claim["claim_id"]} for claim in stated if claim["metric"] == GAIN and gain]
+    made = [found for claim in claims if claim["metric"] in SCHEMES for found in _of_slices(claim)]
+    return made + [gain | {"claim_id": claim["claim_id"]} for claim in claims if claim["metric"] == GAIN and gain]
 
 
-def _of_slices(claim: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_slices(claim: Mapping[str, Any]) -> Iterator[Row]:
     """Least or largest error over all INT8 codes; mode `paper` leaves out those whose low-bit code saturates."""
     codes, errors = _errors(SCHEMES[claim["metric"]])
     end = {"min": np.min, "max": np.max}[claim["statistic"]]
     step = 2 ** (8 - LOW_BITS)
     fits = codes < 127 - (step // 2 - 1)
-    yield row(claim["claim_id"], float(end(errors[fits])), "over all INT8 codes that rounding does not saturate")
-    yield row(claim["claim_id"], float(end(errors)), "over all INT8 codes", "physical")
+    yield answer(claim["claim_id"], float(end(errors[fits])), "over all INT8 codes that rounding does not saturate")
+    yield answer(claim["claim_id"], float(end(errors)), "over all INT8 codes", "physical")
 
 
 def _errors(scheme: str) -> tuple[Floats, Floats]:
@@ -47,7 +46,7 @@ def _errors(scheme: str) -> tuple[Floats, Floats]:
     return codes.astype(np.float64), codes - low(whole, LOW_BITS, scheme).astype(np.float64)
 
 
-def _gain(study: Settings, points: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _gain(study: Settings, points: list[Mapping[str, Any]]) -> Row | None:
     """Accepted length with a hot pool over that with a random one, less 1, in percent; None where they were not measured."""
     size = study.live.gain_at
     at = {
@@ -60,4 +59,4 @@ def _gain(study: Settings, points: list[Mapping[str, Any]]) -> dict[str, Any] | 
     hot, drawn = at["hotness"], at["random"]
     how = f"{hot['model_id']} on {hot['dataset']}, {size:.0%} of the experts in the pool, {hot['n_seeds']} seeds"
     ends = tuple(100.0 * (hot[end] / drawn[other] - 1.0) for end, other in (("low", "high"), ("high", "low")))
-    return row("", 100.0 * (hot["value"] / drawn["value"] - 1.0), how, ends=(ends[0], ends[1]))
+    return answer("", 100.0 * (hot["value"] / drawn["value"] - 1.0), how, ends=(ends[0], ends[1]))

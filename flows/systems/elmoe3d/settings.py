@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ElasticConstants, load
 from tokentape.hw.sourced import Sourced
 from tokentape.replay.elmoe3d.cells import Setup
-from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
+from tokentape.replay.elmoe3d.shape import Machine, drafter_of, machine_of, shape_of
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"
@@ -39,17 +41,18 @@ class Unknown(Part):
         return Sourced(value=self.value, low=self.low, high=self.high, source=self.source)
 
 
-class Sweeps(Part):
-    """Past the paper, on the machine of the largest HB."""
+CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
+    "hb_gib": lambda machine, value: replace(machine, hb_bytes=value * 2**30),
+    "hb_bandwidth": lambda machine, factor: replace(machine, hb_bytes_per_s=factor * machine.hb_bytes_per_s),
+}
 
-    schemes: tuple[str, ...]
-    hit_models: tuple[str, ...]
-    batches: tuple[int, ...]
-    few_batches: tuple[int, ...]
-    hb_gib: tuple[float, ...]
-    hb_bandwidth_factors: tuple[float, ...]
-    contexts: tuple[int, ...]
-    alphas: tuple[float, ...]
+
+class Sweep(Grid):
+    """Points past the paper, of all models where none is named; on_all: machines, not that of the largest HB alone."""
+
+    FIELDS = frozenset({"model", "scheme", "batch", "hit_model", "context_tokens", "alpha", *CHANGES})
+
+    on_all: bool = False
 
 
 class Platforms(Part):
@@ -99,7 +102,8 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. bars: of table elastic_checks, least and most."""
+    """study.toml. inputs: by metric of a claim, where a machine's file has it and in which unit; bars: least and most, by the
+    words of view elastic_checks."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -108,8 +112,9 @@ class Settings(StudyFile):
     headline: str
     fits: tuple[str, ...]
     machines: dict[int, str]
+    inputs: dict[str, tuple[str, float]]
     models: tuple[Model, ...]
-    sweeps: Sweeps
+    grid: tuple[Sweep, ...]
     platforms: Platforms
     tapes: Tapes
     live: Live
