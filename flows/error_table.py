@@ -24,15 +24,14 @@ from tokentape.flows.running import run
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.settings import setup_of
-from tokentape.flows.systems.kelle import answers as kelle_answers
-from tokentape.flows.systems.kelle import settings as kelle
-from tokentape.flows.systems.kelle import setup, sweeps
+from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.layered_prefill import study as layered_prefill
 from tokentape.flows.systems.slicemoe import answers as slicemoe_answers
 from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.flows.systems.slicemoe import sweeps as slicemoe_sweeps
 from tokentape.hw.files import write_text
 from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.kelle.points import requests
 from tokentape.warehouse.claim_errors import by_system, compared, signed
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -61,9 +60,10 @@ def _elmoe3d(store: Store) -> list[Row]:
 
 
 def _kelle(store: Store) -> list[Row]:
-    made = setup.setup(kelle.Settings.shipped())
-    rows = {"kelle_points": sweeps.points(made), "kelle_requests": list(sweeps.requests(made))}
-    return made.study.named(kelle_answers.answers(made, rows))
+    study = kelle.Settings.shipped()
+    made = kelle.setup(study)
+    rows = {"kelle_points": kelle.points_of(study, made), "kelle_requests": list(requests(made))}
+    return study.named(kelle.answers(study, made, rows))
 
 
 def _layered_prefill(store: Store) -> list[Row]:

@@ -13,8 +13,8 @@ from readme_errors import AGAIN, stands
 from tokentape.flows import error_table
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import study as kelle
-from tokentape.flows.systems.kelle.answers import FITTED, PHYSICAL, UNFITTED
 from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.replay.kelle.derived import FITTED, PHYSICAL, UNFITTED
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -195,7 +195,7 @@ def test_the_docs_list_the_orders_that_the_fit_reverses(checks):
 
 
 def test_other_tables_have_what_their_charts_need(place):
-    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in (*kelle.TABLES, "kelle_checks")}
+    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in (*kelle.VIEWS, "kelle_checks")}
     assert rows["kelle_retention"].filter(pl.col("refresh_group") != "").height == 4 * 4
     assert set(rows["kelle_recompute"]["label"]) == {"", "none", "moderate", "excessive"}
     assert rows["kelle_lifetimes"].group_by("model_id", "schedule").len()["len"].to_list() == [4] * 4

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokentape.flows.answers import answer
+from tokentape.flows.answers import answer, stated
 from tokentape.flows.systems.kelle.live import Job, Row
-from tokentape.flows.systems.kelle.setup import Setup
+from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.replay.kelle.fit import PAPER
 
 UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 
@@ -49,10 +50,10 @@ def _over(perplexity: float | None, reference: float | None) -> float | None:
     return None if perplexity is None or reference is None else perplexity / reference
 
 
-def popularity_answer(made: Setup, replayed: list[Row]) -> Row:
+def popularity_answer(study: Settings, replayed: list[Row]) -> Row:
     """How many tokens stay popular in the live model's tape under Kelle's policy; the paper's are of large models."""
-    live = made.study.live
-    claim = next(claim for claim, row in made.stated.items() if row["metric"] == "popular_token_persistence")
+    live = study.live
+    claim = next(claim for claim, row in stated(PAPER).items() if row["metric"] == "popular_token_persistence")
     of = next(row for row in replayed if row["policy"] == "aerp" and json.loads(row["parameters"])["importance"] == "sum")
     how = f"{live.model} on {live.dataset}, {live.tape.items} requests of {live.tape.prompt} tokens, budget {live.tape.budget}"
     return answer(claim, 100.0 * of["popular_stays_frac"], how)

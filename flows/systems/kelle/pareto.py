@@ -16,9 +16,10 @@ from tokentape.capture import models
 from tokentape.capture.kv.evaluate import KVRun
 from tokentape.flows.systems.kelle.live import Job, Row
 from tokentape.flows.systems.kelle.live_rows import setting_of
-from tokentape.flows.systems.kelle.setup import CALIBRATED, Setup
+from tokentape.flows.systems.kelle.settings import Live, Settings
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
+from tokentape.replay.kelle.setup import CALIBRATED, Setup
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System
 from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_bytes_per_token, kv_traffic
@@ -28,11 +29,11 @@ from tokentape.warehouse.geometry import Geometry, from_config
 WORD_BITS = 16.0
 
 
-def pareto_rows(made: Setup, measured: Mapping[Job, list[Row]]) -> list[Row]:
+def pareto_rows(study: Settings, made: Setup, measured: Mapping[Job, list[Row]]) -> list[Row]:
     """measured: rows of table `quality` by seed; those of series `budget` and of fixed point at some interval are costed."""
-    geometry = from_config(models.find(made.study.live.model).config.to_dict())
+    geometry = from_config(models.find(study.live.model).config.to_dict())
     rows = [
-        _setting(job, of) | _costs(made, geometry, system, job, of)
+        _setting(job, of) | _costs(study.live, made, geometry, system, job, of)
         for job, of in measured.items()
         if job.series == "budget" or (job.series == "refresh" and job.run.storage == "int16" and job.interval_us)
         for system in _systems(made, job)
@@ -57,8 +58,8 @@ def _systems(made: Setup, job: Job) -> Iterator[System]:
     yield made.systems[KELLE].on(refresh_interval_s=1e-6 * (job.interval_us or FIRST_US))
 
 
-def _costs(made: Setup, geometry: Geometry, system: System, job: Job, rows: list[Row]) -> Row:
-    live, run = made.study.live, job.run
+def _costs(live: Live, made: Setup, geometry: Geometry, system: System, job: Job, rows: list[Row]) -> Row:
+    run = job.run
     work = Work(live.prompt, live.output, live.batch, run.policy.budget)
     knobs = made.knobs[CALIBRATED]
     kv_bytes = sum(row["kv_bytes"] for row in rows) / len(rows)

@@ -1,95 +1,37 @@
-"""What the Kelle study runs: study.toml, checked and multiplied out."""
+"""What the Kelle study runs: study.toml, checked and multiplied out, and what it computes with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from tokentape.flows.answers import Answer
+from tokentape.flows.answers import Answer, stated
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
-from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System, decisions
-from tokentape.replay.kelle.work import Accounting, Work
+from tokentape.hw import kelle_knobs
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.replay.kelle.fit import PAPER, derived
+from tokentape.replay.kelle.points import Cell
+from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Chip, Refresh, Requests, Setup, Variant
+from tokentape.replay.kelle.systems import SYSTEMS, decisions, systems
+from tokentape.replay.kelle.work import Work
+from tokentape.warehouse import models
 
+VARIED = tuple(field.name for field in fields(Variant))
 OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
-
-
-class Variant(Part):
-    """One thing changed. chip, edram, kelle: fields of the chip of every system, of those with eDRAM, of Kelle alone.
-
-    array_of: the array of another system's chip; value: the number in `setting`.
-    """
-
-    setting: str = ""
-    value: float | None = None
-    array_of: str = ""
-    chip: dict[str, float] = Field(default={})
-    edram: dict[str, float] = Field(default={})
-    kelle: dict[str, float] = Field(default={})
-    recomputes: bool = True
-    transient_frac: float | None = None
-    accounting: dict[str, bool | str] = Field(default={})
-
-    def systems(self, of: Mapping[str, System]) -> dict[str, System]:
-        """The systems with the change made."""
-        return {name: self._changed(system, of) for name, system in of.items()}
-
-    def _changed(self, system: System, of: Mapping[str, System]) -> System:
-        chip = dict(self.chip)
-        if self.array_of:
-            other = of[self.array_of].chip
-            chip |= {name: getattr(other, name) for name in ("rows", "clock_hz", "macs_per_s", "static_w")}
-        chip |= self.edram if system.chip.is_edram else {}
-        chip |= self.kelle if system.name == KELLE else {}
-        made = replace(system.on(**chip), recomputes=system.recomputes and self.recomputes)
-        return made if self.transient_frac is None else replace(made, transient_frac=self.transient_frac)
-
-    def counted(self, accounting: Accounting) -> Accounting:
-        """The accounting with the change made."""
-        return replace(accounting, **self.accounting)  # type: ignore[arg-type]
 
 
 class Group(Grid):
     """Decode steps: a model, a workload and what of it is changed, a system, fields of a variant; all where none is given."""
 
-    FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *Variant.model_fields})
+    FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *VARIED})
 
     role: str = "report"
-
-
-class Refresh(Part):
-    """2DRP: intervals by group of token importance and bit significance, and the curves that failures are read from."""
-
-    intervals_us: dict[str, float]
-    anchors: tuple[float, ...]
-    held_frac: float
-    curve_us: tuple[float, float]
-
-    @property
-    def intervals_s(self) -> list[float]:
-        """Of the groups, in the order of the file."""
-        return [1e-6 * interval for interval in self.intervals_us.values()]
-
-
-class ChipShares(Part):
-    """The paper's shares of area and on-chip power, and the cell that our power is of."""
-
-    model: str
-    workload: str
-    area_share: dict[str, float]
-    power_share: dict[str, float]
-    evictor_w: float
-
-
-class Requests(Part):
-    """Whole requests: lengths of prompt and output."""
-
-    model: str
-    lengths: tuple[tuple[int, int], ...]
-    budget_tokens: int
 
 
 class Cache(Part):
@@ -182,7 +124,7 @@ class Settings(StudyFile):
     machines: dict[str, str] = Field(default={})
     workloads: dict[str, Work]
     refresh: Refresh
-    chip: ChipShares
+    chip: Chip
     requests: Requests
     grid: tuple[Group, ...]
     modes: dict[str, dict[str, str]]
@@ -196,12 +138,36 @@ class Settings(StudyFile):
     @property
     def named_models(self) -> list[str]:
         """Every model that the file names."""
-        swept = (fields["model"] for group in self.grid for fields in group.points(model=self.models))
+        swept = (given["model"] for group in self.grid for given in group.points(model=self.models))
         return list(dict.fromkeys((*self.models, *swept, self.chip.model, self.requests.model)))
 
-    def points(self, group: Group) -> Iterator[tuple[str, str, Work, str, Variant]]:
+    def points(self, group: Group) -> Iterator[Cell]:
         """Of a group: model, name of the workload and the work, system, and what is changed."""
-        for fields in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
-            work = replace(self.workloads[fields["workload"]], **{name: fields[name] for name in OF_WORK if name in fields})
-            variant = Variant(**{name: fields[name] for name in Variant.model_fields if name in fields})
-            yield fields["model"], fields["workload"], work, fields["system"], variant
+        for given in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
+            work = replace(self.workloads[given["workload"]], **{name: given[name] for name in OF_WORK if name in given})
+            variant = Variant(**{name: given[name] for name in VARIED if name in given})
+            yield given["model"], given["workload"], work, given["system"], variant
+
+
+def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
+    """What the study computes with. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
+    claimed, refresh = stated(PAPER), study.refresh
+    shipped = sorted({machine for machine, *_ in SYSTEMS.values()})
+    machines = {name: load_hardware(study.machines.get(name, name)) for name in shipped}
+    mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
+    sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
+    return Setup(
+        machines=machines,
+        systems=systems(machines.__getitem__),
+        geometries={name: models.load(name).geometry for name in study.named_models},
+        models=study.models,
+        workloads=study.workloads,
+        knobs={ZERO: derived(claimed.values()), CALIBRATED: calibrated or kelle_knobs.load().constants},
+        curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in refresh.anchors},
+        stated=claimed,
+        refresh=refresh,
+        chip=study.chip,
+        requests=study.requests,
+        sensitivity=tuple(sensitivity),
+        errors=(study.typical_err_frac, study.worst_err_frac),
+    )
