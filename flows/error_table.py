@@ -25,6 +25,7 @@ from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.settings import setup_of
 from tokentape.flows.systems.kelle import study as kelle
+from tokentape.flows.systems.kelle.settings import setup as kelle_setup
 from tokentape.flows.systems.layered_prefill import study as layered_prefill
 from tokentape.flows.systems.slicemoe import answers as slicemoe_answers
 from tokentape.flows.systems.slicemoe import study as slicemoe
@@ -61,7 +62,7 @@ def _elmoe3d(store: Store) -> list[Row]:
 
 def _kelle(store: Store) -> list[Row]:
     study = kelle.Settings.shipped()
-    made = kelle.setup(study)
+    made = kelle_setup(study)
     rows = {"kelle_points": kelle.points_of(study, made), "kelle_requests": list(requests(made))}
     return study.named(kelle.answers(study, made, rows))
 

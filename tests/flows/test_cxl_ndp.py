@@ -10,12 +10,11 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
-from tokentape.flows.systems.cxl_ndp import details, live
+from tokentape.flows.systems.cxl_ndp import live
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
-from tokentape.flows.systems.cxl_ndp.checks import END_TO_END, MODE, ORDER, checks, summary
-from tokentape.flows.systems.cxl_ndp.points import HEADLINE
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.policies.mixed import MixedPrecision
+from tokentape.replay.cxl_ndp.checks import END_TO_END, HEADLINE, MODE, ORDER, summary
 from tokentape.replay.cxl_ndp.decode import UNITS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -37,12 +36,12 @@ def study():
 
 @pytest.fixture(scope="module")
 def made(study):
-    rows: dict[str, list] = {"ndp_accuracy": details.accuracy_rows()}
+    rows: dict[str, list] = {"ndp_accuracy": cxl_ndp.accuracy_rows()}
     for model in study.models:
         for name, of in cxl_ndp.of_model(None, study, model).items():
             rows.setdefault(name, []).extend(of)
     rows["answers"] = cxl_ndp.answers(study, rows)
-    return rows | {"ndp_checks": checks(study, rows)}
+    return rows | {"ndp_checks": cxl_ndp.check_rows(study, rows)}
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +230,8 @@ def test_knobs_decide_the_headline(study):
 
     model = study.models[0]
     found = setup(study, model.name)
-    tapes = drawn(found, model)
-    free = gains(replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
+    tapes = drawn(study, found, model)
+    free = gains(study, replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
     assert free[2, "MoNDE"] > 1.06 * STATED[next(c for c in STATED if "ours-2-bit-vs-monde" in c and "decode" in c)]["value"]
 
 

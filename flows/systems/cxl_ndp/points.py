@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.cxl_ndp.settings import CHANGES, Model, Setup
+from tokentape.flows.systems.cxl_ndp.settings import CHANGES, Model, Settings
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.capacity import notes
+from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
 from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.routing import NDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, compared, run, stand_in_losses
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, compared, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Machine, machine_of
 from tokentape.warehouse.load import claims
 
 Row = dict[str, Any]
-HEADLINE = "headline"
 GAINS = {MONDE: "decode_gain", HOBBIT: "gain_over_hobbit"}
 ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
 
@@ -38,52 +38,54 @@ class Variation:
     value: float | None = None
 
 
-def headline(made: Setup, model: Model) -> Variation:
+def headline(study: Settings, made: Setup, model: Model) -> Variation:
     """The paper's setting."""
     setting = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts)
-    return Variation(HEADLINE, "", setting, made.machine, made.study.systems)
+    return Variation(HEADLINE, "", setting, made.machine, study.systems)
 
 
-def variations(made: Setup, model: Model) -> Iterator[Variation]:
+def variations(study: Settings, made: Setup, model: Model) -> Iterator[Variation]:
     """The headline, then the grid."""
-    yield headline(made, model)
-    for grid in made.study.grid:
+    yield headline(study, made, model)
+    for grid in study.grid:
         if model.is_swept or not grid.only_swept:
-            yield from (_variation(made, model, grid.series, fields) for fields in grid.points())
+            yield from (_variation(study, made, model, grid.series, fields) for fields in grid.points())
 
 
-def _variation(made: Setup, model: Model, series: str, fields: dict[str, Any]) -> Variation:
+def _variation(study: Settings, made: Setup, model: Model, series: str, fields: dict[str, Any]) -> Variation:
     """setting: a point's name; value: the field whose number stands beside it."""
     name, value = fields.pop("setting", ""), fields.pop("value", "")
-    machine = machine_of(load_hardware(fields.pop("hardware", made.study.hardware)))
+    machine = machine_of(load_hardware(fields.pop("hardware", study.hardware)))
     for change in CHANGES.keys() & fields.keys():
         machine = CHANGES[change](machine, fields[change])
     told = {"link_gb_per_s": machine.link_bytes_per_s / 1e9} | fields
     given = {"batch": made.knobs.batch, "hot_experts": model.hot_experts} | fields
     setting = Setting(**{name: of for name, of in given.items() if name not in CHANGES})
-    return Variation(series, name.format(**told), setting, machine, made.study.compared, float(told[value]) if value else None)
+    return Variation(series, name.format(**told), setting, machine, study.compared, float(told[value]) if value else None)
 
 
-def losses_of(made: Setup, seed: int) -> Floats:
+def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
     """(L, E, 4) stand-in of a model's losses."""
-    return stand_in_losses(made.shape.n_layers, made.shape.n_experts, gaussian_errors(), seed, made.study.losses.spread)
+    return stand_in_losses(made.shape.n_layers, made.shape.n_experts, gaussian_errors(), seed, study.losses.spread)
 
 
-def decoded(made: Setup, tape: NDPRouting, seed: int, of: Variation) -> dict[str, Decoded]:
+def decoded(study: Settings, made: Setup, tape: NDPRouting, seed: int, of: Variation) -> dict[str, Decoded]:
     """Every system's decode of one tape."""
     setting = replace(of.setting, seed=seed)
-    return run(tape, made.shape, of.machine, made.knobs, setting, of.systems, losses_of(made, seed))
+    return run(tape, made.shape, of.machine, made.knobs, setting, of.systems, losses_of(study, made, seed))
 
 
-def rows(made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[Row]:
+def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[Row]:
     """Of a model. tapes: by seed."""
-    for of in variations(made, model):
-        by_seed = [compared(decoded(made, tape, seed, of)) for seed, tape in tapes.items()]
+    for of in variations(study, made, model):
+        by_seed = [compared(decoded(study, made, tape, seed, of)) for seed, tape in tapes.items()]
         where = {"series": of.series, "setting": of.name, "setting_value": of.value, "source": DRAWN, "origin": "synthetic"}
-        yield from metric_rows(made, of, where, by_seed)
+        yield from metric_rows(study, made, of, where, by_seed)
 
 
-def metric_rows(made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[str, dict[str, float]]]) -> Iterator[Row]:
+def metric_rows(
+    study: Settings, made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[str, dict[str, float]]]
+) -> Iterator[Row]:
     """One row per system and metric: median and range."""
     setting = of.setting
     said = "; ".join(notes(made.shape, of.machine, made.knobs, setting.hot_experts, setting.batch))
@@ -102,7 +104,7 @@ def metric_rows(made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[s
                 "hot_experts": setting.hot_experts,
                 "mean_bits": bits,
                 "n_seeds": len(by_seed),
-                "role": role(made, of, system, metric),
+                "role": role(study, made, of, system, metric),
                 "notes": said,
                 "metric": metric,
                 "unit": ALL_UNITS[metric],
@@ -112,7 +114,7 @@ def metric_rows(made: Setup, of: Variation, where: Row, by_seed: Sequence[dict[s
             }
 
 
-def role(made: Setup, of: Variation, system: str, metric: str) -> str:
+def role(study: Settings, made: Setup, of: Variation, system: str, metric: str) -> str:
     """calibrate for what the knobs were fitted to, predict for the rest of the headline, report for sweeps.
 
     derived for the NDP's own gain, which is the assumed scaling.
@@ -121,7 +123,7 @@ def role(made: Setup, of: Variation, system: str, metric: str) -> str:
         return "report"
     if metric == "ndp_gain":
         return "derived"
-    is_fitted = (system, metric) in _fitted() and made.shape.name == made.study.models[0].name
+    is_fitted = (system, metric) in _fitted() and made.shape.name == study.models[0].name
     return "calibrate" if is_fitted else "predict"
 
 

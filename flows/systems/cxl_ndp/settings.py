@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import cxl_ndp_knobs as ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.replay.cxl_ndp.setting import Setting
-from tokentape.replay.cxl_ndp.system import Machine, Shape, decisions, machine_of, shape_of
+from tokentape.replay.cxl_ndp.checks import Bars
+from tokentape.replay.cxl_ndp.setting import Setting, Setup
+from tokentape.replay.cxl_ndp.system import Machine, decisions, machine_of, shape_of
 from tokentape.warehouse import models
 
 PAPER = "cxl_ndp"
@@ -85,15 +86,6 @@ class Live(Part):
     placements: tuple[str, ...]
 
 
-class Bars(Part):
-    """What counts as reproduced: how far from the published value, as a share of it or by itself, by metric of the claims; and
-    how much more often than a static placement the prompts must find their experts on the GPU."""
-
-    within_frac: dict[str, float]
-    within: dict[str, float]
-    least_hit_gain: float
-
-
 class Settings(StudyFile):
     """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims."""
 
@@ -118,18 +110,8 @@ class Settings(StudyFile):
         return decisions(row["system"]) if "system" in row else {}
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The machine, the knobs, and a model's shape."""
-
-    study: Settings
-    machine: Machine
-    knobs: Knobs
-    shape: Shape
-
-
 def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
     """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
     found = models.load(model)
     machine = machine_of(load_hardware(study.hardware))
-    return Setup(study, machine, knobs or ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))
+    return Setup(machine, knobs or ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))

@@ -6,18 +6,24 @@ minute, a model per process, and is computed anew with every run; tapes and jobs
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
 from tokentape.flows.answers import Row, answer, answered, stated
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.running import Running
-from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
-from tokentape.flows.systems.cxl_ndp.checks import checks, summary
+from tokentape.flows.systems.cxl_ndp import live, points
 from tokentape.flows.systems.cxl_ndp.fit import drawn
-from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import Model as Drawn
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
+from tokentape.replay.cxl_ndp import by_seed as routing
+from tokentape.replay.cxl_ndp import details, requests
+from tokentape.replay.cxl_ndp.checks import Model, checks, summary
 from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
 from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
@@ -27,6 +33,7 @@ from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
 Rows = dict[str, list[Row]]
+ACCURACY = Path(str(warehouse.__path__[0])) / "claims" / "cxl_ndp_table3_accuracy.csv"
 TOGETHER = "all data sets"  # source of the live model's tapes as one
 
 
@@ -35,11 +42,11 @@ def run(at: Running) -> list[Row]:
     study, store = at.study, at.store
     inside = live.jobs(study) if at.in_model else []
     at.expect(study.models, inside)
-    made: Rows = {} if study.is_copy else {"ndp_accuracy": details.accuracy_rows()}
+    made: Rows = {} if study.is_copy else {"ndp_accuracy": accuracy_rows()}
     for _, of in at.each(of_model, study.models):
         _add(made, of)
     made["answers"] = [] if study.is_copy else answers(study, made)
-    made["ndp_checks"] = [] if study.is_copy else checks(study, made)
+    made["ndp_checks"] = [] if study.is_copy else check_rows(study, made)
     at.write(made)
     at.tell([] if study.is_copy else summary(made["ndp_checks"]))
     if not at.in_model:
@@ -64,27 +71,35 @@ def answers(study: Settings, made: Rows) -> list[Row]:
     return [*answered(study.answers, PAPER, made), answer(footprint, counted, "counted from the model's geometry")]
 
 
-def of_model(store: Store, study: Settings, model: Model) -> Rows:
+def check_rows(study: Settings, made: Rows) -> list[Row]:
+    """Rows of `ndp_checks`. made: rows by view, answers among them."""
+    asked = {model.name: Model(model.hot_experts, models.load(model.name).geometry) for model in study.models}
+    return checks(asked, study.bars, stated(PAPER), made)
+
+
+def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
-    tapes = drawn(made, model)
+    tapes = drawn(study, made, model)
+    headline = points.headline(study, made, model)
     where = {"model_id": made.shape.name, "source": DRAWN, "origin": "synthetic"}
-    losses = [points.losses_of(made, seed) for seed in tapes]
+    losses = [points.losses_of(study, made, seed) for seed in tapes]
     stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
-    bits, table_losses = details.bit_rows(study, made.knobs, list(tapes.values()), losses, stand_in, model.hot_experts)
-    first = next(iter(tapes.values()))
-    seen = study.recorded
+    tapes_of = list(tapes.values())
+    bits, table_losses = details.bit_rows(study.losses.mean_bits, made.knobs, tapes_of, losses, stand_in, model.hot_experts)
+    by_seed = [points.decoded(study, made, tape, seed, headline) for seed, tape in tapes.items()]
+    asked, seen = study.requests, study.recorded
     return {
-        "ndp_points": list(points.rows(made, model, tapes)),
-        "ndp_requests": list(requests.rows(made, model, tapes)),
-        "ndp_hits": list(routing.hit_rows(list(tapes.values()), where, made.knobs, model.hot_experts)),
-        "ndp_similarity": list(routing.similarity_rows(list(tapes.values()), where)),
-        "ndp_use": list(routing.use_rows(first, where, seen.use_requests, seen.use_bin_steps)) if model.is_swept else [],
-        "ndp_lanes": list(details.lanes(made, model, first, losses[0])),
-        "ndp_loss_tables": list(details.loss_rows(losses[0], first.layers, stand_in)),
+        "ndp_points": list(points.rows(study, made, model, tapes)),
+        "ndp_requests": [where | row for row in requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)],
+        "ndp_hits": list(routing.hit_rows(tapes_of, where, made.knobs, model.hot_experts)),
+        "ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
+        "ndp_use": list(routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)) if model.is_swept else [],
+        "ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
+        "ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
         "ndp_bits": bits,
         "ndp_losses": table_losses,
-        "ndp_capacity": list(details.capacities(made, model)),
+        "ndp_capacity": list(details.capacities(made, model.hot_experts)),
     }
 
 
@@ -95,7 +110,7 @@ def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Row
     knobs = setup(study, study.models[0].name).knobs
     method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
     table = loss_table(measured, METHODS[0])
-    bits, table_losses = details.bit_rows(study, knobs, [tape], [table], method, of.hot_experts, weighted=False)
+    bits, table_losses = details.bit_rows(study.losses.mean_bits, knobs, [tape], [table], method, of.hot_experts, weighted=False)
     return {
         "ndp_bits": bits,
         "ndp_losses": table_losses,
@@ -108,3 +123,12 @@ def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Row
 def _add(made: Rows, of: Rows) -> None:
     for name, rows in of.items():
         made.setdefault(name, []).extend(rows)
+
+
+def accuracy_rows() -> list[Row]:
+    """Table 3 of the paper, as printed."""
+    with ACCURACY.open(encoding="utf-8", newline="") as handle:
+        return [
+            {"model_id": row["model"], "method": row["method"], "task": row["task"], "accuracy_pct": float(row["accuracy_pct"])}
+            for row in csv.DictReader(handle)
+        ]

@@ -1,4 +1,4 @@
-"""What routing says of placement: rows of `ndp_hits`, `ndp_similarity` and `ndp_use`, of drawn and of recorded tapes."""
+"""What routing says of placement, over the tapes of several seeds: rows of `ndp_hits`, `ndp_similarity` and `ndp_use`."""
 
 from __future__ import annotations
 
