@@ -22,14 +22,14 @@ from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
-from tokentape.flows.systems.elmoe3d.platforms import platform_runs, ratios
-from tokentape.flows.systems.elmoe3d.points import MEASURED
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.flows.systems.elmoe3d.tapes import measured_jobs, through_machine
 from tokentape.hw.elmoe3d_constants import load
+from tokentape.replay.elmoe3d.baselines import ratios
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.points import SCHEMES, as_points
+from tokentape.replay.elmoe3d.rows import MEASURED
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -269,8 +269,8 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
 
 def test_ratios_are_taken_under_every_assumption():
     fit, of = load("elmoe3d-l0-all-open").constants, STUDY.platforms
-    ran = list(platform_runs(STUDY, SETUP, CELLS, fit, "paper_law", 16.0))
-    found = list(ratios(ran))
+    study = STUDY.model_copy(update={"platforms": replace(of, verify_nodes=(16.0,))})
+    found = list(ratios(elmoe3d.platforms(study, SETUP, CELLS, fit)["paper_law"]))
     assert len(found) == len(of.near_ext_ratios) * len(of.holds) * 3
     values = [r for r in found if r.end == "value" and r.near.holds == "dense"]
     assert [r.over_prior.mean() for r in values] == pytest.approx([2.5, 2.05, 1.65], abs=0.06)

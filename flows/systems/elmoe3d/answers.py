@@ -13,9 +13,9 @@ import numpy as np
 
 from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.elmoe3d.platforms import Ratios, is_headline
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
 from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.elmoe3d.baselines import Ratios, is_headline
 from tokentape.replay.elmoe3d.cells import TABLE, Cell
 from tokentape.replay.elmoe3d.checks import HONESTY, elastic_over_eagle
 from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT, Floats
@@ -96,7 +96,7 @@ def _summary(claim: Mapping[str, Any], table: Sequence[Cell], found: Outcome, mo
 def _of_ratios(study: Settings, claim: Mapping[str, Any], assumed: Sequence[Ratios], mode: str) -> Row:
     """Figures 14 and 15, with the range over what the paper does not give."""
     statistic, pick = STATISTICS[claim["statistic"]], OF_RATIOS[claim["metric"]]
-    headline = next(ratios for ratios in assumed if is_headline(study, ratios.near) and ratios.end == "value")
+    headline = next(ratios for ratios in assumed if is_headline(study.platforms, ratios.near) and ratios.end == "value")
     of_all = [float(statistic(pick(ratios))) for ratios in assumed]
     how = f"{pick(headline).size} rows of MT-Bench alone, {headline.assumed}; band over {len(of_all)} assumptions"
     return answer(claim["claim_id"], float(statistic(pick(headline))), how, mode, (min(of_all), max(of_all)))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ElasticConstants, load
-from tokentape.hw.sourced import Sourced
+from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.shape import Machine, drafter_of, machine_of, shape_of
 from tokentape.warehouse import models
@@ -28,19 +27,6 @@ class Model(Part):
     like: str = ""
 
 
-class Unknown(Part):
-    """A number the paper does not give, with its range."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-
-    @property
-    def sourced(self) -> Sourced:
-        return Sourced(value=self.value, low=self.low, high=self.high, source=self.source)
-
-
 CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
     "hb_gib": lambda machine, value: replace(machine, hb_bytes=value * 2**30),
     "hb_bandwidth": lambda machine, factor: replace(machine, hb_bytes_per_s=factor * machine.hb_bytes_per_s),
@@ -53,23 +39,6 @@ class Sweep(Grid):
     FIELDS = frozenset({"model", "scheme", "batch", "hit_model", "context_tokens", "alpha", *CHANGES})
 
     on_all: bool = False
-
-
-class Platforms(Part):
-    """The baselines, and what of them is not known."""
-
-    baselines: tuple[str, ...]
-    ours_gb: int
-    drafted_by: str
-    verify_nodes: tuple[float, ...]
-    headline_verify_nodes: float
-    draft_nodes: float
-    near_ext_ratios: tuple[float, ...]
-    headline_near_ext_ratio: float
-    holds: tuple[Literal["dense", "experts"], ...]
-    headline_holds: Literal["dense", "experts"]
-    near_pj_per_bit: Unknown
-    pool_write_frac: Unknown
 
 
 class Tapes(Part):
@@ -115,7 +84,7 @@ class Settings(StudyFile):
     inputs: dict[str, tuple[str, float]]
     models: tuple[Model, ...]
     grid: tuple[Sweep, ...]
-    platforms: Platforms
+    platforms: Assumed
     tapes: Tapes
     live: Live
     bars: dict[str, tuple[float, float]]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokentape.flows.answers import Row
+from tokentape.flows.answers import Row, stated
+from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.live_answers import live_answers
-from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
-from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_jobs, table_jobs
-from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
-from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
+from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
+from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.replay.elmoe3d.baselines import OURS, Ran, energy_rows, platform_rows, platform_runs, ratios
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
+from tokentape.replay.elmoe3d.rows import rows, rows_of
+from tokentape.replay.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -61,28 +63,31 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
         if fit is headline:
             found[law] = outcome
         made += rows(of, outcome)
-        is_main = fit is headline and law == study.hit_models[0]
-        checked += [] if study.is_copy else check_rows(study, setup, table, fit, law, outcome, is_main)
+        nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
+        if not study.is_copy:
+            checked += check_rows(study.bars, stated(PAPER), setup, table, fit, law, outcome, nodes)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return {"elastic_points": made, "answers": []}
-    by_law = _platforms(study, setup, mine, headline)
+    by_law = platforms(study, setup, mine, headline)
     every = [one for of in by_law.values() for one in of]
     return {
         "elastic_points": made,
         "elastic_mapping": list(mapping_rows(setup, mine, headline)),
         "elastic_platforms": list(platform_rows(every)),
-        "elastic_energy": list(energy_rows(study, every)),
-        "elastic_intensity": list(intensity_rows(study, setup, mine, headline)),
+        "elastic_energy": list(energy_rows(study.platforms, every)),
+        "elastic_intensity": list(intensity_rows(study.platforms, setup, mine, headline)),
         "elastic_checks": checked,
         "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
 
-def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
+def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
+    of = study.platforms
+    specs = {OURS: load_hardware(study.machines[of.ours_gb])} | {name: load_hardware(name) for name in of.baselines}
     return {
-        law: [one for nodes in study.platforms.verify_nodes for one in platform_runs(study, setup, table, fit, law, nodes)]
+        law: [one for nodes in of.verify_nodes for one in platform_runs(of, specs, setup, table, fit, law, nodes)]
         for law in MODES
     }
 
