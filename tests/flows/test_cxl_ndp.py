@@ -237,5 +237,5 @@ def test_knobs_decide_the_headline(study):
 
 @pytest.mark.slow
 def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
-    made = error_table.SYSTEMS["cxl_ndp"](Store(str(tmp_path / "tape")))
+    made = error_table.answers("cxl-ndp", Store(str(tmp_path / "tape")))
     assert error_table.lines(made) == stands("cxl_ndp"), AGAIN

@@ -19,6 +19,7 @@ from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.matched import Point, at_quality, gains
+from tokentape.replay.slicemoe.gains import FIG_9
 from tokentape.replay.slicemoe.operating_point import token_cost
 from tokentape.warehouse import models as geometries
 from tokentape.warehouse.load import claims
@@ -113,7 +114,7 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
         base, ours = (token_cost(geometry, machine, SlicedCache(), *pair) for pair in zip(shares, misses, strict=True))
         assert base.joules.value[0] / ours.joules.value[0] == pytest.approx(row["energy_gain"], rel=1e-6)
         assert base.seconds.value[0] / ours.seconds.value[0] == pytest.approx(row["speed_gain"], rel=1e-6)
-    energy = answers[claimed.FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
+    energy = answers[FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
     assert energy in [row["energy_gain"] for row in rows]
 
 
@@ -160,7 +161,7 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     rows, summary = json.loads(done.out).values()
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
-    energy = next(row for row in rows if row["claim_id"] == claimed.FIG_9.format("energy_gain", "deepseek-v2-lite"))
+    energy = next(row for row in rows if row["claim_id"] == FIG_9.format("energy_gain", "deepseek-v2-lite"))
     assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
     assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
     assert {row["claim_id"] for row in rows if row["replay"] is not None and not row["is_counted"]} == {
@@ -191,5 +192,5 @@ def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
 
 @pytest.mark.slow
 def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
-    made = error_table.SYSTEMS["slicemoe"](Store(str(tmp_path / "tape")))
+    made = error_table.answers("slicemoe", Store(str(tmp_path / "tape")))
     assert error_table.lines(made) == stands("slicemoe"), AGAIN

@@ -10,13 +10,14 @@ from itertools import product
 
 import polars as pl
 
-from tokentape.flows.answers import Row
+from tokentape.flows.answers import Row, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.slicemoe import live, sweeps
-from tokentape.flows.systems.slicemoe.answers import answers, fidelity_answers
-from tokentape.flows.systems.slicemoe.operating import operating_points
+from tokentape.flows.systems.slicemoe.answers import PAPER, answers, fidelity_answers, swept_of, tau_of
 from tokentape.flows.systems.slicemoe.settings import Settings
+from tokentape.replay.slicemoe.gains import operating_points
+from tokentape.warehouse import models
 
 __all__ = ["Settings", "run"]
 
@@ -33,7 +34,9 @@ def run(at: Running) -> list[Row]:
     if study.is_copy:
         return []
     points = (pl.DataFrame(study.rows_of(at.store, "sliced_points", ran[job]), infer_schema_length=None) for job in drawn)
-    machine, swept = load_hardware(study.hardware), pl.concat(points, how="vertical_relaxed")
+    machine, swept = load_hardware(study.hardware), swept_of(study, pl.concat(points, how="vertical_relaxed"))
     made = answers(study, machine, swept) + fidelity_answers(study, study.rows(at.store, "fidelity"))
-    at.write({"answers": made, "operating_points": operating_points(study, machine, swept)})
+    geometries = {model.name: models.load(model.name).geometry for model in study.models}
+    operating = operating_points(swept, tau_of(study, swept), geometries, machine, stated(PAPER))
+    at.write({"answers": made, "operating_points": operating})
     return made
