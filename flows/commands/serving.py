@@ -212,9 +212,9 @@ def _print(measured: Measured, level: ServiceLevel | None) -> None:
 
 
 def _coverage_errors(trace: Any, fit: str) -> list[str]:
-    from tokentape.flows.coverage_errors import sentences
     from tokentape.hw import serving_constants
     from tokentape.replay.serving.coverage import published_coverage
+    from tokentape.replay.serving.coverage_errors import sentences
     from tokentape.warehouse.load import claims
 
     correlation = serving_constants.load(fit).constants.engine.prefill_correlation

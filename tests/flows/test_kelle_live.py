@@ -13,7 +13,6 @@ from tokentape.capture.kv.orderings import REFRESH_SETS, WORD_ORDERINGS
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.live_rows import UNITS, quality_rows
-from tokentape.flows.systems.kelle.pareto import pareto_rows
 from tokentape.flows.systems.kelle.settings import setup
 from tokentape.policies.kv.refresh import FIRST_US, Intervals
 from tokentape.replay.kelle.derived import FITTED
@@ -215,4 +214,3 @@ def test_perplexities_are_compared_seed_by_seed():
     assert found["4-bit", "perplexity_ratio"] == pytest.approx((1.0, 1.05, 1.1))
     assert found["4-bit", "perplexity"] == pytest.approx((11.0, 15.5, 20.0))
     assert ("4-bit", "kl") not in found
-    assert pareto_rows(SMALL, setup(SMALL), {}) == []

@@ -10,6 +10,7 @@ from tokentape.flows.answers import answer, stated
 from tokentape.flows.systems.kelle.live import Job, Row
 from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.replay.kelle.fit import PAPER
+from tokentape.replay.kelle.pareto import Tried
 
 UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 
@@ -31,6 +32,14 @@ def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
                     "low": min(values),
                     "high": max(values),
                 }
+
+
+def tried(measured: Mapping[Job, list[Row]]) -> Iterator[Tried]:
+    """What is costed: series `budget`, and fixed point at some interval."""
+    for job, rows in measured.items():
+        if job.series == "budget" or (job.series == "refresh" and job.run.storage == "int16" and job.interval_us):
+            by_seed = ([row[name] for row in rows] for name in ("perplexity", "kv_bytes"))
+            yield Tried(setting_of(job, rows), job.run.policy, job.interval_us, *by_seed)
 
 
 def setting_of(job: Job, rows: list[Row]) -> dict[str, Any]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tokentape.capture.models import find
 from tokentape.flows.answers import Row, answer, answered
 from tokentape.flows.running import Running
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.kelle import live
-from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows
-from tokentape.flows.systems.kelle.pareto import pareto_rows
+from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows, tried
 from tokentape.flows.systems.kelle.settings import Settings, setup
 from tokentape.replay.kelle import derived, details, points
 from tokentape.replay.kelle.checks import checks, recompute_lines
 from tokentape.replay.kelle.fit import PAPER
+from tokentape.replay.kelle.pareto import pareto_rows
 from tokentape.replay.kelle.setup import Setup
+from tokentape.replay.kelle.work import Work
+from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.tables import TABLES
 
 __all__ = ["Settings", "run"]
@@ -64,5 +67,7 @@ def run(at: Running) -> list[Row]:
     measured = {job: found[job] for job in inside if job.table == "quality"}
     replayed = next(of for job, of in found.items() if job.table == "kv_replays")
     told = [] if study.is_copy else [*rows["answers"], popularity_answer(study, replayed)]
-    at.write({"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(study, made, measured), "answers": told})
+    of, geometry = study.live, from_config(find(study.live.model).config.to_dict())
+    costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), tried(measured))
+    at.write({"kelle_quality": list(quality_rows(measured)), "kelle_pareto": costed, "answers": told})
     return told
