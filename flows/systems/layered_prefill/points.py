@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.serving.points import ENGINE, measure, point_id, rows_of, serve_point
-from tokentape.flows.serving.setup import engine_of, fits_of
+from tokentape.flows.serving.points import ENGINE, point_id, rows_of, served
+from tokentape.flows.serving.setup import fits_of
 from tokentape.flows.study_file import Rows
 from tokentape.policies.serving import Disaggregated
+from tokentape.replay.serving.measure import measure
 from tokentape.replay.serving.window import window
 from tokentape.warehouse.tape import Store
 
@@ -21,13 +22,20 @@ def of_job(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of a point's rows; what they are `of`: all that decides them."""
     level = study.level(job.point)
     more = (level, study.ttft_factors, study.tbt_factors) if job.attainment else level
-    against = job.against.text if job.against else ""
-    decided = (job.series, job.point.text, against, str(more), str(study.window) if job.window else "")
+    decided = (
+        job.series,
+        job.point.text,
+        job.against.text if job.against else "",
+        str(more),
+        str(study.window) if job.window else "",
+    )
     code = sources.sha256(*ENGINE, fits=fits_of(job.point))
 
     def make() -> dict[str, Rows]:
         factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
-        made: dict[str, Rows] = dict(rows_of(study.name, job.series, measure(store, job.point, level, job.against, factors)))
+        against = served(store, job.against) if job.against else None
+        found = measure(served(store, job.point), job.point.n_seeds, level, against, factors)
+        made: dict[str, Rows] = dict(rows_of(study.name, job.series, job.point, found))
         return made | (windows(store, study, job) if job.window else {})
 
     machine = load_hardware(job.point.hardware).sha256
@@ -38,7 +46,7 @@ def windows(store: Store, study: Settings, job: Job) -> dict[str, Rows]:
     """Iterations, requests and tokens of a stretch of one run."""
     point, scheduler = job.point, job.point.scheduled()
     assert not isinstance(scheduler, Disaggregated)
-    run = serve_point(store, point, engine_of(store, point), study.window.seed, record=True)
+    run = served(store, point).run(study.window.seed, record=True)
     where = {"point_id": point_id(study.name, job.series, point)}
     found = window(run, scheduler, study.window.start_s, study.window.seconds)
     names = ("serving_iterations", "serving_spans", "serving_tokens")
