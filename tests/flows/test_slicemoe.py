@@ -27,13 +27,20 @@ from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
 SHIPPED = slicemoe.Settings.shipped()
+SWEPT = {
+    "pair": "MAT84", "strength": (0.0, 0.15, 0.5),
+    "each": (
+        {"configuration": ("high-bit", "low-bit", "amat")},
+        {"configuration": "dbsc", "tau": (0.35, 0.7), "warmup": ("last_layer", "pcw")},
+        {"configuration": "high-bit", "router": "cumsum", "strength": (0.0, 0.7)},
+    ),
+}  # fmt: skip
+FEW = {"equal quality": SWEPT | {"capacity_gb": 3.6}, "captured": SWEPT | {"capacity_frac": 0.375}, "held": {"target_frac": 0.05}}
 SMALL = SHIPPED.model_copy(
     update={
-        "capacities_gb": (3.6,), "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "strengths": (0.0, 0.15, 0.5),
-        "taus": (0.35, 0.7), "pairs": ("MAT84",), "shares": (0.0, 0.7), "targets": (0.05,), "windows": (10, 32),
-        "captured": SHIPPED.captured.model_copy(
-            update={"requests": 1, "prompt": 32, "output": 17, "capacities_frac": (0.375,)}
-        ),
+        "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "windows": (10, 32),
+        "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
+        "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 32, "output": 17}),
         "live": SHIPPED.live.model_copy(
             update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 24, "whole_windows": 1,
                     "fidelity": SHIPPED.live.fidelity[:1],
@@ -56,7 +63,7 @@ def answers(place):
 
 def test_settings_ship_and_name_what_is_assumed():
     shipped = slicemoe.Settings.shipped()
-    assert shipped.capacities_gb == (1.8, 2.4, 3.6)
+    assert shipped.values("equal quality", "capacity_gb") == [1.8, 2.4, 3.6]
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
     assert Settings.SHIPPED.read_text().count("assumed") >= 4

@@ -64,12 +64,12 @@ COPIES = {
     "slicemoe": (
         "slicemoe-xpu",
         ('hardware = "slicemoe-xpu"', 'hardware = "my-machine.toml"'),
-        (r"^capacities_gb = .*?$", "capacities_gb = [1.8]"),
+        (r"^capacity_gb = .*?$", "capacity_gb = 1.8"),
         (r"^seeds = .*?$", "seeds = [0]"),
         (r"^prompt = \d+", "prompt = 40"),
         (r"^output = \d+", "output = 13"),
-        (r"^strengths = .*?$", "strengths = [0.1]"),
-        (r"^shares = .*?$", "shares = [0.5]"),
+        (r"^strength = .*?$", "strength = 0.1"),
+        (r"strength = \[0.0, 0.4.*?\]", "strength = 0.5"),
         models('name = "olmoe-1b-7b"\nlow_bit_cost = 0.01\ncalibrates = true', r"^\[captured\]"),
     ),
     "layered-prefill": (

@@ -10,7 +10,8 @@ import polars as pl
 
 from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.inside_model import sliced_run
-from tokentape.flows.systems.slicemoe.settings import Settings
+from tokentape.flows.systems.slicemoe.settings import ANCHOR as OF_ANCHOR
+from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, Settings
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.slicemoe.gains import FIG_9, FIG_10, GAINS, Swept
 from tokentape.warehouse import models
@@ -27,8 +28,9 @@ PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
 
 def swept_of(study: Settings, points: pl.DataFrame) -> Swept:
     """points: rows of `sliced_points` of the drawn tapes."""
-    capacities = [round(gb * 1e9) for gb in study.capacities_gb]
-    return Swept(points, study.pairs[0], capacities, study.taus, study.quality_frac, study.warmup_target_frac)
+    capacities = [round(gb * 1e9) for gb in study.values(EQUAL_QUALITY, "capacity_gb")]
+    taus = study.values(EQUAL_QUALITY, "tau")
+    return Swept(points, study.pair, capacities, taus, study.quality_frac, study.warmed["target_frac"])
 
 
 def tau_of(study: Settings, swept: Swept) -> float:
@@ -49,14 +51,15 @@ def answers(study: Settings, machine: HardwareSpec, swept: Swept) -> list[Row]:
         anchors = points.filter(
             (pl.col("model_id") == model.name) & (pl.col("capacity_bytes") == _anchor_bytes(study, points, model.name))
         )
-        for policy, strength in (("lru", 0.0), ("cache-prior", study.prior_strength)):
+        for policy, strength in zip(("lru", "cache-prior"), study.values(OF_ANCHOR, "strength"), strict=True):
             missed = anchors.filter(pl.col("strength") == strength)["high_bit_miss_frac"].to_list()
             rows.append(
                 _row(ANCHOR.format(model.name, policy), missed, f"high-bit cache, strength {strength:g}, after ten free steps")
             )
-    first, held = study.models[0].name, f"hard budget {study.warmup_target_frac:g}, Cache-Prior {study.prior_strength:g}"
+    first, of = study.models[0].name, study.warmed
+    held = f"hard budget {of['target_frac']:g}, Cache-Prior {of['strength']:g}"
     for metric, name in GAINS.items():
-        how = f"first ten steps of {first}, {study.held_capacity_gb:g} GB, {held}"
+        how = f"first ten steps of {first}, {of['capacity_gb']:g} GB, {held}"
         rows.append(_row(FIG_10.format(metric), swept.warmed(first, f"early_{name}"), how))
     return [*rows, *_by_geometry(study, machine)]
 
@@ -69,7 +72,7 @@ def _row(claim_id: str, values: Iterable[float], how: str) -> Row:
 
 def _anchor_bytes(study: Settings, points: pl.DataFrame, model: str) -> int:
     """The anchor's cache: the one capacity of the model that is not among the study's."""
-    known = {round(gb * 1e9) for gb in (*study.capacities_gb, study.held_capacity_gb)}
+    known = {round(gb * 1e9) for gb in (*study.values(EQUAL_QUALITY, "capacity_gb"), study.warmed["capacity_gb"])}
     (found,) = set(points.filter(pl.col("model_id") == model)["capacity_bytes"].unique().to_list()) - known
     return int(found)
 
@@ -78,12 +81,13 @@ def _by_geometry(study: Settings, machine: HardwareSpec) -> list[Row]:
     """Claims that follow from sizes and the machine's file alone."""
     flash, dram = (machine.tiers[name].read_pj_per_bit.value for name in (machine.backing, machine.fast))
     shares, per_layer = [], []
+    capacities_gb = study.values(EQUAL_QUALITY, "capacity_gb")
     for model in study.models:
         geometry = models.load(model.name).geometry
         n_layers = len(geometry.moe_layers)
         expert_bytes = sum(slice_bytes(geometry.expert_params, 8, 4))
-        shares.append(100.0 * max(study.capacities_gb) * 1e9 / (n_layers * geometry.n_experts * expert_bytes))
-        per_layer.append(min(study.capacities_gb) * 1e9 / (n_layers * expert_bytes))
+        shares.append(100.0 * max(capacities_gb) * 1e9 / (n_layers * geometry.n_experts * expert_bytes))
+        per_layer.append(min(capacities_gb) * 1e9 / (n_layers * expert_bytes))
     return [
         _row(FLASH_OVER_DRAM, [flash / dram], "pJ/bit of Flash over pJ/bit of DRAM, as the machine's file has them"),
         _row(CACHED_SHARE, [max(shares)], f"largest of {len(shares)} models at MAT84"),

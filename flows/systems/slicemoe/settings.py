@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
+
+EQUAL_QUALITY, WARM_UPS, ANCHOR = "equal quality", "warm-ups", "anchor"  # series that answer claims
 
 
 class Model(Part):
@@ -16,7 +19,7 @@ class Model(Part):
 
 
 class Captured(Part):
-    """A model whose tapes are recorded; capacities as shares of its experts' bytes at the first pair."""
+    """A model whose tapes are recorded."""
 
     name: str
     dataset: str
@@ -24,7 +27,6 @@ class Captured(Part):
     requests: int
     prompt: int
     output: int
-    capacities_frac: tuple[float, ...]
 
 
 class Fidelity(Part):
@@ -63,28 +65,44 @@ class Live(Part):
     answered: tuple[Answered, ...]
 
 
+class Sweep(Grid):
+    """Replays of a tape: a cache, in GB or as a share of all experts at the first pair; a system; the strength of its router."""
+
+    FIELDS = frozenset(
+        ("capacity_gb", "capacity_frac", "pair", "configuration", "tau", "warmup", "router", "strength", "target_frac")
+    )
+
+    is_captured: bool = False
+
+
 class Settings(StudyFile):
     """study.toml."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
     hardware: str
-    pairs: tuple[str, ...]
-    capacities_gb: tuple[float, ...]
     seeds: tuple[int, ...]
     requests: int
     prompt: int
     output: int
-    strengths: tuple[float, ...]
-    shares: tuple[float, ...]
-    taus: tuple[float, ...]
     quality_frac: float
-    anchor_cached_frac: float
-    prior_strength: float
-    targets: tuple[float, ...]
-    warmup_target_frac: float
-    held_capacity_gb: float
     windows: tuple[int, ...]
+    grid: tuple[Sweep, ...]
     models: tuple[Model, ...]
     captured: Captured
     live: Live
+
+    def values(self, series: str, name: str) -> list[Any]:
+        """Of a field over the points of a series, each once."""
+        given = (fields for grid in self.grid if grid.series == series for fields in grid.points())
+        return list(dict.fromkeys(fields[name] for fields in given if name in fields))
+
+    @property
+    def pair(self) -> str:
+        """At which claims are read."""
+        return str(self.values(EQUAL_QUALITY, "pair")[0])
+
+    @property
+    def warmed(self) -> dict[str, Any]:
+        """What all points of the warm-ups share: capacity_gb, target_frac, strength."""
+        return {name: self.values(WARM_UPS, name)[0] for name in ("capacity_gb", "target_frac", "strength")}
