@@ -1,4 +1,4 @@
-"""What a study's rows say of a paper's numbers: rows of view `answers`, by the `[[answers]]` of its file."""
+"""What a study's rows say of a paper's numbers: rows of view `answers`, by the `[[answers]]` of its file; bars that hold."""
 
 from __future__ import annotations
 
@@ -116,3 +116,10 @@ def _holds(value: Any, wanted: Any) -> bool:
     if wanted == NULL:
         return value is None
     return value in wanted if isinstance(wanted, (list, tuple)) else bool(value == wanted)
+
+
+def bars_held(checks: Iterable[Mapping[str, Any]], name: str = "check") -> str:
+    """How many bars hold, and which do not. checks: rows of which some have bars; name: the column that says what of."""
+    held = [row for row in checks if row["bar_low"] is not None]
+    missed = [row[name] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
+    return f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")

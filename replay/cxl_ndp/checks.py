@@ -65,13 +65,6 @@ def checks(models: Mapping[str, Model], bars: Bars, claims: Mapping[str, Row], m
     ]
 
 
-def summary(found: Sequence[Row]) -> list[str]:
-    """How many bars hold, and which do not."""
-    held = [row for row in found if row["bar_low"] is not None]
-    missed = [row["check"] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
-    return [f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")]
-
-
 def of_point(points: pl.DataFrame, **wanted: str) -> Row:
     """The one row of `ndp_points` with these values."""
     (row,) = points.filter([pl.col(name) == value for name, value in wanted.items()]).to_dicts()

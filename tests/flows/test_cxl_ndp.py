@@ -10,11 +10,12 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
+from tokentape.flows.answers import bars_held
 from tokentape.flows.systems.cxl_ndp import live
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.policies.mixed import MixedPrecision
-from tokentape.replay.cxl_ndp.checks import END_TO_END, HEADLINE, MODE, ORDER, summary
+from tokentape.replay.cxl_ndp.checks import END_TO_END, HEADLINE, MODE, ORDER
 from tokentape.replay.cxl_ndp.decode import UNITS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -82,9 +83,9 @@ def test_all_bars_hold_on_two_seeds(made):
     assert len(held) >= 17
     assert not any("ndp side" in name for name in held), "16 over the bits cannot miss"
     assert {name: row["value"] for name, row in held.items() if not row["bar_low"] <= row["value"] <= row["bar_high"]} == {}
-    assert summary(made["ndp_checks"]) == [f"{len(held)} of {len(held)} bars held"]
+    assert bars_held(made["ndp_checks"]) == f"{len(held)} of {len(held)} bars held"
     low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["ndp_checks"]]
-    assert f"not: order {' < '.join(ORDER)}" in summary(low)[0]
+    assert f"not: order {' < '.join(ORDER)}" in bars_held(low)
 
 
 def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as ndp_routing
-from tokentape.flows.systems.cxl_ndp.points import GAINS, decoded, headline
+from tokentape.flows.systems.cxl_ndp.points import headline, losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.points import GAINS, decoded
 from tokentape.replay.cxl_ndp.routing import NDPRouting
 from tokentape.replay.cxl_ndp.setting import COMPARED, Setup, compared
 from tokentape.warehouse.load import claims
@@ -28,7 +29,7 @@ def drawn(study: Settings, made: Setup, model: Model) -> dict[int, NDPRouting]:
 def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, NDPRouting]) -> dict[tuple[int, str], float]:
     """Decode ratios of the headline by bits and baseline, medians over seeds."""
     of = replace(headline(study, made, model), systems=COMPARED)
-    by_seed = [compared(decoded(study, made, tape, seed, of)) for seed, tape in tapes.items()]
+    by_seed = [compared(decoded(made, tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
     return {
         (bits, over): float(np.median([found[f"OURS-{bits}"][gain] for found in by_seed]))
         for bits in (2, 3)

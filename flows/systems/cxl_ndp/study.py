@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
-from tokentape.flows.answers import Row, answer, answered, stated
+from tokentape.flows.answers import Row, answer, answered, bars_held, stated
 from tokentape.flows.cxl_ndp import routing as ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
@@ -23,7 +23,8 @@ from tokentape.flows.systems.cxl_ndp.settings import Model as Drawn
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from tokentape.replay.cxl_ndp import by_seed as routing
 from tokentape.replay.cxl_ndp import details, requests
-from tokentape.replay.cxl_ndp.checks import Model, checks, summary
+from tokentape.replay.cxl_ndp.checks import Model, checks
+from tokentape.replay.cxl_ndp.points import decoded
 from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
 from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
@@ -48,7 +49,7 @@ def run(at: Running) -> list[Row]:
     made["answers"] = [] if study.is_copy else answers(study, made)
     made["ndp_checks"] = [] if study.is_copy else check_rows(study, made)
     at.write(made)
-    at.tell([] if study.is_copy else summary(made["ndp_checks"]))
+    at.tell([] if study.is_copy else [bars_held(made["ndp_checks"])])
     if not at.in_model:
         return made["answers"]
     losses = live.losses_tape(store, study)
@@ -87,7 +88,7 @@ def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
     tapes_of = list(tapes.values())
     bits, table_losses = details.bit_rows(study.losses.mean_bits, made.knobs, tapes_of, losses, stand_in, model.hot_experts)
-    by_seed = [points.decoded(study, made, tape, seed, headline) for seed, tape in tapes.items()]
+    by_seed = [decoded(made, tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
     asked, seen = study.requests, study.recorded
     return {
         "ndp_points": list(points.rows(study, made, model, tapes)),

@@ -45,7 +45,7 @@ def _point(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticCon
     if not known:
         under = f"{like} under {fields['scheme']}"
         raise ValueError(f"study {study.name}: the paper has no acceptance of {under}; say `like` of {model}")
-    for name in CHANGES.keys() & fields.keys():
+    for name in (name for name in CHANGES if name in fields):
         machine = CHANGES[name](machine, fields.pop(name))
     of = {"shape": setup.shapes[model], "machine": machine, "law": fit.law(like), "speculation": fit.speculation}
     return Point(**{**of, "alpha": known[max(known)], "drafter": setup.drafter, **fields})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokentape.flows.answers import Row, stated
+from tokentape.flows.answers import Row, bars_held, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
@@ -110,9 +110,7 @@ def summary(study: Settings, checked: list[dict[str, Any]]) -> list[str]:
     name = study.load_fits()[study.headline]
     law = study.hit_models[0]
     at = [row for row in checked if (row["level"], row["fit"], row["hit_model"]) == (name.level, name.rows, law)]
-    held = [row for row in at if row["bar_low"] is not None]
-    missed = [row["block"] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
     errors = {row["block"]: row["value"] for row in at}
     ar, sd = errors["Phi_AR error, open rows, mean"], errors["Phi_SD error, predicted open rows, mean"]
-    bars = f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
-    return [f"{study.headline}: Phi_AR off by {ar:.1%} on open rows, Phi_SD by {sd:.1%} on predicted ones; {bars}", HONESTY]
+    off = f"{study.headline}: Phi_AR off by {ar:.1%} on open rows, Phi_SD by {sd:.1%} on predicted ones"
+    return [f"{off}; {bars_held(at, 'block')}", HONESTY]
