@@ -43,8 +43,9 @@ class Answer(Part):
     claim: pattern of ids without the paper; `{name}` stands for a part, which may be used in braces elsewhere. where: columns by
     value, or by several. value: a column, or `one / other`. over: where it differs in the rows that these are held against, cell
     by cell of the columns `cells`, as `form` says. pick: which of several values, `min` and `max` with the band of their row,
-    `least` with that of all, `mean` with none; `one` takes but one. modes: of the answers, with what else holds of their rows; by
-    default the study's. how: its words, with columns of the row and `n` values in braces.
+    `least` with that of all, `mean` with none; `one` takes but one. is_banded: what is held against another has a band too, the
+    low of one over the high of the other. modes: of the answers, with what else holds of their rows; by default the study's. how:
+    its words, with columns of the row and `n` values in braces.
     """
 
     claim: str
@@ -55,6 +56,7 @@ class Answer(Part):
     cells: tuple[str, ...] = ()
     form: str = "ratio"
     pick: str = "one"
+    is_banded: bool = False
     modes: Modes | None = None
     how: str
 
@@ -69,10 +71,9 @@ class Answer(Part):
             where = _filled({**self.where, **more}, named)
             found = self._values(made[self.of], where)
             others = self._values(made[self.of], where | _filled(self.over, named))
+            pairs = [(*of, *(others[cell] if self.over else (1.0, {}))) for cell, of in found.items() if cell in others]
             values = [
-                (FORMS[self.form](value, others[cell][0] if self.over else 1.0), row)
-                for cell, (value, row) in found.items()
-                if cell in others
+                (FORMS[self.form](value, divisor), row | {"ends": self._ends(row, other)}) for value, row, divisor, other in pairs
             ]
             if values:
                 yield self._answer(claim_id, mode, values, named)
@@ -88,6 +89,13 @@ class Answer(Part):
                 found[cell] = (row[column] / row[divisor] if divisor else row[column], dict(row))
         return found
 
+    def _ends(self, row: Row, other: Row) -> tuple[float | None, float | None]:
+        if not self.over:
+            return (row["low"], row["high"]) if self.value == (VIEWS[self.of].band or "value") else (None, None)
+        if not self.is_banded:
+            return None, None
+        return FORMS[self.form](row["low"], other["high"]), FORMS[self.form](row["high"], other["low"])
+
     def _answer(self, claim_id: str, mode: str, values: list[tuple[float, Row]], named: Mapping[str, str]) -> Row:
         pick, by_value = self.pick.format(**named), sorted(values, key=lambda one: one[0])
         if pick == "one" and len(values) > 1:
@@ -95,11 +103,9 @@ class Answer(Part):
         value, row = by_value[-1] if pick == "max" else by_value[0]
         if pick == "mean":
             value = sum(one for one, _ in values) / len(values)
-        ends: tuple[float | None, float | None] = (None, None)
+        ends = (None, None) if pick == "mean" else row["ends"]
         if pick == "least":
             ends = min(row["low"] for _, row in values), max(row["high"] for _, row in values)
-        elif pick != "mean" and not self.over and self.value == (VIEWS[self.of].band or "value"):
-            ends = row["low"], row["high"]
         return answer(claim_id, value, self.how.format(**row | dict(named) | {"n": len(values)}), mode, ends)
 
 

@@ -21,15 +21,15 @@ from tokentape.flows.running import run
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
-from tokentape.flows.systems.elmoe3d.live_answers import live_answers
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.flows.systems.elmoe3d.tapes import measured_jobs, through_machine
+from tokentape.flows.systems.elmoe3d.tapes import measured_jobs
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.baselines import ratios
 from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.measured import through_machine
 from tokentape.replay.elmoe3d.points import SCHEMES, as_points
-from tokentape.replay.elmoe3d.rows import MEASURED
+from tokentape.replay.elmoe3d.rows import MEASURED, Job
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -245,10 +245,10 @@ def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     write_tiny(store)
     fit, tape = load(STUDY.headline).constants, store.open(trace_id)
     assert measured_jobs(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
-    drafted = {"speculation": {"draft": "elastic", "depth": 4, "pool_frac": 0.5}, "batch_size": 2}
-    manifest = tape.manifest.model_copy(update={"settings": drafted})
+    drafted = {"draft": "elastic", "depth": 4, "pool_frac": 0.5}
     rounds = pl.DataFrame({"request_id": [0, 0], "round": [0, 1], "n_accepted": [3, 2]})
-    jobs = through_machine(manifest, load_trace(store, trace_id), rounds, STUDY, SETUP, fit)
+    of = (tape.manifest.model_id, load_trace(store, trace_id), rounds, drafted, "Elastic-SD", 2, SETUP.machines[8], fit)
+    jobs = [Job(MEASURED, replace(through_machine(*of), hit_model=law), fit) for law in STUDY.hit_models]
     found = evaluate(as_points([job.point for job in jobs]))
     assert found.accepted_len.tolist() == [2.5] * len(STUDY.hit_models)
     assert found.mapping.slice_share == pytest.approx(0.5)
@@ -359,4 +359,4 @@ def test_errors_of_four_bit_codes_are_enumerated(answers):
 
 
 def test_without_pools_their_claim_stays_open():
-    assert not any("hotness" in row["claim_id"] for row in live_answers(STUDY, []))
+    assert not any("hotness" in row["claim_id"] for row in elmoe3d.live_answers(STUDY, []))

@@ -18,6 +18,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.baselines import Ratios, is_headline
 from tokentape.replay.elmoe3d.cells import TABLE, Cell
 from tokentape.replay.elmoe3d.checks import HONESTY, elastic_over_eagle
+from tokentape.replay.elmoe3d.codes import error_ends
 from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT, Floats
 from tokentape.replay.elmoe3d.timing import Outcome
 from tokentape.warehouse import models
@@ -43,6 +44,7 @@ OF_MODEL: dict[str, Callable[[models.Model], float]] = {
     "shared_experts": lambda m: m.geometry.n_shared_experts,
     "top_k": lambda m: m.geometry.top_k,
 }
+SCHEMES = {"truncation_error_low4": "trunc_sym", "rounding_error_low4": "round_sym"}  # whose error a claim bounds
 ALPHAS = {"eagle_alpha": EAGLE, "quant_alpha": QUANT, "elastic_alpha": ELASTIC}
 OF_RATIOS: dict[str, Callable[[Ratios], Floats]] = {
     "speedup_over_xPU": lambda r: r.over_xpu,
@@ -121,8 +123,18 @@ def _inputs(study: Settings, table: Sequence[Cell]) -> Iterator[Row]:
         elif metric in ALPHAS:
             alphas = np.array([cell.alpha for cell in table if cell.scheme == ALPHAS[metric]])
             yield answer(claim_id, float(STATISTICS[claim["statistic"]](alphas)), "over the rows of Table 3, inputs")
+        elif metric in SCHEMES:
+            yield from _of_slices(claim)
         elif "xpu-" in claim_id and metric.startswith(("pim_", "logicpim_", "nmp_")):
             yield from _of_baseline(claim)
+
+
+def _of_slices(claim: Mapping[str, Any]) -> Iterator[Row]:
+    """Ends of the error of low bits; mode `paper` leaves out the codes whose low-bit code saturates."""
+    end = ("min", "max").index(claim["statistic"])
+    fitting, every = error_ends(SCHEMES[claim["metric"]])
+    yield answer(claim["claim_id"], fitting[end], "over all INT8 codes that rounding does not saturate")
+    yield answer(claim["claim_id"], every[end], "over all INT8 codes", "physical")
 
 
 def _of_baseline(claim: Mapping[str, Any]) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ElasticConstants, load
@@ -54,7 +55,7 @@ class Tapes(Part):
 
 
 class Live(Part):
-    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes; gain_at: share of a pool."""
+    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes."""
 
     model: str
     dataset: str
@@ -65,7 +66,6 @@ class Live(Part):
     whole_windows: int
     pool_fracs: tuple[float, ...]
     batches: tuple[int, ...]
-    gain_at: float
     recorded: tuple[str, ...]
     recorded_requests: int
 
@@ -87,6 +87,7 @@ class Settings(StudyFile):
     platforms: Assumed
     tapes: Tapes
     live: Live
+    answers: tuple[Answer, ...]
     bars: dict[str, tuple[float, float]]
 
     def load_fits(self) -> dict[str, ElasticConstants]:

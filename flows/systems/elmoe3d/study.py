@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokentape.flows.answers import Row, bars_held, stated
+from tokentape.flows.answers import Row, answered, bars_held, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from tokentape.flows.systems.elmoe3d.live_answers import live_answers
 from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ElasticConstants
@@ -48,6 +47,11 @@ def run(at: Running) -> list[Row]:
     at.write(made)
     at.did("tapes")
     return made["answers"]
+
+
+def live_answers(study: Settings, points: list[Row]) -> list[Row]:
+    """points: rows of acceptance_points; without those of the pools their claim stays open."""
+    return answered(study.answers, PAPER, {live.POINTS: points})
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
