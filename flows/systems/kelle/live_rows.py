@@ -59,10 +59,10 @@ def _over(perplexity: float | None, reference: float | None) -> float | None:
     return None if perplexity is None or reference is None else perplexity / reference
 
 
-def popularity_answer(study: Settings, replayed: list[Row]) -> Row:
+def popularity_answer(study: Settings, tape: Job, replayed: list[Row]) -> Row:
     """How many tokens stay popular in the live model's tape under Kelle's policy; the paper's are of large models."""
-    live = study.live
     claim = next(claim for claim, row in stated(PAPER).items() if row["metric"] == "popular_token_persistence")
     of = next(row for row in replayed if row["policy"] == "aerp" and json.loads(row["parameters"])["importance"] == "sum")
-    how = f"{live.model} on {live.dataset}, {live.tape.items} requests of {live.tape.prompt} tokens, budget {live.tape.budget}"
+    budget, model = dict(tape.parameters)["budget"], study.live.model
+    how = f"{model} on {tape.dataset}, {tape.items} requests of {tape.prompt} tokens, budget {budget}"
     return answer(claim, 100.0 * of["popular_stays_frac"], how)

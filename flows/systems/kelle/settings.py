@@ -34,63 +34,15 @@ class Group(Grid):
     role: str = "report"
 
 
-class Cache(Part):
-    """A KV policy, and how it stores keys and values: as `tokentape evaluate --policy` takes them. setting: what tells it from
-    others of the name; is_budgeted: it is tried at every budget."""
+class Inside(Grid):
+    """Jobs inside the model that fill a table: a KV policy, its parameters and how it stores keys and values, as `tokentape
+    evaluate --policy` takes them; data set and lengths, where they are others than the rest's.
 
-    policy: str
-    setting: str = ""
-    is_budgeted: bool = True
-    parameters: dict[str, str | int | float] = Field(default={})
+    setting: what tells a cache from others of its name; value: the number in it. loses: which groups of bits lose some, at the
+    rate `value`. intervals_us: of the groups; is_uniform: one interval for all at which a cache is refreshed as often.
+    """
 
-    def at(self, budget: int | None) -> Cache:
-        """With a budget in tokens, or none."""
-        return self.model_copy(update={"parameters": self.parameters | {"budget": "none" if budget is None else budget}})
-
-
-class Budgets(Part):
-    """Every cache at every budget (Table 3). items: windows of text, or questions, of a seed."""
-
-    dataset: str
-    items: int
-    budgets: tuple[int, ...]
-
-
-class Refreshed(Part):
-    """One cache under sets of four intervals and the uniform ones of the same mean (Table 4), in each word of `words`; the first
-    word's alone under every set, the others under the first."""
-
-    items: int
-    cache: Cache
-    words: tuple[str, ...]
-    intervals_us: tuple[tuple[float, float, float, float], ...]
-
-
-class Errors(Part):
-    """One cache under bit errors (Figure 8). groups: which of HST-MSB, HST-LSB, LST-MSB, LST-LSB lose bits."""
-
-    items: int
-    output: int
-    cache: Cache
-    rates: tuple[float, ...]
-    groups: dict[str, tuple[bool, bool, bool, bool]]
-
-
-class Ordered(Part):
-    """Orderings on a data set; other: where the words' alone are asked for again."""
-
-    items: int
-    other: str
-    other_items: int
-
-
-class Watched(Part):
-    """A budget at which open loop is held against closed loop, or a tape is replayed."""
-
-    budget: int
-    items: int
-    prompt: int
-    output: int
+    table: str
 
 
 class Live(Part):
@@ -103,14 +55,7 @@ class Live(Part):
     prompt: int
     output: int
     batch: int
-    caches: tuple[Cache, ...]
-    budget: Budgets
-    recall: Budgets
-    refresh: Refreshed
-    errors: Errors
-    orderings: Ordered
-    divergence: Watched
-    tape: Watched
+    grid: tuple[Inside, ...]
 
 
 class Settings(StudyFile):

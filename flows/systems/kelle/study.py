@@ -65,8 +65,8 @@ def run(at: Running) -> list[Row]:
         return rows.get("answers", [])
     found = dict(at.each(live.run_job, inside))
     measured = {job: found[job] for job in inside if job.table == "quality"}
-    replayed = next(of for job, of in found.items() if job.table == "kv_replays")
-    told = [] if study.is_copy else [*rows["answers"], popularity_answer(study, replayed)]
+    tape = next(job for job in inside if job.table == "kv_replays")
+    told = [] if study.is_copy else [*rows["answers"], popularity_answer(study, tape, found[tape])]
     of, geometry = study.live, from_config(find(study.live.model).config.to_dict())
     costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), tried(measured))
     at.write({"kelle_quality": list(quality_rows(measured)), "kelle_pareto": costed, "answers": told})
