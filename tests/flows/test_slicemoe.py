@@ -16,7 +16,7 @@ from tokentape.flows.running import run
 from tokentape.flows.systems.slicemoe import answers as claimed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
-from tokentape.flows.systems.slicemoe.settings import Settings
+from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.matched import Point, at_quality, gains
 from tokentape.replay.slicemoe.gains import FIG_9
@@ -27,6 +27,16 @@ from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
 SHIPPED = slicemoe.Settings.shipped()
+
+
+def _few(grid: Inside) -> Inside:
+    """Of one pair of widths and one target; the first of those whose replay is compared."""
+    if grid.series != "policy":
+        return grid.model_copy(update={"each": grid.each[:1]})
+    fewer = {"pair": "MAT42", "each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
+    return grid.model_copy(update=fewer | ({"items": 1} if "items" in (grid.model_extra or {}) else {}))
+
+
 SWEPT = {
     "pair": "MAT84", "strength": (0.0, 0.15, 0.5),
     "each": (
@@ -42,10 +52,9 @@ SMALL = SHIPPED.model_copy(
         "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
         "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 32, "output": 17}),
         "live": SHIPPED.live.model_copy(
-            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 24, "whole_windows": 1,
-                    "fidelity": SHIPPED.live.fidelity[:1],
-                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",),
-                    "answered": (SHIPPED.live.answered[1].model_copy(update={"items": 1, "targets": (0.2,)}),)}
+            update={"windows": 1, "prompt": 8, "output": 24, "whole_windows": 1, "schemes": ("amat", "base_asym"),
+                    "scheme_pairs": ("MAT42",),
+                    "grid": tuple(_few(grid) for grid in SHIPPED.live.grid if (grid.model_extra or {}).get("dataset") != "math")}
         ),
     }
 )  # fmt: skip

@@ -10,6 +10,7 @@ import polars as pl
 
 from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.inside_model import sliced_run
+from tokentape.flows.systems.slicemoe.live import jobs
 from tokentape.flows.systems.slicemoe.settings import ANCHOR as OF_ANCHOR
 from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, Settings
 from tokentape.hw.spec import HardwareSpec
@@ -97,14 +98,14 @@ def _by_geometry(study: Settings, machine: HardwareSpec) -> list[Row]:
 
 def fidelity_answers(study: Settings, rows: Iterable[Row]) -> list[Row]:
     """Open loop over closed loop from rows of table `fidelity`, for the project's own claims; bands over seeds."""
-    live, found = study.live, []
-    how = f"replay of the natural tape over the closed loop, {live.fidelity_cache_frac:g} of the experts cached, {live.dataset}"
-    for compared in live.fidelity:
-        tried = sliced_run(compared.parameters, live.fidelity_cache_frac).parameters
-        mine = [row for row in rows if row["model_id"] == live.name and json.loads(row["parameters"]) == tried]
+    found = []
+    for job in (job for job in jobs(study) if job.what == "fidelity"):
+        how = f"replay of the natural tape over the closed loop, {job.cache_frac:g} of the experts cached, {job.dataset}"
+        tried = sliced_run(dict(job.parameters), job.cache_frac).parameters
+        mine = [row for row in rows if row["model_id"] == job.model and json.loads(row["parameters"]) == tried]
         for metric in FIDELITY_METRICS:
             pairs = [(row["open_loop"], row["closed_loop"]) for row in mine if row["metric"] == metric]
             ratios = [opened / closed for opened, closed in pairs if closed]
             if ratios:  # a text so short that nothing is counted says nothing
-                found.append(_row(FIDELITY.format(metric, live.name, compared.name), ratios, how))
+                found.append(_row(FIDELITY.format(metric, job.model, job.name), ratios, how))
     return found

@@ -29,40 +29,25 @@ class Captured(Part):
     output: int
 
 
-class Fidelity(Part):
-    """A rerouting policy whose replay is compared with the closed loop."""
+class Inside(Grid):
+    """Jobs inside the model that fill a table; series: what is measured. Fields: dataset, items of a seed and cache_frac; name:
+    in the project's claims; all others are the policy's parameters."""
 
-    name: str
-    parameters: dict[str, str | int | float]
-
-
-class Answered(Part):
-    """A data set with answers, under each of the budgets and without one; items per seed."""
-
-    dataset: str
-    items: int
-    free_steps: int
-    targets: tuple[float, ...]
+    table: str
 
 
 class Live(Part):
-    """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
+    """A model with the policy inside it. windows of prompt + output tokens, and whole ones: of a seed."""
 
     name: str
     dataset: str
-    pairs: tuple[str, ...]
-    targets: tuple[float, ...]
-    cache_frac: float
-    spare_cache_frac: float
-    fidelity_cache_frac: float
-    fidelity: tuple[Fidelity, ...]
     windows: int
     prompt: int
     output: int
     schemes: tuple[str, ...]
     scheme_pairs: tuple[str, ...]
     whole_windows: int
-    answered: tuple[Answered, ...]
+    grid: tuple[Inside, ...]
 
 
 class Sweep(Grid):
