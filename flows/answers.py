@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -54,19 +54,23 @@ class Answer(Part):
     value: str = "value"
     over: dict[str, Any] = Field(default={})
     cells: tuple[str, ...] = ()
-    form: str = "ratio"
+    form: Literal["ratio", "percent", "percent more", "percent less"] = "ratio"
     pick: str = "one"
     is_banded: bool = False
     modes: Modes | None = None
     how: str
 
-    def rows(self, claim_id: str, paper: str, made: Made, modes: Modes) -> Iterator[Row]:
-        """Rows of view `answers`, one for each mode in which there is a value; none for a claim of another pattern."""
+    def claims(self, paper: str) -> dict[str, dict[str, str]]:
+        """Ids of the claims, with the parts that the pattern names. Raises ValueError where there is none."""
         pattern = re.escape(f"{paper}/{self.claim}").replace(r"\*", ".*")
-        match = re.fullmatch(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*?)", pattern), claim_id)
-        if match is None:
-            return
-        named = match.groupdict()
+        named = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*?)", pattern))
+        found = {claim_id: match.groupdict() for claim_id in stated(paper) if (match := named.fullmatch(claim_id))}
+        if not found:
+            raise ValueError(f"[[answers]]: no claim is named {paper}/{self.claim}")
+        return found
+
+    def rows(self, claim_id: str, named: Mapping[str, str], made: Made, modes: Modes) -> Iterator[Row]:
+        """Rows of view `answers`, one for each mode in which there is a value."""
         for mode, more in (self.modes or modes).items():
             where = _filled({**self.where, **more}, named)
             found = self._values(made[self.of], where)
@@ -111,7 +115,8 @@ class Answer(Part):
 
 def answered(asked: Iterable[Answer], paper: str, made: Made, modes: Modes = PAPER_ALONE) -> list[Row]:
     """Rows of view `answers`. made: rows by view."""
-    return [row for one in asked for claim_id in stated(paper) for row in one.rows(claim_id, paper, made, modes)]
+    claimed = ((one, *claim) for one in asked for claim in one.claims(paper).items())
+    return [row for one, claim_id, named in claimed for row in one.rows(claim_id, named, made, modes)]
 
 
 def _filled(where: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
