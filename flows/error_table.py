@@ -45,7 +45,7 @@ def lines(answers: Iterable[Mapping[str, Any]]) -> list[str]:
 def _line(row: Row) -> str:
     name = row["system"]
     cells = (
-        f"[{name.replace('_', '-')}](docs/{name}.md)",
+        f"[{name}](docs/{name}.md)",
         *(row["n_fitted"], f"{_percent(row['fitted_median'])}, {_percent(row['fitted_mean'])} %"),
         *(row["n_predicted"], f"{_percent(row['median'])}, {_percent(row['mean'])} %"),
         f"{signed(row['worst'], row['worst_unit'])}: {row['worst_row']}",

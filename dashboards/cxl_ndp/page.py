@@ -45,7 +45,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         choices=(*({SETUP.name: name} for name in models), *({ROUTING.name: name} for name in routings)),
     )
     start = own.opening
-    ordered = orderings.rows(connection, "cxl-ndp")
+    ordered = orderings.rows(connection, "cxl_ndp")
     bits, losses = cxl_ndp_rows.bits(connection), cxl_ndp_rows.losses(connection)
     whole = with_parts(
         own,

@@ -17,15 +17,15 @@ QUALITY, VARIANTS = (
     "Does it matter how experts are placed, to quality?",
 )
 ACCURACY = "What did the paper measure on its own model?"
-RUN = "Run: tokentape evaluate --policy ndp, then tokentape load and tokentape site."
+RUN = "Run: tokentape evaluate --policy cxl_ndp, then tokentape load and tokentape site."
 NO_QUALITY = f"Nothing to draw: no live model was measured with experts at low widths. {RUN}"
 NO_VARIANTS = f"Nothing to draw: a single placement was measured in a live model. {RUN}"
 NO_ORDERINGS = (
-    "Nothing to draw: no ordering of bit widths is checked. Run: tokentape study cxl-ndp, then tokentape load and site."
+    "Nothing to draw: no ordering of bit widths is checked. Run: tokentape study cxl_ndp, then tokentape load and site."
 )
 SEEDS = "Bands: least to most of the seeds, which read different texts."
 NO_ACCURACY = (
-    "Nothing to draw: the paper's Table 3 is not loaded. Run: tokentape study cxl-ndp, then tokentape load and tokentape site."
+    "Nothing to draw: the paper's Table 3 is not loaded. Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
 )
 LIVE = Control("live", "Live model")
 FULL, SELECTOR, BY_USE = "full", "prefix_split", "by_use"

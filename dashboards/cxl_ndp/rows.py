@@ -10,7 +10,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-STUDY, PAPER = "cxl-ndp", "cxl_ndp"
+STUDY, PAPER = "cxl_ndp", "cxl_ndp"
 STAND_IN = "stand-in"  # method of losses that no model was measured for
 
 # A setup, and its rank: drawn routing before recorded, the paper's models before others.
@@ -37,33 +37,33 @@ _VALUES = ", ".join(
 _POINTS = f"""
 select {_SETUP}, p.series, p.setting, setting_value as number, system, batch, hot_experts as hot, mean_bits,
     max(n_seeds) as n_seeds, {_VALUES}
-{_FROM.format("ndp_points")} group by all order by all
+{_FROM.format("cxl_ndp_points")} group by all order by all
 """
 _REQUESTS = f"""
 select {_SETUP}, p.setting as lengths, system, batch, n_context_tokens as prompt, n_decode_tokens as answer,
     streamed_experts as streamed, prefill_s, transfer_s, other_s, gpu_s, wait_s, ndp_s, e2e_s, e2e_gain, low, high,
     gain_over_hobbit, is_extrapolated
-{_FROM.format("ndp_requests")} order by all
+{_FROM.format("cxl_ndp_requests")} order by all
 """
 _LANES = """
 select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
-from ndp_lanes where study = $study order by all
+from cxl_ndp_lanes where study = $study order by all
 """
 _HITS = f"""
 select {_SETUP}, batch, placement, is_bound, hot_experts as hot, layer, gpu_hit_frac as hit, low, high
-{_FROM.format("ndp_hits")} order by all
+{_FROM.format("cxl_ndp_hits")} order by all
 """
 _SIMILARITY = f"""
 select {_SETUP}, layer, own_cosine as own, shuffled_cosine as shuffled, static_cosine as popular, flat_cosine as flat,
     static_frac, p.n_requests
-{_FROM.format("ndp_similarity")} order by all
+{_FROM.format("cxl_ndp_similarity")} order by all
 """
 # What a layer's two requests use in every bin of steps, as lists: a page with a row per cell would be too large.
 _USE = f"""
 with of_bins as (
     select {_SETUP}, p.request_id, p.layer, first_step, bin_steps, list(expert order by expert) as experts,
         list(round(use_frac, 4) order by expert) as used
-    {_FROM.format("ndp_use")} group by all
+    {_FROM.format("cxl_ndp_use")} group by all
 )
 select setup, rank, model, layer, request_id as request, any_value(bin_steps) as bin_steps,
     list(first_step order by first_step) as steps,
@@ -73,10 +73,10 @@ from of_bins group by all order by all
 # Where the study used a measured table the same one is in expert_losses, with held-out losses beside it.
 _TABLES = f"""
 with named as (
-    select model_id, source, method, layer, expert, bits, mse from ndp_loss_tables where study = $study
+    select model_id, source, method, layer, expert, bits, mse from cxl_ndp_loss_tables where study = $study
     union all
     select model_id, trace_id, method, layer, expert, bits, mse from expert_losses join traces using (trace_id)
-    where (trace_id, method) not in (select (source, method) from ndp_loss_tables where study = $study)
+    where (trace_id, method) not in (select (source, method) from cxl_ndp_loss_tables where study = $study)
 )
 select p.model_id as model, p.source, method, {_RANK}, format('{{}}, {{}}', p.model_id,
     if(method = '{STAND_IN}', method, format('{{}} ({{}} {{}})', method, coalesce(t.dataset, ''), right(p.source, 4)))
@@ -93,10 +93,10 @@ where g.method = 'gptq' and r.method = 'rtn' group by trace_id order by all
 _BITS = f"""
 select {_GIVEN}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
     list(round(bits_p05, 3) order by importance_rank) as low, list(round(bits_p95, 3) order by importance_rank) as high
-{_FROM.format("ndp_bits")} group by all order by all
+{_FROM.format("cxl_ndp_bits")} group by all order by all
 """
 _LOSSES = f"""
-select {_GIVEN}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n {_FROM.format("ndp_losses")} order by all
+select {_GIVEN}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n {_FROM.format("cxl_ndp_losses")} order by all
 """
 # Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
 # least as good as uniform bits of the same width, or as the reversed order.
@@ -110,7 +110,7 @@ with told as (
         perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
         max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
         if(is_accuracy, base - level, level / base - 1) as worse
-    from quality where policy = 'ndp' and coalesce(perplexity, accuracy) is not null
+    from quality where policy = 'cxl_ndp' and coalesce(perplexity, accuracy) is not null
 ), beside as (
     select *, max(worse) filter (rule = 'uniform') over same as uniform,
         max(worse) filter (rule = 'reversed') over same as reversed
@@ -127,12 +127,12 @@ from beside group by all order by all
 """
 _CAPACITY = """
 select hardware, model_id as model, hot_experts as hot, tier, part, placed_bytes / 1e9 as gb, tier_bytes / 1e9 as tier_gb
-from ndp_capacity where study = $study order by all
+from cxl_ndp_capacity where study = $study order by all
 """
 _CHECKS = """
-select "check", value, published, unit, bar_low, bar_high, how from ndp_checks where study = $study order by all
+select "check", value, published, unit, bar_low, bar_high, how from cxl_ndp_checks where study = $study order by all
 """
-_ACCURACY = "select model_id as model, method, task, accuracy_pct as accuracy from ndp_accuracy order by all"
+_ACCURACY = "select model_id as model, method, task, accuracy_pct as accuracy from cxl_ndp_accuracy order by all"
 # The paper's ratios of a system: over MoNDE or HOBBIT while decoding, over MoNDE end to end.
 _PUBLISHED = """
 select lower(model) as model, if(setting like 'ours 2-bit%', 'OURS-2', 'OURS-3') as system,

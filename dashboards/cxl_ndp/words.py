@@ -9,7 +9,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.panels import caption
 from tokentape.dashboards.shell import Control
 
-STUDY = "Run: tokentape study cxl-ndp, then tokentape load and tokentape site."
+STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
 DIGITS = 4  # of a number, as the page carries it
 HEADLINE = "headline"
 MONDE, HOBBIT = "MoNDE", "HOBBIT"
@@ -51,7 +51,7 @@ SQUARES = alt.Legend(title=None, orient="top", columns=7, symbolType="square", s
 
 def source(*more: str, menu: Control | None = None) -> alt.TitleParams:
     """The line above a chart. menu: the one that says which rows it shows."""
-    said = ["'source: study cxl-ndp'"] + ([f"'; ' + {menu.name}"] if menu else [])
+    said = ["'source: study cxl_ndp'"] + ([f"'; ' + {menu.name}"] if menu else [])
     return caption(" + ".join([*said, *(theme.quote(f"; {words}") for words in more)]))
 
 

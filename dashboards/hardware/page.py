@@ -26,7 +26,7 @@ LEAD = (
 LOAD_FIRST = "Nothing to draw: the warehouse holds no machine. Run: tokentape load, then tokentape site."
 STEP_FIRST = (
     "No step is recorded on this machine: choose another one. Or run: tokentape timeline RESULT for a step of a replay, or "
-    "tokentape step MODEL --hardware NAME --record for an estimated one, then tokentape load and tokentape site."
+    "tokentape step gpu MODEL --hardware NAME --record for an estimated one, then tokentape load and tokentape site."
 )
 NO_ENERGY = "Nothing to draw: the machines' files give no energy per bit."
 ROOF_READING = (

@@ -14,8 +14,8 @@ from tokentape.dashboards.shell import Control, Figure, Part
 from tokentape.dashboards.units import joined
 
 REPLAY = (
-    "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape kv TRACE "
-    "--policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
+    "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape decide kv "
+    "TRACE --policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
 )
 FORMS = {"as keys and values": theme.QUIET, "as layer inputs": theme.GREEN}
 NO_KEPT = f"Nothing to draw: no recorded attention went through a policy. {REPLAY}"

@@ -18,9 +18,9 @@ swept as (
             when configuration = 'high-bit' then router else configuration || ' ' || router end as configuration),
         if(capacity_bytes >= 1e9, round(capacity_bytes / 1e9, 2) || ' GB', round(capacity_bytes / 1e6, 2) || ' MB') as cache,
         capacity_bytes / 1e9 as gb, coalesce(origin, '') = 'captured' as is_captured
-    from sliced_points p left join traces using (trace_id)
+    from slicemoe_points p left join traces using (trace_id)
     where study = 'slicemoe' and budget = 'none' and (p.model_id, capacity_bytes) in
-        (select (model_id, capacity_bytes) from sliced_points where configuration = 'dbsc' and budget = 'none')
+        (select (model_id, capacity_bytes) from slicemoe_points where configuration = 'dbsc' and budget = 'none')
 )
 """
 
@@ -82,7 +82,7 @@ _BUDGETS = """
 select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
         configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
     max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
-from sliced_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
+from slicemoe_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
 """
 
 _FLASH = f"""

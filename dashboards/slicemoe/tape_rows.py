@@ -15,7 +15,7 @@ ALL = "all"  # sorted behind every layer
 _TAPES = """
 select trace_id, model_id, dataset, origin from traces
 where trace_id in (select trace_id from early_popularity union select trace_id from critical_experts)
-order by (origin <> 'synthetic') desc, (trace_id in (select trace_id from sliced_points)) desc, created_utc desc, trace_id
+order by (origin <> 'synthetic') desc, (trace_id in (select trace_id from slicemoe_points)) desc, created_utc desc, trace_id
 limit $size
 """
 

@@ -19,11 +19,11 @@ LEAD = (
     "device never seen; DRAM bandwidth in closed form against a cycle-level simulator."
 )
 VALIDATE = (
-    "Run: tokentape validate hardware FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
+    "Run: tokentape hardware validate FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
 )
 NO_OPERATORS = f"Nothing to draw: no comparison with measured GPU operators is recorded. {VALIDATE}"
 NO_DRAM = (
-    "Nothing to draw: no DRAM comparison is recorded. Run: tokentape validate hardware --record, then tokentape load and site."
+    "Nothing to draw: no DRAM comparison is recorded. Run: tokentape hardware validate --record, then tokentape load and site."
 )
 BARS = "Bar: mean of |predicted / measured - 1|; white tick: median; circle: 95th percentile."
 SPLITS = {"fitted": "rows fitted on", "held_out": "rows never seen", "other_device": "device never seen"}

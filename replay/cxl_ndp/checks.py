@@ -1,4 +1,4 @@
-"""Bars of the GPU-NDP model, what the paper's ratios force, and where the paper disagrees with itself: rows of `ndp_checks`.
+"""Bars of the GPU-NDP model, what the paper's ratios force, and where the paper disagrees with itself: rows of `cxl_ndp_checks`.
 
 Nothing is tuned to any of them; what does not hold is shown.
 """
@@ -53,20 +53,20 @@ def _check(
 def checks(models: Mapping[str, Model], bars: Bars, claims: Mapping[str, Row], made: Mapping[str, Sequence[Row]]) -> list[Row]:
     """models: by name, the one that is fitted on first; claims: the paper's by id; made: rows by view, answers among them."""
     frames = {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in made.items()}
-    (fitted, *others), points = models, frames["ndp_points"]
+    (fitted, *others), points = models, frames["cxl_ndp_points"]
     return [
         *_bars(bars, claims, made["answers"]),
-        *_order(fitted, frames["ndp_requests"]),
-        *_placement(models, bars, frames["ndp_hits"]),
-        *_bits(list(models)[:2], frames["ndp_losses"]),
+        *_order(fitted, frames["cxl_ndp_requests"]),
+        *_placement(models, bars, frames["cxl_ndp_hits"]),
+        *_bits(list(models)[:2], frames["cxl_ndp_losses"]),
         *_forced(fitted, claims, points),
         *_held_out(fitted, others, points),
-        *_paper(models, claims, frames["ndp_accuracy"]),
+        *_paper(models, claims, frames["cxl_ndp_accuracy"]),
     ]
 
 
 def of_point(points: pl.DataFrame, **wanted: str) -> Row:
-    """The one row of `ndp_points` with these values."""
+    """The one row of `cxl_ndp_points` with these values."""
     (row,) = points.filter([pl.col(name) == value for name, value in wanted.items()]).to_dicts()
     return row
 

@@ -11,7 +11,7 @@ import numpy as np
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, run
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Machine
 
@@ -32,7 +32,7 @@ class Variation:
     value: float | None = None
 
 
-def decoded(made: Setup, tape: NDPRouting, seed: int, of: Variation, losses: Floats) -> dict[str, Decoded]:
+def decoded(made: Setup, tape: CXLNDPRouting, seed: int, of: Variation, losses: Floats) -> dict[str, Decoded]:
     """Every system's decode of one tape."""
     return run(tape, made.shape, of.machine, made.knobs, replace(of.setting, seed=seed), of.systems, losses)
 
@@ -40,7 +40,7 @@ def decoded(made: Setup, tape: NDPRouting, seed: int, of: Variation, losses: Flo
 def metric_rows(
     made: Setup, of: Variation, by_seed: Sequence[dict[str, dict[str, float]]], fitted: Collection[tuple[str, str]]
 ) -> Iterator[Row]:
-    """Rows of `ndp_points`, one per system and metric: median and range, without study, source and origin.
+    """Rows of `cxl_ndp_points`, one per system and metric: median and range, without study, source and origin.
 
     fitted: system and metric of the ratios that the knobs were fitted to on this model.
     """

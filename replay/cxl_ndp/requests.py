@@ -1,4 +1,4 @@
-"""Rows of `ndp_requests`: batches from the first prompt token to the last output token, over both grids of lengths."""
+"""Rows of `cxl_ndp_requests`: batches from the first prompt token to the last output token, over both grids of lengths."""
 
 from __future__ import annotations
 

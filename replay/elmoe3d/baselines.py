@@ -1,4 +1,4 @@
-"""Rows of elastic_platforms and elastic_energy: the proposed design and the paper's five baselines, AR and speculating.
+"""Rows of elmoe3d_platforms and elmoe3d_energy: the proposed design and the paper's five baselines, AR and speculating.
 
 What the paper does not give is varied one thing at a time around the headline: nodes verified, bandwidth next to memory, what is
 held there. Every platform computes the same nodes; ours too, so its times here may exceed those of Table 3.
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.cells import Cell, Setup
@@ -87,7 +87,7 @@ def platform_runs(
     specs: Mapping[str, HardwareSpec],
     setup: Setup,
     table: Sequence[Cell],
-    fit: ElasticConstants,
+    fit: ELMoE3DConstants,
     hit_model: str,
     verify_nodes: float,
 ) -> Iterator[Ran]:
@@ -124,7 +124,7 @@ def is_headline(of: Assumed, ran: Ran) -> bool:
 
 
 def platform_rows(all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
-    """Rows of elastic_platforms; speed-ups over the xPU's AR with as many nodes."""
+    """Rows of elmoe3d_platforms; speed-ups over the xPU's AR with as many nodes."""
     reference = {(r.hit_model, r.verify_nodes): r.runs["ar"].token_s for r in all_runs if r.platform == REFERENCE}
     for ran in all_runs:
         for mode in MODES:
@@ -145,7 +145,7 @@ def platform_rows(all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
 
 
 def energy_rows(of: Assumed, all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
-    """Rows of elastic_energy, of the headline's settings."""
+    """Rows of elmoe3d_energy, of the headline's settings."""
     for ran in all_runs:
         if not is_headline(of, ran):
             continue

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tokentape.hw.coverage import PowerLaw
-from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
 from tokentape.replay.elmoe3d.mapping import SLICE_FRAC
 from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, Point
 from tokentape.replay.elmoe3d.shape import Machine, shape_of
@@ -57,7 +57,7 @@ def through_machine(
     scheme: str,
     batch: int,
     largest: Machine,
-    fit: ElasticConstants,
+    fit: ELMoE3DConstants,
 ) -> Point:
     """The tape's model under the scheme that it was drafted with: its own popularity, accepted length, depth and batch.
 

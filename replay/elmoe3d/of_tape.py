@@ -18,7 +18,7 @@ from tokentape.replay.trace import DECODE, Trace
 def misses(
     trace: Trace, where: Mapping[str, Any], law: ModelLaw, batches: Sequence[int], fracs: Sequence[float], warm_steps: int
 ) -> list[dict[str, Any]]:
-    """Rows of elastic_misses: an LRU replayed, and the hit laws, by batch and share of the experts cached. where: of the tape."""
+    """Rows of elmoe3d_misses: an LRU replayed, and the hit laws, by batch and share of the experts cached. where: of the tape."""
     geometry, found = trace.geometry, list[dict[str, Any]]()
     decoded = np.unique(trace.row_request[trace.pass_kind[trace.row_pass] == DECODE]).size
     for batch in (batch for batch in batches if batch <= decoded):

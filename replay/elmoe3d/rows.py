@@ -1,4 +1,4 @@
-"""Rows of elastic_points: of points that were evaluated together."""
+"""Rows of elmoe3d_points: of points that were evaluated together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokentape.hw.elmoe3d_constants import ROWS, ElasticConstants
+from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell
 from tokentape.replay.elmoe3d.points import Point, as_points
 from tokentape.replay.elmoe3d.timing import Outcome, evaluate
@@ -20,12 +20,12 @@ class Job:
 
     series: str
     point: Point
-    fit: ElasticConstants
+    fit: ELMoE3DConstants
     cell: Cell | None = None
 
 
 def rows_of(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Rows of elastic_points, in order."""
+    """Rows of elmoe3d_points, in order."""
     return rows(jobs, evaluate(as_points([job.point for job in jobs])))
 
 

@@ -1,4 +1,4 @@
-"""Rows of elastic_mapping, elastic_intensity and elastic_checks."""
+"""Rows of elmoe3d_mapping, elmoe3d_intensity and elmoe3d_checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
@@ -20,7 +20,7 @@ from tokentape.replay.elmoe3d.timing import Outcome, evaluate
 PUBLISHED_MEAN = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
 
 
-def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[dict[str, Any]]:
+def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
     """What every part takes, of all rows of Table 3."""
     points = [setup.point(cell, fit) for cell in table]
     arrays = as_points(points)
@@ -39,7 +39,7 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> 
             }
 
 
-def intensity_rows(of: Assumed, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[dict[str, Any]]:
+def intensity_rows(of: Assumed, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
     """Operations per byte of the static part and of the experts, in AR and in verification, and where each tier's roofline bends.
 
     Attention over the context is not counted, its bytes are.
@@ -72,7 +72,7 @@ def check_rows(
     published: Mapping[str, Mapping[str, Any]],
     setup: Setup,
     table: Sequence[Cell],
-    fit: ElasticConstants,
+    fit: ELMoE3DConstants,
     hit_model: str,
     found: Outcome,
     verify_nodes: float | None,

@@ -25,7 +25,7 @@ Claims = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Swept:
-    """points: rows of `sliced_points` of every model and seed; pair: of widths; capacities: bytes of the cache; quality_frac:
+    """points: rows of `slicemoe_points` of every model and seed; pair: of widths; capacities: bytes of the cache; quality_frac:
     kept gate mass at which sweeps are read; warmup_frac: the hard budget under which warm-ups are compared."""
 
     points: pl.DataFrame

@@ -24,8 +24,8 @@ ROWS = [
 
 
 def asked(**fields: Any) -> list[dict[str, Any]]:
-    given = {"claim": "sec-1/migration_share_of_block_time/{end}/*", "of": "ndp_points", "how": "{end} of {n}"} | fields
-    return answered([Answer.model_validate(given)], "cxl_ndp", {"ndp_points": ROWS})
+    given = {"claim": "sec-1/migration_share_of_block_time/{end}/*", "of": "cxl_ndp_points", "how": "{end} of {n}"} | fields
+    return answered([Answer.model_validate(given)], "cxl_ndp", {"cxl_ndp_points": ROWS})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_modes_are_readings_of_their_own_and_nothing_is_said_where_no_row_fits()
 
 
 def test_what_cannot_be_answered_is_named() -> None:
-    with pytest.raises(ValueError, match=r"2 rows of ndp_points fit; say which to pick"):
+    with pytest.raises(ValueError, match=r"2 rows of cxl_ndp_points fit; say which to pick"):
         asked(where={"system": "A"})
     with pytest.raises(ValueError, match=r"no claim is named cxl_ndp/sec-99/"):
         asked(claim="sec-99/*")

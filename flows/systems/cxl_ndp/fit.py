@@ -7,26 +7,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import headline, losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
 from tokentape.replay.cxl_ndp.points import GAINS, decoded
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import COMPARED, Setup, compared
 from tokentape.warehouse.load import claims
 
 START = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=4.0)
 
 
-def drawn(study: Settings, made: Setup, model: Model) -> dict[int, NDPRouting]:
+def drawn(study: Settings, made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
     """The model's tapes by seed."""
-    return {seed: ndp_routing.drawn(made.shape.geometry, study.sequences, seed) for seed in model.seeds}
+    return {seed: cxl_ndp_routing.drawn(made.shape.geometry, study.sequences, seed) for seed in model.seeds}
 
 
-def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, NDPRouting]) -> dict[tuple[int, str], float]:
+def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
     """Decode ratios of the headline by bits and baseline, medians over seeds."""
     of = replace(headline(study, made, model), systems=COMPARED)
     by_seed = [compared(decoded(made, tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]

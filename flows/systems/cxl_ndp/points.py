@@ -12,7 +12,7 @@ from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.points import GAINS, Variation, decoded, metric_rows
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, compared, stand_in_losses
 from tokentape.replay.cxl_ndp.system import machine_of
 
@@ -50,7 +50,7 @@ def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
     return stand_in_losses(made.shape.n_layers, made.shape.n_experts, gaussian_errors(), seed, study.losses.spread)
 
 
-def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[Row]:
+def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:
     """Of a model. tapes: by seed. Knobs are fitted on the study's first model."""
     claims = ratios_of(stated(PAPER).values(), "calibrate") if model == study.models[0] else ()
     fitted = {(f"OURS-{one.bits}", GAINS[one.over]) for one in claims}

@@ -1,6 +1,6 @@
 """The GPU-NDP study: decode, requests, memory, bit widths and routing of five models, and what tapes of a live model say.
 
-The knobs are read from hw/fits/cxl-ndp.toml (`tokentape calibrate cxl-ndp`); nothing is fitted here. What is drawn takes half a
+The knobs are read from hw/fits/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); nothing is fitted here. What is drawn takes half a
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
 from tokentape.flows.answers import Row, answer, answered, bars_held, stated
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
 from tokentape.flows.systems.cxl_ndp.fit import drawn
@@ -25,7 +25,7 @@ from tokentape.replay.cxl_ndp import by_seed as routing
 from tokentape.replay.cxl_ndp import details, requests
 from tokentape.replay.cxl_ndp.checks import Model, checks
 from tokentape.replay.cxl_ndp.points import decoded
-from tokentape.replay.cxl_ndp.routing import NDPRouting, joined
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
 from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
@@ -43,21 +43,21 @@ def run(at: Running) -> list[Row]:
     study, store = at.study, at.store
     inside = live.jobs(study) if at.in_model else []
     at.expect(study.models, inside)
-    made: Rows = {} if study.is_copy else {"ndp_accuracy": accuracy_rows()}
+    made: Rows = {} if study.is_copy else {"cxl_ndp_accuracy": accuracy_rows()}
     for _, of in at.each(of_model, study.models):
         _add(made, of)
     made["answers"] = [] if study.is_copy else answers(study, made)
-    made["ndp_checks"] = [] if study.is_copy else check_rows(study, made)
+    made["cxl_ndp_checks"] = [] if study.is_copy else check_rows(study, made)
     at.write(made)
-    at.tell([] if study.is_copy else [bars_held(made["ndp_checks"])])
+    at.tell([] if study.is_copy else [bars_held(made["cxl_ndp_checks"])])
     if not at.in_model:
         return made["answers"]
     losses = live.losses_tape(store, study)
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
-        _add(made, {"ndp_loss_tables": list(details.loss_rows(table, layers, where))})
-    tapes = [ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
+        _add(made, {"cxl_ndp_loss_tables": list(details.loss_rows(table, layers, where))})
+    tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
     at.write(made)
@@ -73,7 +73,7 @@ def answers(study: Settings, made: Rows) -> list[Row]:
 
 
 def check_rows(study: Settings, made: Rows) -> list[Row]:
-    """Rows of `ndp_checks`. made: rows by view, answers among them."""
+    """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
     asked = {model.name: Model(model.hot_experts, models.load(model.name).geometry) for model in study.models}
     return checks(asked, study.bars, stated(PAPER), made)
 
@@ -90,21 +90,23 @@ def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     bits, table_losses = details.bit_rows(study.losses.mean_bits, made.knobs, tapes_of, losses, stand_in, model.hot_experts)
     by_seed = [decoded(made, tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
     asked, seen = study.requests, study.recorded
+    served = requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
+    used = routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)
     return {
-        "ndp_points": list(points.rows(study, made, model, tapes)),
-        "ndp_requests": [where | row for row in requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)],
-        "ndp_hits": list(routing.hit_rows(tapes_of, where, made.knobs, model.hot_experts)),
-        "ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
-        "ndp_use": list(routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)) if model.is_swept else [],
-        "ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
-        "ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
-        "ndp_bits": bits,
-        "ndp_losses": table_losses,
-        "ndp_capacity": list(details.capacities(made, model.hot_experts)),
+        "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
+        "cxl_ndp_requests": [where | row for row in served],
+        "cxl_ndp_hits": list(routing.hit_rows(tapes_of, where, made.knobs, model.hot_experts)),
+        "cxl_ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
+        "cxl_ndp_use": list(used) if model.is_swept else [],
+        "cxl_ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
+        "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
+        "cxl_ndp_bits": bits,
+        "cxl_ndp_losses": table_losses,
+        "cxl_ndp_capacity": list(details.capacities(made, model.hot_experts)),
     }
 
 
-def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Rows:
+def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> Rows:
     """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape."""
     of, measured = study.recorded, store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
@@ -113,11 +115,11 @@ def of_tape(store: Store, study: Settings, tape: NDPRouting, losses: str) -> Row
     table = loss_table(measured, METHODS[0])
     bits, table_losses = details.bit_rows(study.losses.mean_bits, knobs, [tape], [table], method, of.hot_experts, weighted=False)
     return {
-        "ndp_bits": bits,
-        "ndp_losses": table_losses,
-        "ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
-        "ndp_similarity": list(routing.similarity_rows([tape], where)),
-        "ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
+        "cxl_ndp_bits": bits,
+        "cxl_ndp_losses": table_losses,
+        "cxl_ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
+        "cxl_ndp_similarity": list(routing.similarity_rows([tape], where)),
+        "cxl_ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Rows of elastic_points: Table 3 under every fit and hit law, and sweeps past it."""
+"""Rows of elmoe3d_points: Table 3 under every fit and hit law, and sweeps past it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import product
 from typing import Any
 
 from tokentape.flows.systems.elmoe3d.settings import CHANGES, Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.points import Point
 from tokentape.replay.elmoe3d.rows import TABLE_SERIES, Job
 
 
-def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ElasticConstants]) -> list[Job]:
+def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ELMoE3DConstants]) -> list[Job]:
     """Every row of Table 3, fit by fit and law by law, in the table's order."""
     wanted = product(fits, study.hit_models)
     return [Job(TABLE_SERIES, setup.point(cell, fit, hit_model=law), fit, cell) for fit, law in wanted for cell in table]
@@ -24,7 +24,7 @@ def ran(setup: Setup, table: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in table if cell.model in setup.shapes and cell.hb_gb in setup.machines]
 
 
-def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[Job]:
+def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[Job]:
     """Past the paper, at the headline's fit. Raises ValueError for a model whose acceptance the paper does not have."""
     for grid in study.grid:
         for gb in setup.machines if grid.on_all else (max(setup.machines),):
@@ -36,7 +36,7 @@ def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: Elasti
         yield Job("accepted-form", setup.point(cell, fit, accepted_form="chain"), fit, cell)
 
 
-def _point(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants, gb: int, fields: dict[str, Any]) -> Point:
+def _point(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, gb: int, fields: dict[str, Any]) -> Point:
     """Acceptance is the paper's at the nearest batch below, of the model that this one is like, unless it is given."""
     model, machine = fields.pop("model"), setup.machines[gb]
     like = next((one.like for one in study.models if one.name == model), "") or model

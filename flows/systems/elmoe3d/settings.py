@@ -11,7 +11,7 @@ from pydantic import Field
 from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
-from tokentape.hw.elmoe3d_constants import ElasticConstants, load
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
 from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.shape import Machine, drafter_of, machine_of, shape_of
@@ -72,7 +72,7 @@ class Live(Part):
 
 class Settings(StudyFile):
     """study.toml. inputs: by metric of a claim, where a machine's file has it and in which unit; bars: least and most, by the
-    words of view elastic_checks."""
+    words of view elmoe3d_checks."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -90,7 +90,7 @@ class Settings(StudyFile):
     answers: tuple[Answer, ...]
     bars: dict[str, tuple[float, float]]
 
-    def load_fits(self) -> dict[str, ElasticConstants]:
+    def load_fits(self) -> dict[str, ELMoE3DConstants]:
         """By name, the headline's first."""
         return {name: load(name).constants for name in dict.fromkeys((self.headline, *self.fits))}
 

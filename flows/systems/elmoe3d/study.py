@@ -15,7 +15,7 @@ from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, Ran, energy_rows, platform_rows, platform_runs, ratios
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
@@ -39,10 +39,10 @@ def run(at: Running) -> list[Row]:
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
     made = closed_forms(study, setup, table, list(fits.values()))
     at.write(made)
-    at.tell([] if study.is_copy else summary(study, made["elastic_checks"]))
+    at.tell([] if study.is_copy else summary(study, made["elmoe3d_checks"]))
     at.did("closed forms")
     dict(at.each(live.run_job, inside))
-    made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elastic_points"])
+    made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elmoe3d_points"])
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
     at.write(made)
     at.did("tapes")
@@ -54,7 +54,7 @@ def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     return answered(study.answers, PAPER, {live.POINTS: points})
 
 
-def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
+def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline, mine = fits[0], ran(setup, table)
     jobs = table_jobs(study, setup, mine, fits)
@@ -72,21 +72,21 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
             checked += check_rows(study.bars, stated(PAPER), setup, table, fit, law, outcome, nodes)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
-        return {"elastic_points": made, "answers": []}
+        return {"elmoe3d_points": made, "answers": []}
     by_law = platforms(study, setup, mine, headline)
     every = [one for of in by_law.values() for one in of]
     return {
-        "elastic_points": made,
-        "elastic_mapping": list(mapping_rows(setup, mine, headline)),
-        "elastic_platforms": list(platform_rows(every)),
-        "elastic_energy": list(energy_rows(study.platforms, every)),
-        "elastic_intensity": list(intensity_rows(study.platforms, setup, mine, headline)),
-        "elastic_checks": checked,
+        "elmoe3d_points": made,
+        "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
+        "elmoe3d_platforms": list(platform_rows(every)),
+        "elmoe3d_energy": list(energy_rows(study.platforms, every)),
+        "elmoe3d_intensity": list(intensity_rows(study.platforms, setup, mine, headline)),
+        "elmoe3d_checks": checked,
         "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
 
-def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
+def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
     of = study.platforms
     specs = {OURS: load_hardware(study.machines[of.ours_gb])} | {name: load_hardware(name) for name in of.baselines}
@@ -96,10 +96,10 @@ def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticCons
     }
 
 
-def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, points: list[dict[str, Any]]) -> Rows:
+def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
     tapes.drawn(store, study)
-    made: Rows = {"elastic_misses": [], "coverage_points": []}
+    made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
     for trace_id in tapes.routed(store):
         for name, of in tapes.rows_of(store, study, fit, trace_id).items():
             made[name] += of

@@ -11,7 +11,7 @@ from typing import Any
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.grid import load_trace
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.measured import law_of, through_machine
 from tokentape.replay.elmoe3d.of_tape import coverage, misses
@@ -36,20 +36,20 @@ def routed(store: Store) -> list[str]:
     return [tape.trace_id for tape in store.readable() if tape.has("routing") and tape.geometry.moe_layers]
 
 
-def rows_of(store: Store, study: Settings, fit: ElasticConstants, trace_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Rows of elastic_misses and coverage_points of one tape; none where it decodes nothing."""
+def rows_of(store: Store, study: Settings, fit: ELMoE3DConstants, trace_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows of elmoe3d_misses and coverage_points of one tape; none where it decodes nothing."""
     trace, manifest = load_trace(store, trace_id), store.open(trace_id).manifest
     if not (trace.pass_kind == DECODE).any():
-        return {"elastic_misses": [], "coverage_points": []}
+        return {"elmoe3d_misses": [], "coverage_points": []}
     law = fit.laws.get(manifest.model_id) or law_of(trace)
     of, where = study.tapes, {name: getattr(manifest, name) for name in ("origin", "model_id", "dataset")}
     return {
-        "elastic_misses": misses(trace, where, law, of.batches, of.cache_fracs, of.warm_steps),
+        "elmoe3d_misses": misses(trace, where, law, of.batches, of.cache_fracs, of.warm_steps),
         "coverage_points": coverage(trace, manifest.model_id, law),
     }
 
 
-def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, trace_id: str) -> list[Job]:
+def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[Job]:
     """A tape's own acceptance through the machine, by hit law; none where nothing was drafted from the model itself."""
     tape = store.open(trace_id)
     drafted = tape.manifest.settings.get("speculation") or {}

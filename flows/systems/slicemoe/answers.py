@@ -28,7 +28,7 @@ PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
 
 
 def swept_of(study: Settings, points: pl.DataFrame) -> Swept:
-    """points: rows of `sliced_points` of the drawn tapes."""
+    """points: rows of `slicemoe_points` of the drawn tapes."""
     capacities = [round(gb * 1e9) for gb in study.values(EQUAL_QUALITY, "capacity_gb")]
     taus = study.values(EQUAL_QUALITY, "tau")
     return Swept(points, study.pair, capacities, taus, study.quality_frac, study.warmed["target_frac"])

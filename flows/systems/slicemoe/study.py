@@ -33,7 +33,7 @@ def run(at: Running) -> list[Row]:
     dict(at.each(live.run_job, inside))
     if study.is_copy:
         return []
-    points = (pl.DataFrame(study.rows_of(at.store, "sliced_points", ran[job]), infer_schema_length=None) for job in drawn)
+    points = (pl.DataFrame(study.rows_of(at.store, "slicemoe_points", ran[job]), infer_schema_length=None) for job in drawn)
     machine, swept = load_hardware(study.hardware), swept_of(study, pl.concat(points, how="vertical_relaxed"))
     made = answers(study, machine, swept) + fidelity_answers(study, study.rows(at.store, "fidelity"))
     geometries = {model.name: models.load(model.name).geometry for model in study.models}

@@ -1,4 +1,4 @@
-"""Sweeps of sliced systems over one tape, synthetic or captured: rows of `sliced_points` and `warmup_points`.
+"""Sweeps of sliced systems over one tape, synthetic or captured: rows of `slicemoe_points` and `warmup_points`.
 
 A tape's rows are one file per table, written when they are complete: an interrupted study goes on at the next tape.
 """
@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class System:
-    """A point of a sweep, as view `sliced_points` names it."""
+    """A point of a sweep, as view `slicemoe_points` names it."""
 
     pair: str
     configuration: str
@@ -72,7 +72,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, store.open(trace_id))
-    return study.once(store, of, "sliced_points", lambda: _swept(store, study, job, trace_id))
+    return study.once(store, of, "slicemoe_points", lambda: _swept(store, study, job, trace_id))
 
 
 def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
@@ -95,7 +95,7 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
         rows.append({**where, "capacity_bytes": capacity_bytes, **named, **asdict(made)})
         if is_warmup:
             warmups += [where | row for row in _windows(study, trace, scores, system, capacity_bytes, seed)]
-    return {"warmup_points": warmups, "sliced_points": rows}
+    return {"warmup_points": warmups, "slicemoe_points": rows}
 
 
 def _decided_by(study: Settings, tape: Tape) -> str:
