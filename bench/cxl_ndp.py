@@ -50,7 +50,7 @@ def bench() -> dict[str, float]:
     model = study.models[0]
     made = setup(study, model.name)
     tape = cxl_ndp_routing.drawn(made.shape.geometry, N_SEQUENCES, n_steps=N_STEPS)
-    setting, losses = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts), losses_of(made, 0)
+    setting, losses = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts), losses_of(study, made, 0)
     run(tape, made.shape, made.machine, made.knobs, setting, study.systems, losses)  # compiles
     seconds = {}
     for name in study.systems:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tokentape.flows.systems.kelle.settings import Settings
-from tokentape.flows.systems.kelle.setup import setup
+from tokentape.flows.systems.kelle.settings import Settings, setup
 from tokentape.replay.kelle.work import MODES
 
 
@@ -15,7 +14,7 @@ def bench() -> dict[str, float]:
     for mode in MODES:
         steps, started, n = made.steps(mode=mode), time.process_time(), 0
         for model in made.geometries:
-            for work in made.study.workloads.values():
+            for work in made.workloads.values():
                 for system in made.systems:
                     steps.step(model, system, work)
                     n += 1

@@ -19,7 +19,8 @@ import numpy as np
 from bench import vidur_peer
 from bench.hardware import seconds_of
 from bench.memory import peak_bytes
-from tokentape.flows.systems.layered_prefill import study as layered_prefill
+from tokentape.flows.running import run
+from tokentape.flows.systems.layered_prefill.study import Settings
 from tokentape.hw import serving_constants
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
@@ -157,10 +158,10 @@ def bench() -> dict[str, Any]:
 
 def study_cpu_s() -> float:
     """CPU seconds of the whole study of Layered Prefill on one core; recorded arrivals, which only some have, are left out."""
-    chosen = layered_prefill.Settings.shipped().model_copy(update={"n_seeds": N_SEEDS, "n_claim_seeds": N_SEEDS, "traces": ()})
+    chosen = Settings.shipped().model_copy(update={"n_seeds": N_SEEDS, "n_claim_seeds": N_SEEDS, "traces": ()})
     with tempfile.TemporaryDirectory() as place:
         started = time.process_time()
-        layered_prefill.run(Store(place), lambda *told: None, chosen, "threads", 1, lambda line: None)
+        run(chosen, Store(place), runner="threads", workers=1, say=lambda line: None)
         return time.process_time() - started
 
 

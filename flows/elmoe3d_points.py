@@ -90,7 +90,7 @@ class Options:
 def joules(hardware: str, points: Points, found: Outcome) -> dict[str, NDArray[np.float64]]:
     """Energy per token in either mode, at the machine file's values."""
     unknown = Settings.shipped().platforms
-    prices = prices_of(load_hardware(hardware), unknown.near_pj_per_bit.sourced, unknown.pool_write_frac.sourced)
+    prices = prices_of(load_hardware(hardware), unknown.near_pj_per_bit, unknown.pool_write_frac)
     runs = {"AR J per token": ours(points, found, "ar"), "SD J per token": ours(points, found, "sd")}
     return {name: np.sum(list(joules_per_token(run, prices).values()), axis=0) for name, run in runs.items()}
 

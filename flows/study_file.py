@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
-from tokentape.warehouse.results import read_rows, rows_of, write_batch, write_rows, write_together
+from tokentape.warehouse.results import has_rows, read_rows, rows_of, write_batch, write_rows, write_together
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
@@ -23,6 +24,33 @@ class Part(BaseModel):
     """A table of a study's file: what it does not declare is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Grid(Part):
+    """Points of a series: what it does not declare are fields of a point. A list is multiplied out; `each` lists tables of fields
+    that go together, whose lists are multiplied out too."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    series: str
+    each: tuple[dict[str, Any], ...] = ({},)
+
+    FIELDS: ClassVar[frozenset[str]] = frozenset()  # that a point may have; empty: what makes points of them refuses others
+
+    @model_validator(mode="after")
+    def _refuse_others(self) -> Self:
+        given = {*(self.model_extra or {}), *(name for fields in self.each for name in fields)}
+        if self.FIELDS and (others := sorted(given - self.FIELDS)):
+            raise ValueError(f"{others[0]} is no field of a point; fields are {', '.join(sorted(self.FIELDS))}")
+        return self
+
+    def points(self, **others: Any) -> Iterator[dict[str, Any]]:
+        """Fields of every point. others: those of fields that the grid does not give."""
+        for fields in self.each:
+            together = {**others, **(self.model_extra or {}), **fields}
+            several = (value if isinstance(value, (list, tuple)) else (value,) for value in together.values())
+            for values in product(*several):
+                yield dict(zip(together, values, strict=True))
 
 
 P = TypeVar("P", bound=Part)
@@ -104,6 +132,13 @@ class StudyFile(Part):
         for view, rows in named.items():
             if rows and not (self.is_copy and view == "answers"):
                 write_rows(store, view, rows, of or self.name, maker)
+
+    def once(self, store: Store, of: str, last: str, make: Callable[[], Made]) -> str:
+        """Writes what `make` makes with the rows of view `last`, unless they are there; what they are `of`."""
+        of = f"{self.name}/{of}"
+        if not has_rows(store, last, of):
+            self.write(store, make(), of, last)
+        return of
 
     def write_points(self, store: Store, points: Sequence[Point]) -> None:
         """Runs of a closed form that has no view of its own, as one batch in place of an earlier one of the study."""

@@ -48,11 +48,14 @@ def run_study(
     """
     check(name, runner, in_model, traces)
     if system := system_of(name):
+        from tokentape.flows.running import run
+
         module = importlib.import_module(SYSTEMS[system])
         study = module.Settings.shipped() if name == system else module.Settings.of_file(Path(name))
         store.remove_stale()
         with progress_bar(f"study {study.name}") as show:
-            answers = module.run(store, show, study, runner=runner or "processes", workers=workers, in_model=in_model)
+            how = {"show": show, "runner": runner or "processes", "workers": workers, "in_model": in_model}
+            answers = run(study, store, **how)
         if study.is_copy:
             note(f"study {study.name}: its runs are those of study '{study.name}'; a copy answers no number of the paper")
             return {"answers": 0}

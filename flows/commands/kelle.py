@@ -25,11 +25,11 @@ def calibrate_kelle(
       tokentape calibrate kelle --out my-kelle.toml
     """
     from tokentape.flows.console import note, number, percent, print_table
-    from tokentape.flows.systems.kelle.checks import order_lines, recompute_lines
-    from tokentape.flows.systems.kelle.settings import Settings
-    from tokentape.flows.systems.kelle.setup import ZERO, setup
+    from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.hw import kelle_knobs
+    from tokentape.replay.kelle.checks import order_lines, recompute_lines
     from tokentape.replay.kelle.fit import calibrate, derived, log_errors, ratios
+    from tokentape.replay.kelle.setup import ZERO
     from tokentape.warehouse.load import claims
 
     study = Settings.shipped()
@@ -90,11 +90,11 @@ def kv_step(
 
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.systems.kelle.settings import Settings
-    from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
+    from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.hw import kelle_knobs
     from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
+    from tokentape.replay.kelle.setup import CALIBRATED
     from tokentape.replay.kelle.systems import KELLE, chip_of
     from tokentape.replay.kelle.work import MODES, Work
     from tokentape.warehouse import models

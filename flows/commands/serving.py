@@ -35,7 +35,8 @@ from tokentape.flows.serving.options import (
 )
 
 if TYPE_CHECKING:
-    from tokentape.flows.serving.points import Measured
+    from tokentape.flows.serving.setup import Point
+    from tokentape.replay.serving.measure import Measured
     from tokentape.replay.serving.metrics import ServiceLevel
 
 STUDY = "adhoc"
@@ -87,8 +88,9 @@ def simulate(
     """
     from tokentape.flows.console import note, progress_bar, say
     from tokentape.flows.grid import load_trace
-    from tokentape.flows.serving.points import measure, rows_of
+    from tokentape.flows.serving.points import rows_of, served
     from tokentape.flows.serving.setup import COVERAGES
+    from tokentape.replay.serving.measure import measure
     from tokentape.warehouse.results import write_together
     from tokentape.warehouse.tape import Store
 
@@ -96,9 +98,9 @@ def simulate(
     point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
-        measured = measure(place, point, level, progress=show)
-    _print(measured, level)
-    tables = rows_of(STUDY, STUDY, measured)
+        measured = measure(served(place, point), point.n_seeds, level, progress=show)
+    _print(point, measured, level)
+    tables = rows_of(STUDY, STUDY, point, measured)
     write_together(place, tables, "serving_points", tables["serving_points"][0]["point_id"])
     if coverage not in COVERAGES or coverage == "recorded":
         trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
@@ -144,7 +146,7 @@ def capacity(
     from dataclasses import replace
 
     from tokentape.flows.console import note, number, percent, print_table, progress_bar
-    from tokentape.flows.serving.points import serve_point
+    from tokentape.flows.serving.points import served
     from tokentape.flows.serving.setup import engine_of
     from tokentape.replay.serving.capacity import capacity as search
     from tokentape.replay.serving.run import ServingRun
@@ -171,7 +173,8 @@ def capacity(
             n_requests = max(LEAST_REQUESTS, int(RUN_S * rate))
             if n_requests > MOST_REQUESTS:
                 raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
-            return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
+            chosen = point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests})
+            return served(place, chosen, engine).run(seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
     columns = ("scheduler", "requests/s that meet both", "of the requests", "requests/s that do not")
@@ -185,10 +188,9 @@ def capacity(
         note(f"outside the envelope: {sentence}")
 
 
-def _print(measured: Measured, level: ServiceLevel | None) -> None:
+def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None:
     from tokentape.flows.console import band, percent, print_table, quantity
 
-    point = measured.point
     rows = []
     for name, metric in measured.metrics.items():
         shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)
@@ -204,9 +206,9 @@ def _print(measured: Measured, level: ServiceLevel | None) -> None:
 
 
 def _coverage_errors(trace: Any, fit: str) -> list[str]:
-    from tokentape.flows.coverage_errors import sentences
     from tokentape.hw import serving_constants
     from tokentape.replay.serving.coverage import published_coverage
+    from tokentape.replay.serving.coverage_errors import sentences
     from tokentape.warehouse.load import claims
 
     correlation = serving_constants.load(fit).constants.engine.prefill_correlation

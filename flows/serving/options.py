@@ -172,7 +172,7 @@ def _blocks(text: str | None) -> int | Literal["unbounded"] | None:
 
 def level_of(point: Point, ttft_s: float | None, tbt_s: float | None) -> ServiceLevel | None:
     """The limits given, or the paper's for its models and data sets. Raises ValueError for one limit without the other."""
-    from tokentape.flows.systems.layered_prefill.settings import Settings
+    from tokentape.flows.systems.layered_prefill.study import Settings
     from tokentape.replay.serving.metrics import ServiceLevel
 
     if point.scheduler == "disaggregated":

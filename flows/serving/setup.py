@@ -21,10 +21,11 @@ from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
-from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.cost import cost_tables
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from tokentape.replay.serving.experts import expert_times
-from tokentape.replay.serving.masks import ExpertMasks, masks_of
+from tokentape.replay.serving.masks import masks_of
+from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
 from tokentape.replay.serving.prefix_cache import cached_tokens
 from tokentape.replay.serving.run import Limits
@@ -92,17 +93,6 @@ class Point(BaseModel):
         """All that decides the point, the source of a scheduler of one's own too, but for our code and the machine's numbers."""
         own = registry.sha256("schedule", self.scheduler)
         return json.dumps(self.model_dump() | ({"scheduler_source": own} if own else {}), sort_keys=True)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Engine:
-    """What a point's runs share. masks: where coverage is exact. outside: why results are extrapolated."""
-
-    cost: CostTables
-    limits: Limits
-    length_scale: float
-    masks: ExpertMasks | None
-    outside: tuple[str, ...]
 
 
 def engine_of(store: Store, point: Point) -> Engine:

@@ -20,6 +20,15 @@ Floats = NDArray[np.float64]
 COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What every setting of a model has in common."""
+
+    machine: Machine
+    knobs: Knobs
+    shape: Shape
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """batch: sequences decoded together. hot_experts: of a layer on the GPU. rule: of policies.bits, for the NDP's experts;

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import polars as pl
 
 from tokentape.hw.coverage import PowerLaw
-from tokentape.hw.elmoe3d_constants import ModelLaw
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
+from tokentape.replay.elmoe3d.mapping import SLICE_FRAC
+from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, Point
+from tokentape.replay.elmoe3d.shape import Machine, shape_of
 from tokentape.replay.trace import Trace
 
 HALF = 0.5
@@ -40,3 +47,32 @@ def mean_accepted(rounds: pl.DataFrame) -> float:
         raise ValueError("the tape has no round: nothing was drafted")
     per_round = rounds.group_by("request_id", "round").agg(pl.col("n_accepted").first())
     return float(per_round["n_accepted"].cast(pl.Float64).mean())  # type: ignore[arg-type]
+
+
+def through_machine(
+    model: str,
+    trace: Trace,
+    rounds: pl.DataFrame,
+    drafted: Mapping[str, Any],
+    scheme: str,
+    batch: int,
+    largest: Machine,
+    fit: ELMoE3DConstants,
+) -> Point:
+    """The tape's model under the scheme that it was drafted with: its own popularity, accepted length, depth and batch.
+
+    drafted: the drafter's settings. HB is as large as holds its pool, with the rates of the `largest` machine; what a round costs
+    is the fit's.
+    """
+    shape = shape_of(model, trace.geometry)
+    pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * shape.all_expert_bytes
+    needed = shape.static_bytes + shape.embedding_bytes + batch * CONTEXT_TOKENS * shape.kv_bytes_per_token
+    return Point(
+        shape=shape,
+        machine=replace(largest, hb_bytes=needed + pool_bytes),
+        law=law_of(trace),
+        speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])),
+        scheme=scheme,
+        batch=batch,
+        accepted_len=mean_accepted(rounds),
+    )

@@ -39,7 +39,7 @@ from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.layered_prefill.words import Capacity, capacity
 from tokentape.dashboards.shell import Page
-from tokentape.flows.systems.layered_prefill.settings import Settings
+from tokentape.flows.systems.layered_prefill.study import Settings
 
 N_FIGURES = 16
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine

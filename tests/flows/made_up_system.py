@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import Running
 from tokentape.flows.study_file import StudyFile
 from tokentape.warehouse import models
 from tokentape.warehouse.at_rest import Point
 from tokentape.warehouse.model_sizes import total_params
-from tokentape.warehouse.tape import Store
 
 
 class Settings(StudyFile):
@@ -24,10 +23,10 @@ class Settings(StudyFile):
     bits: tuple[int, ...]
 
 
-def run(store: Store, progress: Callable[..., None], study: Settings, **how: Any) -> list[dict[str, Any]]:
+def run(at: Running) -> list[dict[str, Any]]:
+    study = at.study
     points = [point(model, machine, bits) for model in study.models for machine in study.hardware for bits in study.bits]
-    study.write_points(store, points)
-    progress(len(points), len(points), "")
+    study.write_points(at.store, points)
     return []
 
 

@@ -10,13 +10,12 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
-from tokentape.flows.systems.cxl_ndp import details, live
+from tokentape.flows.answers import bars_held
+from tokentape.flows.systems.cxl_ndp import live
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
-from tokentape.flows.systems.cxl_ndp.answers import END_TO_END, FIXED, MODE, answers
-from tokentape.flows.systems.cxl_ndp.checks import ORDER, checks, summary
-from tokentape.flows.systems.cxl_ndp.points import HEADLINE
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.policies.mixed import MixedPrecision
+from tokentape.replay.cxl_ndp.checks import END_TO_END, HEADLINE, MODE, ORDER
 from tokentape.replay.cxl_ndp.decode import UNITS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -31,18 +30,19 @@ KEY = ["series", "setting", "system", "metric"]
 def study():
     shipped = cxl_ndp.Settings.shipped()
     small, large = (model.model_copy(update={"seeds": model.seeds[:2]}) for model in shipped.models[:2])
-    sweeps = shipped.sweeps.model_copy(update={"batches": (1, 16), "link_gb_per_s": (32.0, 128.0), "ndp_factors": (0.5, 1.0)})
-    return shipped.model_copy(update={"models": (small, large), "sweeps": sweeps, "sequences": 16})
+    few = {"batch": {"batch": (1, 16)}, "link bandwidth": {"link_gb_per_s": (32.0, 128.0)}, "ndp macs": {"ndp_macs": (0.5, 1.0)}}
+    grid = tuple(one.model_copy(update=few.get(one.series, {})) for one in shipped.grid)
+    return shipped.model_copy(update={"models": (small, large), "grid": grid, "sequences": 16})
 
 
 @pytest.fixture(scope="module")
 def made(study):
-    rows: dict[str, list] = {"cxl_ndp_accuracy": details.accuracy_rows()}
+    rows: dict[str, list] = {"cxl_ndp_accuracy": cxl_ndp.accuracy_rows()}
     for model in study.models:
-        for name, of in cxl_ndp.of_model(study, model).items():
+        for name, of in cxl_ndp.of_model(None, study, model).items():
             rows.setdefault(name, []).extend(of)
-    rows["answers"] = answers(study, rows)
-    return rows | {"cxl_ndp_checks": checks(study, rows)}
+    rows["answers"] = cxl_ndp.answers(study, rows)
+    return rows | {"cxl_ndp_checks": cxl_ndp.check_rows(study, rows)}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,9 @@ def test_all_bars_hold_on_two_seeds(made):
     assert len(held) >= 17
     assert not any("ndp side" in name for name in held), "16 over the bits cannot miss"
     assert {name: row["value"] for name, row in held.items() if not row["bar_low"] <= row["value"] <= row["bar_high"]} == {}
-    assert summary(made["cxl_ndp_checks"]) == [f"{len(held)} of {len(held)} bars held"]
+    assert bars_held(made["cxl_ndp_checks"]) == f"{len(held)} of {len(held)} bars held"
     low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["cxl_ndp_checks"]]
-    assert f"not: order {' < '.join(ORDER)}" in summary(low)[0]
+    assert f"not: order {' < '.join(ORDER)}" in bars_held(low)
 
 
 def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):
@@ -95,7 +95,7 @@ def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):
     assert {STATED[claim]["metric"] for claim in set(STATED) - answered} == {"accuracy_average", "accuracy_drop", "selector_gain"}
     footprint = next(row for (claim, _), row in ours.items() if "fp16_footprint" in claim)
     assert footprint["value"] == pytest.approx(280, rel=0.01)
-    fixed = [row["value"] for (_, mode), row in ours.items() if mode == FIXED]
+    fixed = [row["value"] for (_, mode), row in ours.items() if mode == "paper, MAC rate fixed"]
     assert fixed == pytest.approx([1.22, 1.22], abs=0.03), "computing bounds: the gain of bandwidth is lost"
     speedup = next(claim for claim in STATED if "/speedup/" in claim)
     assert ours[speedup, END_TO_END]["value"] < ours[speedup, MODE]["value"]
@@ -239,12 +239,12 @@ def test_knobs_decide_the_headline(study):
 
     model = study.models[0]
     found = setup(study, model.name)
-    tapes = drawn(found, model)
-    free = gains(replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
+    tapes = drawn(study, found, model)
+    free = gains(study, replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
     assert free[2, "MoNDE"] > 1.06 * STATED[next(c for c in STATED if "ours-2-bit-vs-monde" in c and "decode" in c)]["value"]
 
 
 @pytest.mark.slow
 def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
-    made = error_table.SYSTEMS["cxl_ndp"](Store(str(tmp_path / "tape")))
+    made = error_table.answers("cxl_ndp", Store(str(tmp_path / "tape")))
     assert error_table.lines(made) == stands("cxl_ndp"), AGAIN

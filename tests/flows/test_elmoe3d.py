@@ -17,18 +17,19 @@ from bench.elmoe3d import swept
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
+from tokentape.flows.running import run
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
-from tokentape.flows.systems.elmoe3d.live_answers import live_answers
-from tokentape.flows.systems.elmoe3d.platforms import platform_runs, ratios
-from tokentape.flows.systems.elmoe3d.points import MEASURED
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.flows.systems.elmoe3d.tapes import measured_jobs, through_machine
+from tokentape.flows.systems.elmoe3d.tapes import measured_jobs
 from tokentape.hw.elmoe3d_constants import load
+from tokentape.replay.elmoe3d.baselines import ratios
 from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.measured import through_machine
 from tokentape.replay.elmoe3d.points import SCHEMES, as_points
+from tokentape.replay.elmoe3d.rows import MEASURED, Job
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -60,7 +61,7 @@ def said():
 
 @pytest.fixture(scope="module")
 def answers(place, said):
-    made = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=said.append)
+    made = run(SMALL, place, runner="threads", workers=1, say=said.append)
     return {(row["claim_id"], row["mode"]): row for row in made}
 
 
@@ -234,7 +235,7 @@ def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
 
 def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answers, points, monkeypatch):
     monkeypatch.setattr(live, "_measured", lambda *told: pytest.fail("measured again"))
-    again = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=lambda line: None)
+    again = run(SMALL, place, runner="threads", workers=1, say=lambda line: None)
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
     assert pl.DataFrame(read_rows(place, "elmoe3d_points"), infer_schema_length=None).equals(points)
 
@@ -244,10 +245,10 @@ def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     write_tiny(store)
     fit, tape = load(STUDY.headline).constants, store.open(trace_id)
     assert measured_jobs(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
-    drafted = {"speculation": {"draft": "elastic", "depth": 4, "pool_frac": 0.5}, "batch_size": 2}
-    manifest = tape.manifest.model_copy(update={"settings": drafted})
+    drafted = {"draft": "elastic", "depth": 4, "pool_frac": 0.5}
     rounds = pl.DataFrame({"request_id": [0, 0], "round": [0, 1], "n_accepted": [3, 2]})
-    jobs = through_machine(manifest, load_trace(store, trace_id), rounds, STUDY, SETUP, fit)
+    of = (tape.manifest.model_id, load_trace(store, trace_id), rounds, drafted, "Elastic-SD", 2, SETUP.machines[8], fit)
+    jobs = [Job(MEASURED, replace(through_machine(*of), hit_model=law), fit) for law in STUDY.hit_models]
     found = evaluate(as_points([job.point for job in jobs]))
     assert found.accepted_len.tolist() == [2.5] * len(STUDY.hit_models)
     assert found.mapping.slice_share == pytest.approx(0.5)
@@ -268,8 +269,8 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
 
 def test_ratios_are_taken_under_every_assumption():
     fit, of = load("elmoe3d-l0-all-open").constants, STUDY.platforms
-    ran = list(platform_runs(STUDY, SETUP, CELLS, fit, "paper_law", 16.0))
-    found = list(ratios(ran))
+    study = STUDY.model_copy(update={"platforms": replace(of, verify_nodes=(16.0,))})
+    found = list(ratios(elmoe3d.platforms(study, SETUP, CELLS, fit)["paper_law"]))
     assert len(found) == len(of.near_ext_ratios) * len(of.holds) * 3
     values = [r for r in found if r.end == "value" and r.near.holds == "dense"]
     assert [r.over_prior.mean() for r in values] == pytest.approx([2.5, 2.05, 1.65], abs=0.06)
@@ -373,4 +374,4 @@ def test_errors_of_four_bit_codes_are_enumerated(answers):
 
 
 def test_without_pools_their_claim_stays_open():
-    assert not any("hotness" in row["claim_id"] for row in live_answers(STUDY, []))
+    assert not any("hotness" in row["claim_id"] for row in elmoe3d.live_answers(STUDY, []))

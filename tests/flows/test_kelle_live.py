@@ -12,11 +12,11 @@ from tokentape.capture import models
 from tokentape.capture.kv.orderings import REFRESH_SETS, WORD_ORDERINGS
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
-from tokentape.flows.systems.kelle.answers import FITTED
 from tokentape.flows.systems.kelle.live_rows import UNITS, quality_rows
-from tokentape.flows.systems.kelle.pareto import pareto_rows
-from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
-from tokentape.policies.kv.refresh import FIRST_US, Intervals
+from tokentape.flows.systems.kelle.settings import setup
+from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
+from tokentape.replay.kelle.derived import FITTED
+from tokentape.replay.kelle.setup import CALIBRATED
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.systems import BASELINE
 from tokentape.replay.kelle.work import PHYSICAL, Work
@@ -61,12 +61,14 @@ def series(quality: pl.DataFrame, name: str, metric: str = "perplexity") -> pl.D
 def test_the_papers_settings_ship():
     shipped = kelle.Settings.shipped().live
     assert len(shipped.seeds) >= 4
-    means = sorted(Intervals(*chosen).harmonic_mean_us for chosen in shipped.refresh.intervals_us)
-    assert means == pytest.approx([540.0, 1053.66, 2062.05], abs=0.01)
-    assert {Intervals(*chosen) for chosen in shipped.refresh.intervals_us} == set(REFRESH_SETS.values())
-    assert Intervals(*shipped.refresh.intervals_us[0]) == Intervals()
-    assert (min(shipped.errors.rates), max(shipped.errors.rates)) == (1e-4, 1e-2)
-    tried = {(cache.policy, cache.setting) for cache in shipped.caches}
+    asked = live.jobs(kelle.Settings.shipped())
+    drawn = {one.value: one.run.rates for one in asked if one.series == "refresh" and one.setting == "2DRP"}
+    assert sorted(drawn) == pytest.approx([540.0, 1053.66, 2062.05], abs=0.01)
+    assert set(drawn.values()) == {BitRates.of(intervals) for intervals in REFRESH_SETS.values()}
+    assert drawn[Intervals().harmonic_mean_us] == BitRates.of(Intervals())
+    rates = [one.value for one in asked if one.series == "errors" and one.value]
+    assert (min(rates), max(rates)) == (1e-4, 1e-2)
+    tried = {(one.policy, one.setting) for one in asked if one.series == "budget"}
     assert {"full", "streaming", "h2o", "tova", "snapkv", "random", "aep", "aerp", "kelle"} == {policy for policy, _ in tried}
     assert {("full", "4-bit"), ("streaming", "recent only"), ("aerp", "mean score")} <= tried
 
@@ -214,4 +216,3 @@ def test_perplexities_are_compared_seed_by_seed():
     assert found["4-bit", "perplexity_ratio"] == pytest.approx((1.0, 1.05, 1.1))
     assert found["4-bit", "perplexity"] == pytest.approx((11.0, 15.5, 20.0))
     assert ("4-bit", "kl") not in found
-    assert pareto_rows(setup(SMALL), {}) == []

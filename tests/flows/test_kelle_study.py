@@ -11,9 +11,10 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
+from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import study as kelle
-from tokentape.flows.systems.kelle.answers import FITTED, LARGEST_SHARE, PHYSICAL, UNFITTED
 from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.replay.kelle.derived import FITTED, PHYSICAL, UNFITTED
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -27,7 +28,7 @@ WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] =
 def run(place: Store) -> list[str]:
     """The closed forms of the study; what they said."""
     told: list[str] = []
-    kelle.run(place, lambda *now: None, say=told.append, in_model=False)
+    study_run(Settings.shipped(), place, say=told.append, in_model=False)
     return told
 
 
@@ -147,7 +148,7 @@ def test_what_capacity_cannot_explain_is_shown(answers):
     """Twice the SRAM holds hardly more of a cache of gigabytes: the paper's 1.27x has another cause, or none."""
     speedup = next(row for (claim, mode), row in answers.items() if mode == FITTED and "8-mb-over-4-mb-sram-32x32" in claim)
     assert speedup["value"] == pytest.approx(1.0, abs=1e-3)
-    assert answers[LARGEST_SHARE, FITTED]["value"] > 70
+    assert answers["kelle/3.2/refresh_energy_share/8-mb-edram-at-45-us-maximum", FITTED]["value"] > 70
 
 
 def test_derived_numbers_of_the_notes(checks):
@@ -194,7 +195,7 @@ def test_the_docs_list_the_orders_that_the_fit_reverses(checks):
 
 
 def test_other_tables_have_what_their_charts_need(place):
-    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in (*kelle.TABLES, "kelle_checks")}
+    rows = {name: pl.DataFrame(read_rows(place, name), infer_schema_length=None) for name in (*kelle.VIEWS, "kelle_checks")}
     assert rows["kelle_retention"].filter(pl.col("refresh_group") != "").height == 4 * 4
     assert set(rows["kelle_recompute"]["label"]) == {"", "none", "moderate", "excessive"}
     assert rows["kelle_lifetimes"].group_by("model_id", "schedule").len()["len"].to_list() == [4] * 4

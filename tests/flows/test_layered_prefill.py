@@ -12,17 +12,19 @@ from command import Cli
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
+from tokentape.flows.running import run
 from tokentape.flows.serving.setup import Point
 from tokentape.flows.systems.layered_prefill import answers as claimed
-from tokentape.flows.systems.layered_prefill import knees, points, traces
-from tokentape.flows.systems.layered_prefill import study as layered_prefill
-from tokentape.flows.systems.layered_prefill.settings import PAPER, Settings, jobs
+from tokentape.flows.systems.layered_prefill import points
+from tokentape.flows.systems.layered_prefill.study import ARRIVALS, Settings, arrivals_folder, jobs
+from tokentape.replay.serving.facts import PAPER
+from tokentape.replay.serving.knees import Curve
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
 
-SHIPPED = layered_prefill.Settings.shipped()
+SHIPPED = Settings.shipped()
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
 OURS = [name for name in VIEWS if name.startswith("serving_")] + ["coverage_points", "answers"]
 
@@ -31,21 +33,20 @@ def small() -> Settings:
     """Two seeds; one sweep of three rates; the tables that compare."""
     kept = {"one prompt", "table-2", "table-6", "table-7", "table-10", "dense", "slo qwen arxiv"}
     groups = []
-    for group in SHIPPED.groups:
+    for group in SHIPPED.grid:
         if group.series not in kept:
             continue
         few = {} if group.series in ("one prompt", "table-7") else {"n_requests": 150}
-        rates = {"slo qwen arxiv": (1.3, 1.5, 2.0), "dense": (1.0,)}.get(group.series, group.rates)
-        groups.append(group.model_copy(update={"rates": rates, "point": {**group.point, **few}}))
+        few |= {"slo qwen arxiv": {"rate_per_s": (1.3, 1.5, 2.0)}, "dense": {"rate_per_s": 1.0}}.get(group.series, {})
+        groups.append(group.model_copy(update=few))
     window = SHIPPED.window.model_copy(update={"start_s": 30.0})
-    trace = SHIPPED.traces[0].model_copy(update={"file": "few.csv", "rates": (2.0,), "windows": 2})
+    trace = SHIPPED.traces[0].model_copy(update={"file": "few.csv", "rate_per_s": 2.0, "windows": 2})
     gone = SHIPPED.traces[1].model_copy(update={"file": "gone.jsonl"})
     return SHIPPED.model_copy(
         update={
             "n_seeds": 2,
             "n_claim_seeds": 2,
-            "groups": tuple(groups),
-            "sweeps": SHIPPED.sweeps[:1],
+            "grid": tuple(groups),
             "window": window,
             "traces": (trace, gone),
         }
@@ -76,8 +77,8 @@ def said():
 @pytest.fixture(scope="module")
 def answers(place, arrivals, said):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(traces.VARIABLE, str(arrivals))
-        made = layered_prefill.run(place, lambda *told: None, SMALL, "threads", say=said.append)
+        patch.setenv(ARRIVALS, str(arrivals))
+        made = run(SMALL, place, runner="threads", say=said.append)
     return {(row["claim_id"], row["mode"]): row for row in made}
 
 
@@ -90,7 +91,7 @@ def test_settings_say_what_is_assumed_and_patterns_name_claims():
     assert Settings.SHIPPED.read_text().count("assumed") >= 2
     series = {job.series for job in jobs(SHIPPED)}
     assert {f"table-{n}" for n in (2, 6, 7, 8, 10, 11, 12)} <= series
-    assert {sweep.series for sweep in SHIPPED.sweeps} <= series
+    assert len({job.series for job in jobs(SHIPPED) if job.last_rate}) == 4
     assert SHIPPED.n_seeds == 40
     assert {job.point.n_seeds for job in jobs(SHIPPED) if job.claims} == {1, SHIPPED.n_claim_seeds}
 
@@ -207,14 +208,14 @@ def test_arrivals_of_files_are_served_and_absent_ones_named(answers, served, sai
     assert set(azure["arrival"]) == {"trace"}
     assert "mooncake" in said[0]
     assert said[1:] == ["coverage by decode tokens of layered_prefill, mean error: independent 20.1 %"]
-    assert traces.VARIABLE in said[0]
+    assert ARRIVALS in said[0]
 
 
 def test_a_second_run_reads_what_the_first_made(place, answers, arrivals, monkeypatch):
-    monkeypatch.setenv(traces.VARIABLE, str(arrivals))
+    monkeypatch.setenv(ARRIVALS, str(arrivals))
     before = {name: read_rows(place, name) for name in OURS}
     monkeypatch.setattr(points, "measure", lambda *told: pytest.fail("measured again"))
-    again = layered_prefill.run(place, lambda *told: None, SMALL, "threads")
+    again = run(SMALL, place, runner="threads")
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
     assert {name: read_rows(place, name) for name in OURS} == before
 
@@ -237,25 +238,24 @@ def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answe
 
 
 def test_knees_are_read_between_the_swept_rates():
-    curve = knees.Curve(np.array([1.0, 2.0, 3.0]), np.array([[1.0, 0.8, 0.2], [0.8, 0.1, 0.0], [1.0, 1.0, 0.95]]))
+    curve = Curve(np.array([1.0, 2.0, 3.0]), np.array([[1.0, 0.8, 0.2], [0.8, 0.1, 0.0], [1.0, 1.0, 0.95]]))
     assert curve.falls_below(0.9) == pytest.approx([1.5, 1.0, 3.0])
     assert curve.falls_below(0.5) == pytest.approx([2.5, 1.0 + 0.3 / 0.7, 3.0])
 
 
 def test_a_lead_has_a_band_of_opposite_ends():
-    chunked = knees.Curve(np.array([1.0, 2.0]), np.array([[1.0, 0.2], [0.9, 0.0], [1.0, 0.6]]))
-    layered = knees.Curve(np.array([1.0, 2.0]), np.array([[1.0, 1.0], [1.0, 0.9], [1.0, 1.0]]))
-    led = knees.led_by(chunked, layered)
+    chunked = Curve(np.array([1.0, 2.0]), np.array([[1.0, 0.2], [0.9, 0.0], [1.0, 0.6]]))
+    layered = Curve(np.array([1.0, 2.0]), np.array([[1.0, 1.0], [1.0, 0.9], [1.0, 1.0]]))
+    led = chunked.led_by(layered)
     assert led.shares == pytest.approx(np.array([[1.0, 0.2], [1.0, 0.7], [0.9, 0.0]]))
     assert led.falls_below(0.5) == pytest.approx([1.625, 2.0, 1.0 + 0.4 / 0.9])
 
 
 def test_a_pattern_without_a_claim_is_refused(place, answers):
-    group = SMALL.groups[0].model_copy(update={"claims": ("table-99/*",)})
-    job = jobs(SMALL.model_copy(update={"groups": (group,)}))[0]
-    frame = pl.DataFrame({"metric": ["x"], "value": [1.0], "low": [None], "high": [None]})
+    group = SMALL.grid[0].model_copy(update={"claims": ("table-99/*",)})
+    job = jobs(SMALL.model_copy(update={"grid": (group,)}))[0]
     with pytest.raises(ValueError, match=r"series one prompt: no claim is named layered_prefill/table-99"):
-        claimed.answers(place, SMALL, [job], [frame])
+        claimed.answers(place, SMALL, {job: {"x": (1.0, None, None)}})
 
 
 def test_other_schedulers_names_and_fields_are_checked():
@@ -264,18 +264,18 @@ def test_other_schedulers_names_and_fields_are_checked():
 
 
 def test_a_folder_of_arrivals_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(traces.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(ARRIVALS, str(tmp_path / "none"))
     with pytest.raises(ValueError, match=r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals"):
-        traces.folder()
-    monkeypatch.delenv(traces.VARIABLE)
-    assert traces.folder() is None
+        arrivals_folder()
+    monkeypatch.delenv(ARRIVALS)
+    assert arrivals_folder() is None
 
 
 @pytest.mark.slow
 def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     """Bars over the layered rows that were predicted, and the knees."""
-    monkeypatch.delenv(traces.VARIABLE, raising=False)
-    made = layered_prefill.run(Store(str(tmp_path / "tape")), lambda *told: None, runner="threads", workers=1)
+    monkeypatch.delenv(ARRIVALS, raising=False)
+    made = run(SHIPPED, Store(str(tmp_path / "tape")), runner="threads", workers=1)
     rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
     assert set(rows) == set(STATED)
     assert error_table.lines(made) == stands(PAPER), AGAIN

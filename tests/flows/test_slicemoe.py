@@ -12,12 +12,14 @@ from readme_errors import AGAIN, stands
 from tokentape.flows import error_table
 from tokentape.flows.commands.claims import COLUMNS
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import run
 from tokentape.flows.systems.slicemoe import answers as claimed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
-from tokentape.flows.systems.slicemoe.settings import Settings
+from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.matched import Point, at_quality, gains
+from tokentape.replay.slicemoe.gains import FIG_9
 from tokentape.replay.slicemoe.operating_point import token_cost
 from tokentape.warehouse import models as geometries
 from tokentape.warehouse.load import claims
@@ -25,18 +27,34 @@ from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
 SHIPPED = slicemoe.Settings.shipped()
+
+
+def _few(grid: Inside) -> Inside:
+    """Of one pair of widths and one target; the first of those whose replay is compared."""
+    if grid.series != "policy":
+        return grid.model_copy(update={"each": grid.each[:1]})
+    fewer = {"pair": "MAT42", "each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
+    return grid.model_copy(update=fewer | ({"items": 1} if "items" in (grid.model_extra or {}) else {}))
+
+
+SWEPT = {
+    "pair": "MAT84", "strength": (0.0, 0.15, 0.5),
+    "each": (
+        {"configuration": ("high-bit", "low-bit", "amat")},
+        {"configuration": "dbsc", "tau": (0.35, 0.7), "warmup": ("last_layer", "pcw")},
+        {"configuration": "high-bit", "router": "cumsum", "strength": (0.0, 0.7)},
+    ),
+}  # fmt: skip
+FEW = {"equal quality": SWEPT | {"capacity_gb": 3.6}, "captured": SWEPT | {"capacity_frac": 0.375}, "held": {"target_frac": 0.05}}
 SMALL = SHIPPED.model_copy(
     update={
-        "capacities_gb": (3.6,), "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "strengths": (0.0, 0.15, 0.5),
-        "taus": (0.35, 0.7), "pairs": ("MAT84",), "shares": (0.0, 0.7), "targets": (0.05,), "windows": (10, 32),
-        "captured": SHIPPED.captured.model_copy(
-            update={"requests": 1, "prompt": 32, "output": 17, "capacities_frac": (0.375,)}
-        ),
+        "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "windows": (10, 32),
+        "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
+        "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 32, "output": 17}),
         "live": SHIPPED.live.model_copy(
-            update={"pairs": ("MAT42",), "targets": (0.05,), "windows": 1, "prompt": 8, "output": 24, "whole_windows": 1,
-                    "fidelity": SHIPPED.live.fidelity[:1],
-                    "schemes": ("amat", "base_asym"), "scheme_pairs": ("MAT42",),
-                    "answered": (SHIPPED.live.answered[1].model_copy(update={"items": 1, "targets": (0.2,)}),)}
+            update={"windows": 1, "prompt": 8, "output": 24, "whole_windows": 1, "schemes": ("amat", "base_asym"),
+                    "scheme_pairs": ("MAT42",),
+                    "grid": tuple(_few(grid) for grid in SHIPPED.live.grid if (grid.model_extra or {}).get("dataset") != "math")}
         ),
     }
 )  # fmt: skip
@@ -49,12 +67,12 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(place):
-    return {row["claim_id"]: row for row in slicemoe.run(place, lambda *told: None, SMALL, "threads")}
+    return {row["claim_id"]: row for row in run(SMALL, place, runner="threads")}
 
 
 def test_settings_ship_and_name_what_is_assumed():
     shipped = slicemoe.Settings.shipped()
-    assert shipped.capacities_gb == (1.8, 2.4, 3.6)
+    assert shipped.values("equal quality", "capacity_gb") == [1.8, 2.4, 3.6]
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
     assert Settings.SHIPPED.read_text().count("assumed") >= 4
@@ -112,7 +130,7 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
         base, ours = (token_cost(geometry, machine, SlicedCache(), *pair) for pair in zip(shares, misses, strict=True))
         assert base.joules.value[0] / ours.joules.value[0] == pytest.approx(row["energy_gain"], rel=1e-6)
         assert base.seconds.value[0] / ours.seconds.value[0] == pytest.approx(row["speed_gain"], rel=1e-6)
-    energy = answers[claimed.FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
+    energy = answers[FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
     assert energy in [row["energy_gain"] for row in rows]
 
 
@@ -122,7 +140,7 @@ def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     for name in ("sweep", "evaluate_policy", "orderings", "compare"):
         monkeypatch.setattr(live if hasattr(live, name) else sweeps, name, lambda *told: pytest.fail("measured again"))
     told = []
-    assert {row["claim_id"]: row for row in slicemoe.run(place, lambda *now: told.append(now), SMALL, "threads")} == answers
+    assert {row["claim_id"]: row for row in run(SMALL, place, show=lambda *now: told.append(now), runner="threads")} == answers
     assert told[-1][0] == told[-1][1] == len(told) - 1
 
 
@@ -159,7 +177,7 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     rows, summary = json.loads(done.out).values()
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
-    energy = next(row for row in rows if row["claim_id"] == claimed.FIG_9.format("energy_gain", "deepseek-v2-lite"))
+    energy = next(row for row in rows if row["claim_id"] == FIG_9.format("energy_gain", "deepseek-v2-lite"))
     assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
     assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
     assert {row["claim_id"] for row in rows if row["replay"] is not None and not row["is_counted"]} == {
@@ -189,5 +207,5 @@ def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
 
 @pytest.mark.slow
 def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
-    made = error_table.SYSTEMS["slicemoe"](Store(str(tmp_path / "tape")))
+    made = error_table.answers("slicemoe", Store(str(tmp_path / "tape")))
     assert error_table.lines(made) == stands("slicemoe"), AGAIN

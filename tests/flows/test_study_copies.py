@@ -47,7 +47,7 @@ COPIES = {
         "kelle-edram",
         (r'^models = \[.*?\]', 'models = ["qwen2-7b"]'),
         (r"^\[workloads\]", '[machines]\nkelle-edram = "my-machine.toml"\n\n[workloads]'),
-        (r"^\[\[groups\]\].*?(?=^\[live\])", '[[groups]]\nseries = "mine"\n\n'),
+        (r"^\[\[grid\]\].*?(?=^# How claims)", '[[grid]]\nseries = "mine"\n\n'),
     ),
     "elmoe3d": (
         "elmoe3d-8gb",
@@ -64,21 +64,21 @@ COPIES = {
     "slicemoe": (
         "slicemoe-xpu",
         ('hardware = "slicemoe-xpu"', 'hardware = "my-machine.toml"'),
-        (r"^capacities_gb = .*?$", "capacities_gb = [1.8]"),
+        (r"^capacity_gb = .*?$", "capacity_gb = 1.8"),
         (r"^seeds = .*?$", "seeds = [0]"),
         (r"^prompt = \d+", "prompt = 40"),
         (r"^output = \d+", "output = 13"),
-        (r"^strengths = .*?$", "strengths = [0.1]"),
-        (r"^shares = .*?$", "shares = [0.5]"),
+        (r"^strength = .*?$", "strength = 0.1"),
+        (r"strength = \[0.0, 0.4.*?\]", "strength = 0.5"),
         models('name = "olmoe-1b-7b"\nlow_bit_cost = 0.01\ncalibrates = true', r"^\[captured\]"),
     ),
     "layered_prefill": (
         "h100x2",
-        (r"^n_seeds = \d+", "n_seeds = 1\nsweeps = []\ntraces = []"),
+        (r"^n_seeds = \d+", "n_seeds = 1\ntraces = []"),
         (
-            r"^\[\[groups\]\].*",
-            '[[groups]]\nseries = "mine"\nschedulers = [{ name = "layered" }]\nrates = [0.5]\n'
-            'point = { model = "olmoe-1b-7b", hardware = "my-machine.toml", n_requests = 40, coverage = "independent" }\n',
+            r"^\[\[grid\]\].*",
+            '[[grid]]\nseries = "mine"\nscheduler = "layered"\nrate_per_s = 0.5\nmodel = "olmoe-1b-7b"\n'
+            'hardware = "my-machine.toml"\nn_requests = 40\ncoverage = "independent"\n',
         ),
     ),
 }  # fmt: skip

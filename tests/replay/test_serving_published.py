@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from tokentape.flows.systems.layered_prefill.settings import Settings
+from tokentape.flows.systems.layered_prefill.study import Settings
 from tokentape.hw import serving_constants
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler

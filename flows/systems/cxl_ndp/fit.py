@@ -8,27 +8,28 @@ from dataclasses import replace
 import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
-from tokentape.flows.systems.cxl_ndp.points import GAINS, decoded, headline
-from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup, setup
+from tokentape.flows.systems.cxl_ndp.points import headline, losses_of
+from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.points import GAINS, decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import COMPARED, compared
+from tokentape.replay.cxl_ndp.setting import COMPARED, Setup, compared
 from tokentape.warehouse.load import claims
 
 START = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=4.0)
 
 
-def drawn(made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
+def drawn(study: Settings, made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
     """The model's tapes by seed."""
-    return {seed: cxl_ndp_routing.drawn(made.shape.geometry, made.study.sequences, seed) for seed in model.seeds}
+    return {seed: cxl_ndp_routing.drawn(made.shape.geometry, study.sequences, seed) for seed in model.seeds}
 
 
-def gains(made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
+def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
     """Decode ratios of the headline by bits and baseline, medians over seeds."""
-    of = replace(headline(made, model), systems=COMPARED)
-    by_seed = [compared(decoded(made, tape, seed, of)) for seed, tape in tapes.items()]
+    of = replace(headline(study, made, model), systems=COMPARED)
+    by_seed = [compared(decoded(made, tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
     return {
         (bits, over): float(np.median([found[f"OURS-{bits}"][gain] for found in by_seed]))
         for bits in (2, 3)
@@ -40,10 +41,10 @@ def fitted(study: Settings) -> Fit[Knobs]:
     """On claims of role calibrate alone. Under a minute; needs scipy."""
     model = study.models[0]
     start = setup(study, model.name, START)
-    tapes = drawn(start, model)
+    tapes = drawn(study, start, model)
 
     def ratios(knobs: Knobs) -> Mapping[tuple[int, str], float]:
-        return gains(replace(start, knobs=knobs), model, tapes)
+        return gains(study, replace(start, knobs=knobs), model, tapes)
 
     return calibrate(claims().to_pylist(), START, ratios)
 
@@ -52,7 +53,7 @@ def compared_with_claims(study: Settings, knobs: Knobs) -> list[tuple[str, str, 
     """Role, what, published and ours, of every decode ratio of the fitted model that the paper prints."""
     model = study.models[0]
     made = setup(study, model.name, knobs)
-    ours = gains(made, model, drawn(made, model))
+    ours = gains(study, made, model, drawn(study, made, model))
     return [
         (one.role, f"OURS-{one.bits} over {one.over}", one.published, ours[one.bits, one.over])
         for one in ratios_of(claims().to_pylist())

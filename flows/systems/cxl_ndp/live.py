@@ -12,9 +12,9 @@ from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Eff
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import sources
+from tokentape.flows.study_file import Made
 from tokentape.flows.systems.cxl_ndp.settings import Live, Settings
 from tokentape.policies.mixed import FULL, MixedPrecision
-from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 ENGINE = "tokentape.capture.cxl_ndp.orderings"
@@ -55,19 +55,16 @@ def policies(live: Live, hot: int, method: str) -> list[MixedPrecision]:
     return found
 
 
-def run_job(store: Store, study: Settings, trace_id: str, job: Job) -> None:
+def run_job(trace_id: str, store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there. trace_id: of the tape of losses."""
-    live = study.live
+    live, losses = study.live, store.open(trace_id)
     table = "quality" if job.what == "quality" else "orderings"
-    losses = store.open(trace_id)
-    of = f"{study.name}/{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{sources.sha256(ENGINE)}"
-    if has_rows(store, table, of):
-        return
-    effort = Effort(live.windows, live.prompt, live.output)
-    bench = Bench(models.load(models.find(study.recorded.model)), losses, effort)
-    if job.what == "quality":
+
+    def make() -> Made:
+        bench = Bench(models.load(models.find(study.recorded.model)), losses, Effort(live.windows, live.prompt, live.output))
+        if table == "orderings":
+            return {table: list(orderings(bench, live.seeds))}
         lab = Lab(bench, job.seed)
-        rows = [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]
-    else:
-        rows = list(orderings(bench, live.seeds))
-    study.write(store, {table: rows}, of)
+        return {table: [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]}
+
+    study.once(store, f"{job!r}/{trace_id}/{losses.content_sha256}/{live!r}/{sources.sha256(ENGINE)}", table, make)

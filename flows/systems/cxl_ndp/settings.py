@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import cxl_ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.replay.cxl_ndp.system import Machine, Shape, decisions, machine_of, shape_of
+from tokentape.replay.cxl_ndp.checks import Bars
+from tokentape.replay.cxl_ndp.setting import Setting, Setup
+from tokentape.replay.cxl_ndp.system import Machine, decisions, machine_of, shape_of
 from tokentape.warehouse import models
 
 PAPER = "cxl_ndp"
@@ -33,18 +36,20 @@ class Requests(Part):
     decode_tokens: tuple[int, ...]
 
 
-class Sweeps(Part):
-    """One thing changed at a time. links: machines by what their link is called."""
+CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
+    "link_gb_per_s": lambda machine, value: machine.on(link_bytes_per_s=1e9 * value),
+    "ndp_bandwidth": lambda machine, factor: machine.on(ndp_bytes_per_s=factor * machine.ndp_bytes_per_s),
+    "ndp_macs": lambda machine, factor: machine.on(ndp_ops_per_s=factor * machine.ndp_ops_per_s),
+    "ndp_devices": Machine.times,
+}
 
-    batches: tuple[int, ...]
-    alphas: tuple[float, ...]
-    hot_experts: tuple[int, ...]
-    links: dict[str, str]
-    link_gb_per_s: tuple[float, ...]
-    ndp_factors: tuple[float, ...]
-    ndp_devices: tuple[float, ...]
-    rules: tuple[str, ...]
-    placements: tuple[str, ...]
+
+class Sweep(Grid):
+    """Fields of replay.cxl_ndp.setting.Setting, a machine or CHANGES of it. only_swept: of models that are."""
+
+    FIELDS = frozenset({"setting", "value", "hardware", *CHANGES, *(field.name for field in fields(Setting))})
+
+    only_swept: bool = False
 
 
 class Losses(Part):
@@ -81,16 +86,6 @@ class Live(Part):
     placements: tuple[str, ...]
 
 
-class Bars(Part):
-    """How far from the published value still counts as reproduced."""
-
-    decode_tolerance: float
-    e2e_tolerance: float
-    hobbit_tolerance: float
-    cosine_tolerance: float
-    least_hit_gain: float
-
-
 class Settings(StudyFile):
     """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims."""
 
@@ -103,10 +98,11 @@ class Settings(StudyFile):
     sequences: int
     models: tuple[Model, ...]
     requests: Requests
-    sweeps: Sweeps
+    grid: tuple[Sweep, ...]
     losses: Losses
     recorded: Recorded
     live: Live
+    answers: tuple[Answer, ...]
     bars: Bars
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -114,18 +110,8 @@ class Settings(StudyFile):
         return decisions(row["system"]) if "system" in row else {}
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The machine, the knobs, and a model's shape."""
-
-    study: Settings
-    machine: Machine
-    knobs: Knobs
-    shape: Shape
-
-
 def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
     """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
     found = models.load(model)
     machine = machine_of(load_hardware(study.hardware))
-    return Setup(study, machine, knobs or cxl_ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))
+    return Setup(machine, knobs or cxl_ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))

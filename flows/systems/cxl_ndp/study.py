@@ -6,61 +6,52 @@ minute, a model per process, and is computed anew with every run; tapes and jobs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
 
+from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
-from tokentape.flows.console import note
+from tokentape.flows.answers import Row, answer, answered, bars_held, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
-from tokentape.flows.systems.cxl_ndp import details, live, points, requests, routing
-from tokentape.flows.systems.cxl_ndp.answers import answers
-from tokentape.flows.systems.cxl_ndp.checks import checks, summary
+from tokentape.flows.running import Running
+from tokentape.flows.systems.cxl_ndp import live, points
 from tokentape.flows.systems.cxl_ndp.fit import drawn
-from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import Model as Drawn
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
-from tokentape.flows.workers import each, pool_of
+from tokentape.replay.cxl_ndp import by_seed as routing
+from tokentape.replay.cxl_ndp import details, requests
+from tokentape.replay.cxl_ndp.checks import Model, checks
+from tokentape.replay.cxl_ndp.points import decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
+from tokentape.replay.cxl_ndp.system import FP16_BYTES
+from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.model_sizes import total_params
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
-Rows = dict[str, list[dict[str, Any]]]
+Rows = dict[str, list[Row]]
+ACCURACY = Path(str(warehouse.__path__[0])) / "claims" / "cxl_ndp_table3_accuracy.csv"
 TOGETHER = "all data sets"  # source of the live model's tapes as one
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
-
-    What is drawn is written first. A job inside the live model is one file or one tape: an interrupted study goes on there.
-    say: told which bars hold. in_model: False leaves out what is measured inside the live model.
-    """
-    study = chosen or Settings.shipped()
-    inside = live.jobs(study) if in_model else []
-    total = len(study.models) + len(inside)
-    progress(0, total, "drawn routing")
-    made: Rows = {} if study.is_copy else {"cxl_ndp_accuracy": details.accuracy_rows()}
-    for n_done, (model, of) in enumerate(each(pool_of(runner, workers), partial(of_model, study), study.models)):
-        progress(n_done + 1, total, model.name)
+def run(at: Running) -> list[Row]:
+    """The answers. What is drawn is written first. Says which bars hold."""
+    study, store = at.study, at.store
+    inside = live.jobs(study) if at.in_model else []
+    at.expect(study.models, inside)
+    made: Rows = {} if study.is_copy else {"cxl_ndp_accuracy": accuracy_rows()}
+    for _, of in at.each(of_model, study.models):
         _add(made, of)
     made["answers"] = [] if study.is_copy else answers(study, made)
-    made["cxl_ndp_checks"] = [] if study.is_copy else checks(study, made)
-    study.write(store, made)
-    for line in () if study.is_copy else summary(made["cxl_ndp_checks"]):
-        say(line)
-    if not in_model:
-        return study.named(made["answers"])
-    n_done = len(study.models)
-    progress(n_done, total, "tapes of the live model")
+    made["cxl_ndp_checks"] = [] if study.is_copy else check_rows(study, made)
+    at.write(made)
+    at.tell([] if study.is_copy else [bars_held(made["cxl_ndp_checks"])])
+    if not at.in_model:
+        return made["answers"]
     losses = live.losses_tape(store, study)
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
@@ -69,34 +60,49 @@ def run(
     tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
-    study.write(store, made)
-    for n_measured, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study, losses), inside)):
-        progress(n_done + n_measured + 1, total, str(job))
-    progress(total, total, "done")
-    return study.named(made["answers"])
+    at.write(made)
+    dict(at.each(partial(live.run_job, losses), inside))
+    return made["answers"]
 
 
-def of_model(study: Settings, model: Model) -> Rows:
+def answers(study: Settings, made: Rows) -> list[Row]:
+    """Table 3's accuracies need the real models and are not answered; mode `short prompts` is the other grid of lengths."""
+    footprint, claim = next(one for one in stated(PAPER).items() if one[1]["metric"] == "fp16_footprint")
+    counted = FP16_BYTES * total_params(models.load(claim["model"]).geometry) / 1e9
+    return [*answered(study.answers, PAPER, made), answer(footprint, counted, "counted from the model's geometry")]
+
+
+def check_rows(study: Settings, made: Rows) -> list[Row]:
+    """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
+    asked = {model.name: Model(model.hot_experts, models.load(model.name).geometry) for model in study.models}
+    return checks(asked, study.bars, stated(PAPER), made)
+
+
+def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
-    tapes = drawn(made, model)
+    tapes = drawn(study, made, model)
+    headline = points.headline(study, made, model)
     where = {"model_id": made.shape.name, "source": DRAWN, "origin": "synthetic"}
-    losses = [points.losses_of(made, seed) for seed in tapes]
+    losses = [points.losses_of(study, made, seed) for seed in tapes]
     stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
-    bits, table_losses = details.bit_rows(study, made.knobs, list(tapes.values()), losses, stand_in, model.hot_experts)
-    first = next(iter(tapes.values()))
-    seen = study.recorded
+    tapes_of = list(tapes.values())
+    bits, table_losses = details.bit_rows(study.losses.mean_bits, made.knobs, tapes_of, losses, stand_in, model.hot_experts)
+    by_seed = [decoded(made, tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
+    asked, seen = study.requests, study.recorded
+    served = requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
+    used = routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)
     return {
-        "cxl_ndp_points": list(points.rows(made, model, tapes)),
-        "cxl_ndp_requests": list(requests.rows(made, model, tapes)),
-        "cxl_ndp_hits": list(routing.hit_rows(list(tapes.values()), where, made.knobs, model.hot_experts)),
-        "cxl_ndp_similarity": list(routing.similarity_rows(list(tapes.values()), where)),
-        "cxl_ndp_use": list(routing.use_rows(first, where, seen.use_requests, seen.use_bin_steps)) if model.is_swept else [],
-        "cxl_ndp_lanes": list(details.lanes(made, model, first, losses[0])),
-        "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], first.layers, stand_in)),
+        "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
+        "cxl_ndp_requests": [where | row for row in served],
+        "cxl_ndp_hits": list(routing.hit_rows(tapes_of, where, made.knobs, model.hot_experts)),
+        "cxl_ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
+        "cxl_ndp_use": list(used) if model.is_swept else [],
+        "cxl_ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
+        "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_capacity": list(details.capacities(made, model)),
+        "cxl_ndp_capacity": list(details.capacities(made, model.hot_experts)),
     }
 
 
@@ -107,7 +113,7 @@ def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> 
     knobs = setup(study, study.models[0].name).knobs
     method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
     table = loss_table(measured, METHODS[0])
-    bits, table_losses = details.bit_rows(study, knobs, [tape], [table], method, of.hot_experts, weighted=False)
+    bits, table_losses = details.bit_rows(study.losses.mean_bits, knobs, [tape], [table], method, of.hot_experts, weighted=False)
     return {
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
@@ -117,10 +123,15 @@ def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> 
     }
 
 
-def _live(uri: str, study: Settings, losses: str, job: live.Job) -> None:
-    live.run_job(Store(uri), study, losses, job)
-
-
 def _add(made: Rows, of: Rows) -> None:
     for name, rows in of.items():
         made.setdefault(name, []).extend(rows)
+
+
+def accuracy_rows() -> list[Row]:
+    """Table 3 of the paper, as printed."""
+    with ACCURACY.open(encoding="utf-8", newline="") as handle:
+        return [
+            {"model_id": row["model"], "method": row["method"], "task": row["task"], "accuracy_pct": float(row["accuracy_pct"])}
+            for row in csv.DictReader(handle)
+        ]

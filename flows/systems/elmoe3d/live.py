@@ -18,7 +18,6 @@ from tokentape.flows import sources
 from tokentape.flows.speculation import replay_points
 from tokentape.flows.systems.elmoe3d.settings import Live, Settings
 from tokentape.policies.speculation import POOLS
-from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "routing", "scores")
@@ -54,17 +53,13 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     live = study.live
     if job.what == "tape":
         tape = store.open(record(_recorded(live, job.drafter), store, resume=True))
-        rows, table = replay_points(tape, tuple(POOLS), live.pool_fracs) if job.drafter == "elastic" else [], POINTS
-        of = f"{study.name}/{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
-    else:
-        rows, table = [], "orderings" if job.what == "orderings" else POINTS
-        of = f"{study.name}/{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
-    if has_rows(store, table, of):
+        of = f"{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
+        if job.drafter == "elastic":
+            study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
         return
-    if job.what != "tape":
-        rows = _measured(live, job)
-    if rows:
-        study.write(store, {table: rows}, of)
+    table = "orderings" if job.what == "orderings" else POINTS
+    of = f"{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
+    study.once(store, of, table, lambda: {table: _measured(live, job)})
 
 
 def _measured(live: Live, job: Job) -> list[dict[str, Any]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
+from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
-from tokentape.hw.sourced import Sourced
+from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Setup
-from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
+from tokentape.replay.elmoe3d.shape import Machine, drafter_of, machine_of, shape_of
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"
@@ -26,47 +28,18 @@ class Model(Part):
     like: str = ""
 
 
-class Unknown(Part):
-    """A number the paper does not give, with its range."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-
-    @property
-    def sourced(self) -> Sourced:
-        return Sourced(value=self.value, low=self.low, high=self.high, source=self.source)
+CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
+    "hb_gib": lambda machine, value: replace(machine, hb_bytes=value * 2**30),
+    "hb_bandwidth": lambda machine, factor: replace(machine, hb_bytes_per_s=factor * machine.hb_bytes_per_s),
+}
 
 
-class Sweeps(Part):
-    """Past the paper, on the machine of the largest HB."""
+class Sweep(Grid):
+    """Points past the paper, of all models where none is named; on_all: machines, not that of the largest HB alone."""
 
-    schemes: tuple[str, ...]
-    hit_models: tuple[str, ...]
-    batches: tuple[int, ...]
-    few_batches: tuple[int, ...]
-    hb_gib: tuple[float, ...]
-    hb_bandwidth_factors: tuple[float, ...]
-    contexts: tuple[int, ...]
-    alphas: tuple[float, ...]
+    FIELDS = frozenset({"model", "scheme", "batch", "hit_model", "context_tokens", "alpha", *CHANGES})
 
-
-class Platforms(Part):
-    """The baselines, and what of them is not known."""
-
-    baselines: tuple[str, ...]
-    ours_gb: int
-    drafted_by: str
-    verify_nodes: tuple[float, ...]
-    headline_verify_nodes: float
-    draft_nodes: float
-    near_ext_ratios: tuple[float, ...]
-    headline_near_ext_ratio: float
-    holds: tuple[Literal["dense", "experts"], ...]
-    headline_holds: Literal["dense", "experts"]
-    near_pj_per_bit: Unknown
-    pool_write_frac: Unknown
+    on_all: bool = False
 
 
 class Tapes(Part):
@@ -82,7 +55,7 @@ class Tapes(Part):
 
 
 class Live(Part):
-    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes; gain_at: share of a pool."""
+    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes."""
 
     model: str
     dataset: str
@@ -93,13 +66,13 @@ class Live(Part):
     whole_windows: int
     pool_fracs: tuple[float, ...]
     batches: tuple[int, ...]
-    gain_at: float
     recorded: tuple[str, ...]
     recorded_requests: int
 
 
 class Settings(StudyFile):
-    """study.toml. bars: of table elmoe3d_checks, least and most."""
+    """study.toml. inputs: by metric of a claim, where a machine's file has it and in which unit; bars: least and most, by the
+    words of view elmoe3d_checks."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -108,11 +81,13 @@ class Settings(StudyFile):
     headline: str
     fits: tuple[str, ...]
     machines: dict[int, str]
+    inputs: dict[str, tuple[str, float]]
     models: tuple[Model, ...]
-    sweeps: Sweeps
-    platforms: Platforms
+    grid: tuple[Sweep, ...]
+    platforms: Assumed
     tapes: Tapes
     live: Live
+    answers: tuple[Answer, ...]
     bars: dict[str, tuple[float, float]]
 
     def load_fits(self) -> dict[str, ELMoE3DConstants]:

@@ -6,22 +6,21 @@ what a fit without some rows would have predicted. Closed forms and tapes take s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from tokentape.flows.console import note
+from tokentape.flows.answers import Row, answered, bars_held, stated
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from tokentape.flows.systems.elmoe3d.live_answers import live_answers
-from tokentape.flows.systems.elmoe3d.platforms import Ran, energy_rows, platform_rows, platform_runs, ratios
-from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_jobs, table_jobs
-from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
-from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
-from tokentape.flows.workers import each, pool_of
+from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
+from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.replay.elmoe3d.baselines import OURS, Ran, energy_rows, platform_rows, platform_runs, ratios
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
+from tokentape.replay.elmoe3d.rows import rows, rows_of
+from tokentape.replay.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -30,42 +29,29 @@ __all__ = ["Settings", "run"]
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
+def run(at: Running) -> list[Row]:
+    """The answers; without the live model, by what was measured in it before. The closed forms are written first.
 
-    The closed forms are written first. A job inside the live model is one file: an interrupted study goes on where it stopped.
-    say: told the errors against the paper and what to know before trusting them. in_model: False measures nothing inside the
-    live model and takes what was measured before.
+    Says the errors against the paper, and what to know before trusting them.
     """
-    study = chosen or Settings.shipped()
+    study, inside = at.study, live.jobs(at.study) if at.in_model else []
+    at.expect(["closed forms"], inside, ["tapes"])
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
-    inside = live.jobs(study) if in_model else []
-    total = len(inside) + 2
-    progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
-    study.write(store, made)
-    for line in () if study.is_copy else summary(study, made["elmoe3d_checks"]):
-        say(line)
-    for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
-        progress(n_done + 1, total, str(job))
-    progress(total - 1, total, "tapes")
-    made |= _from_tapes(store, study, setup, fits[study.headline], made["elmoe3d_points"])
-    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
-    study.write(store, made)
-    progress(total, total, "done")
-    return study.named(made["answers"])
+    at.write(made)
+    at.tell([] if study.is_copy else summary(study, made["elmoe3d_checks"]))
+    at.did("closed forms")
+    dict(at.each(live.run_job, inside))
+    made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elmoe3d_points"])
+    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
+    at.write(made)
+    at.did("tapes")
+    return made["answers"]
 
 
-def _live(uri: str, study: Settings, job: live.Job) -> None:
-    live.run_job(Store(uri), study, job)
+def live_answers(study: Settings, points: list[Row]) -> list[Row]:
+    """points: rows of acceptance_points; without those of the pools their claim stays open."""
+    return answered(study.answers, PAPER, {live.POINTS: points})
 
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
@@ -81,28 +67,31 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[EL
         if fit is headline:
             found[law] = outcome
         made += rows(of, outcome)
-        is_main = fit is headline and law == study.hit_models[0]
-        checked += [] if study.is_copy else check_rows(study, setup, table, fit, law, outcome, is_main)
+        nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
+        if not study.is_copy:
+            checked += check_rows(study.bars, stated(PAPER), setup, table, fit, law, outcome, nodes)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return {"elmoe3d_points": made, "answers": []}
-    by_law = _platforms(study, setup, mine, headline)
+    by_law = platforms(study, setup, mine, headline)
     every = [one for of in by_law.values() for one in of]
     return {
         "elmoe3d_points": made,
         "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
         "elmoe3d_platforms": list(platform_rows(every)),
-        "elmoe3d_energy": list(energy_rows(study, every)),
-        "elmoe3d_intensity": list(intensity_rows(study, setup, mine, headline)),
+        "elmoe3d_energy": list(energy_rows(study.platforms, every)),
+        "elmoe3d_intensity": list(intensity_rows(study.platforms, setup, mine, headline)),
         "elmoe3d_checks": checked,
         "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
 
-def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
+def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
+    of = study.platforms
+    specs = {OURS: load_hardware(study.machines[of.ours_gb])} | {name: load_hardware(name) for name in of.baselines}
     return {
-        law: [one for nodes in study.platforms.verify_nodes for one in platform_runs(study, setup, table, fit, law, nodes)]
+        law: [one for nodes in of.verify_nodes for one in platform_runs(of, specs, setup, table, fit, law, nodes)]
         for law in MODES
     }
 
@@ -125,9 +114,7 @@ def summary(study: Settings, checked: list[dict[str, Any]]) -> list[str]:
     name = study.load_fits()[study.headline]
     law = study.hit_models[0]
     at = [row for row in checked if (row["level"], row["fit"], row["hit_model"]) == (name.level, name.rows, law)]
-    held = [row for row in at if row["bar_low"] is not None]
-    missed = [row["block"] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
     errors = {row["block"]: row["value"] for row in at}
     ar, sd = errors["Phi_AR error, open rows, mean"], errors["Phi_SD error, predicted open rows, mean"]
-    bars = f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
-    return [f"{study.headline}: Phi_AR off by {ar:.1%} on open rows, Phi_SD by {sd:.1%} on predicted ones; {bars}", HONESTY]
+    off = f"{study.headline}: Phi_AR off by {ar:.1%} on open rows, Phi_SD by {sd:.1%} on predicted ones"
+    return [f"{off}; {bars_held(at, 'block')}", HONESTY]

@@ -5,8 +5,7 @@ Rows of `quality`, `orderings`, `kv_divergence` and the `kv_*` tables of a repla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tokentape.capture import models
@@ -17,8 +16,8 @@ from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
 from tokentape.flows.inside_model import kv_run
-from tokentape.flows.systems.kelle.settings import Cache, Live, Settings
-from tokentape.policies.kv import KELLE
+from tokentape.flows.study_file import Made
+from tokentape.flows.systems.kelle.settings import Live, Settings
 from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.resolve import resolve
 from tokentape.replay.kv.replay import replay_kv
@@ -67,77 +66,36 @@ class Job:
         told = self.run.parameters.get("intervals")
         return Intervals.parse(told).harmonic_mean_us if told else None
 
-    def of(self, cache: Cache, **more: Any) -> Job:
-        """The same for a cache."""
-        changed = {"policy": cache.policy, "parameters": tuple(cache.parameters.items()), "setting": cache.setting}
-        return replace(self, **(changed | more))
-
 
 def jobs(study: Settings) -> list[Job]:
-    """Everything measured inside the model, longest first. In a series of `quality` the first is what others are held against."""
+    """Everything measured inside the model."""
     live = study.live
-    text = Job("orderings", live.dataset, live.orderings.items, live.prompt, live.output)
-    other = replace(text, dataset=live.orderings.other, items=live.orderings.other_items)
-    budgeted = list(_series_of_budgets(live))
-    tape = Job("kv_replays", live.dataset, live.tape.items, live.tape.prompt, live.tape.output)
-    return [text, other, *budgeted, *_refreshed(live), *_errors(live), *_diverging(live), tape]
+    usual = {"dataset": live.dataset, "prompt": live.prompt, "output": live.output}
+    return [_job(grid.table, {"series": grid.series, **given}) for grid in live.grid for given in grid.points(**usual)]
 
 
-def _series_of_budgets(live: Live) -> Iterator[Job]:
-    for series, of in (("budget", live.budget), ("recall", live.recall)):
-        job = Job("quality", of.dataset, of.items, live.prompt, live.output, series=series)
-        for cache in live.caches:
-            tried = [cache.at(budget) for budget in of.budgets] if cache.is_budgeted else [cache]
-            yield from (job.of(one) for one in tried)
-
-
-def _refreshed(live: Live) -> Iterator[Job]:
-    of = live.refresh
-    job = Job("quality", live.dataset, of.items, live.prompt, live.output, series="refresh").of(of.cache)
-
-    def stored(word: str, **lost: str) -> tuple[tuple[str, str | int | float], ...]:
-        return (*job.parameters, ("storage", word), *lost.items())
-
-    yield replace(job, parameters=stored(of.words[0], rate="0"), setting="no losses")
-    for n, word in enumerate(of.words):
-        for intervals_us in of.intervals_us[: 1 if n else None]:
-            mean_us = Intervals(*intervals_us).harmonic_mean_us
-            for setting, given in (("2DRP", intervals_us), ("uniform", (mean_us,))):
-                told = ",".join(f"{interval:.8g}" for interval in given)
-                yield replace(job, parameters=stored(word, intervals=told), setting=setting, value=mean_us)
-
-
-def _errors(live: Live) -> Iterator[Job]:
-    of = live.errors
-    job = Job("quality", live.dataset, of.items, live.prompt, of.output, series="errors").of(of.cache)
-    yield replace(job, parameters=(*job.parameters, ("rate", "0")), setting="none", value=0.0)
-    for setting, loses in of.groups.items():
-        for rate in of.rates:
-            told = ",".join(f"{rate * loss:g}" for loss in loses)
-            yield replace(job, parameters=(*job.parameters, ("rate", told)), setting=setting, value=rate)
-
-
-def _diverging(live: Live) -> Iterator[Job]:
-    of = live.divergence
-    job = Job("kv_divergence", live.dataset, of.items, of.prompt, of.output)
-    return (job.of(cache) for cache in _evicting(live, of.budget))
-
-
-def _evicting(live: Live, budget: int) -> Iterator[Cache]:
-    """Caches that differ in what they retain, whatever the storage."""
-    return (cache.at(budget) for cache in live.caches if cache.is_budgeted and cache.policy != KELLE)
+def _job(table: str, given: dict[str, Any]) -> Job:
+    """given: fields of Job, and the policy's parameters."""
+    if "loses" in given:
+        given["rate"] = ",".join(f"{given['value'] * loss:g}" for loss in given.pop("loses"))
+    if "intervals_us" in given:
+        intervals_us = given.pop("intervals_us")
+        given["value"] = Intervals(*intervals_us).harmonic_mean_us
+        told = (given["value"],) if given.pop("is_uniform", False) else intervals_us
+        given["intervals"] = ",".join(f"{interval:.8g}" for interval in told)
+    own = {field.name: given.pop(field.name) for field in fields(Job) if field.name in given}
+    return Job(table, parameters=tuple(given.items()), **own)
 
 
 def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     """The job's rows: measured and written, or read where they are there already."""
     live = study.live
-    of = f"{study.name}/{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}"
-    found = study.rows_of(store, job.table, of)
-    if found is None:
-        made = _replayed(store, live, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
-        study.write(store, made, of, last=job.table)
-        found = made[job.table]
-    return found
+
+    def make() -> Made:
+        return _replayed(store, study, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
+
+    of = study.once(store, f"{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
+    return study.rows_of(store, job.table, of) or []
 
 
 def _measured(live: Live, job: Job) -> list[Row]:
@@ -152,10 +110,10 @@ def _measured(live: Live, job: Job) -> list[Row]:
     return [evaluate_kv(loaded, job.dataset, run, seed) for seed in live.seeds]
 
 
-def _replayed(store: Store, live: Live, job: Job) -> dict[str, list[Row]]:
-    """A recorded tape through every policy and the bound; by table, the one that completes the job last."""
+def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
+    """A recorded tape through the policies that are held against their replay, and the bound; by table."""
     settings = CaptureSettings(
-        model=live.model,
+        model=study.live.model,
         dataset=job.dataset,
         tables=("requests", "tokens", "attention"),
         max_requests=job.items,
@@ -163,8 +121,9 @@ def _replayed(store: Store, live: Live, job: Job) -> dict[str, list[Row]]:
         max_new_tokens=job.output,
     )
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
-    caches = [*_evicting(live, live.tape.budget), Cache(policy="oracle").at(live.tape.budget)]
-    found = [replay_kv(tape, resolve("kv", cache.policy, cache.parameters)) for cache in caches]
+    evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
+    policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
+    found = [replay_kv(tape, policy) for policy in policies]
     return {
         "kv_heads": [row for one in found for row in one.heads],
         "kv_timeline": [row for one in found for row in one.timeline],

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokentape.flows.systems.kelle.answers import answer
+from tokentape.flows.answers import answer, stated
 from tokentape.flows.systems.kelle.live import Job, Row
-from tokentape.flows.systems.kelle.setup import Setup
+from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.replay.kelle.fit import PAPER
+from tokentape.replay.kelle.pareto import Tried
 
 UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 
@@ -32,6 +34,14 @@ def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
                 }
 
 
+def tried(measured: Mapping[Job, list[Row]]) -> Iterator[Tried]:
+    """What is costed: series `budget`, and fixed point at some interval."""
+    for job, rows in measured.items():
+        if job.series == "budget" or (job.series == "refresh" and job.run.storage == "int16" and job.interval_us):
+            by_seed = ([row[name] for row in rows] for name in ("perplexity", "kv_bytes"))
+            yield Tried(setting_of(job, rows), job.run.policy, job.interval_us, *by_seed)
+
+
 def setting_of(job: Job, rows: list[Row]) -> dict[str, Any]:
     """What both tables say of a setting."""
     run = job.run
@@ -49,10 +59,10 @@ def _over(perplexity: float | None, reference: float | None) -> float | None:
     return None if perplexity is None or reference is None else perplexity / reference
 
 
-def popularity_answer(made: Setup, replayed: list[Row]) -> Row:
+def popularity_answer(study: Settings, tape: Job, replayed: list[Row]) -> Row:
     """How many tokens stay popular in the live model's tape under Kelle's policy; the paper's are of large models."""
-    live = made.study.live
-    claim = next(claim for claim, row in made.stated.items() if row["metric"] == "popular_token_persistence")
+    claim = next(claim for claim, row in stated(PAPER).items() if row["metric"] == "popular_token_persistence")
     of = next(row for row in replayed if row["policy"] == "aerp" and json.loads(row["parameters"])["importance"] == "sum")
-    how = f"{live.model} on {live.dataset}, {live.tape.items} requests of {live.tape.prompt} tokens, budget {live.tape.budget}"
+    budget, model = dict(tape.parameters)["budget"], study.live.model
+    how = f"{model} on {tape.dataset}, {tape.items} requests of {tape.prompt} tokens, budget {budget}"
     return answer(claim, 100.0 * of["popular_stays_frac"], how)

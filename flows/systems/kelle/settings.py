@@ -1,158 +1,48 @@
-"""What the Kelle study runs: study.toml, checked and multiplied out."""
+"""What the Kelle study runs: study.toml, checked and multiplied out, and what it computes with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import product
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from tokentape.flows.study_file import Part, StudyFile
-from tokentape.replay.kelle.systems import KELLE, SYSTEMS, System, decisions
-from tokentape.replay.kelle.work import Accounting, Work
+from tokentape.flows.answers import Answer, stated
+from tokentape.flows.grid import load_hardware
+from tokentape.flows.study_file import Grid, Part, StudyFile
+from tokentape.hw import kelle_knobs
+from tokentape.hw.kelle_knobs import Knobs
+from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.replay.kelle.fit import PAPER, derived
+from tokentape.replay.kelle.points import Cell
+from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Chip, Refresh, Requests, Setup, Variant
+from tokentape.replay.kelle.systems import SYSTEMS, decisions, systems
+from tokentape.replay.kelle.work import Work
+from tokentape.warehouse import models
+
+VARIED = tuple(field.name for field in fields(Variant))
+OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
 
 
-class Variant(Part):
-    """One thing changed. chip, edram, kelle: fields of the chip of every system, of those with eDRAM, of Kelle alone.
+class Group(Grid):
+    """Decode steps: a model, a workload and what of it is changed, a system, fields of a variant; all where none is given."""
 
-    array_of: the array of another system's chip; value: the number in `setting`.
+    FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *VARIED})
+
+    role: str = "report"
+
+
+class Inside(Grid):
+    """Jobs inside the model that fill a table: a KV policy, its parameters and how it stores keys and values, as `tokentape
+    evaluate --policy` takes them; data set and lengths, where they are others than the rest's.
+
+    setting: what tells a cache from others of its name; value: the number in it. loses: which groups of bits lose some, at the
+    rate `value`. intervals_us: of the groups; is_uniform: one interval for all at which a cache is refreshed as often.
     """
 
-    setting: str = ""
-    value: float | None = None
-    array_of: str = ""
-    chip: dict[str, float] = Field(default={})
-    edram: dict[str, float] = Field(default={})
-    kelle: dict[str, float] = Field(default={})
-    recomputes: bool = True
-    transient_frac: float | None = None
-    accounting: dict[str, bool | str] = Field(default={})
-
-    def systems(self, of: Mapping[str, System]) -> dict[str, System]:
-        """The systems with the change made."""
-        return {name: self._changed(system, of) for name, system in of.items()}
-
-    def _changed(self, system: System, of: Mapping[str, System]) -> System:
-        chip = dict(self.chip)
-        if self.array_of:
-            other = of[self.array_of].chip
-            chip |= {name: getattr(other, name) for name in ("rows", "clock_hz", "macs_per_s", "static_w")}
-        chip |= self.edram if system.chip.is_edram else {}
-        chip |= self.kelle if system.name == KELLE else {}
-        made = replace(system.on(**chip), recomputes=system.recomputes and self.recomputes)
-        return made if self.transient_frac is None else replace(made, transient_frac=self.transient_frac)
-
-    def counted(self, accounting: Accounting) -> Accounting:
-        """The accounting with the change made."""
-        return replace(accounting, **self.accounting)  # type: ignore[arg-type]
-
-
-class Group(Part):
-    """Points of a series: variants x models x workloads x batches x budgets x decode lengths x systems; empty: all, or as is."""
-
-    series: str
-    role: str = "report"
-    models: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-    systems: tuple[str, ...] = tuple(SYSTEMS)
-    batches: tuple[int, ...] = ()
-    budgets: tuple[int, ...] = ()
-    decode_tokens: tuple[int, ...] = ()
-    variants: tuple[Variant, ...] = (Variant(),)
-
-
-class Refresh(Part):
-    """2DRP: intervals by group of token importance and bit significance, and the curves that failures are read from."""
-
-    intervals_us: dict[str, float]
-    anchors: tuple[float, ...]
-    held_frac: float
-    curve_us: tuple[float, float]
-
-    @property
-    def intervals_s(self) -> list[float]:
-        """Of the groups, in the order of the file."""
-        return [1e-6 * interval for interval in self.intervals_us.values()]
-
-
-class ChipShares(Part):
-    """The paper's shares of area and on-chip power, and the cell that our power is of."""
-
-    model: str
-    workload: str
-    area_share: dict[str, float]
-    power_share: dict[str, float]
-    evictor_w: float
-
-
-class Requests(Part):
-    """Whole requests: lengths of prompt and output."""
-
-    model: str
-    lengths: tuple[tuple[int, int], ...]
-    budget_tokens: int
-
-
-class Cache(Part):
-    """A KV policy, and how it stores keys and values: as `tokentape evaluate --policy` takes them. setting: what tells it from
-    others of the name; is_budgeted: it is tried at every budget."""
-
-    policy: str
-    setting: str = ""
-    is_budgeted: bool = True
-    parameters: dict[str, str | int | float] = Field(default={})
-
-    def at(self, budget: int | None) -> Cache:
-        """With a budget in tokens, or none."""
-        return self.model_copy(update={"parameters": self.parameters | {"budget": "none" if budget is None else budget}})
-
-
-class Budgets(Part):
-    """Every cache at every budget (Table 3). items: windows of text, or questions, of a seed."""
-
-    dataset: str
-    items: int
-    budgets: tuple[int, ...]
-
-
-class Refreshed(Part):
-    """One cache under sets of four intervals and the uniform ones of the same mean (Table 4), in each word of `words`; the first
-    word's alone under every set, the others under the first."""
-
-    items: int
-    cache: Cache
-    words: tuple[str, ...]
-    intervals_us: tuple[tuple[float, float, float, float], ...]
-
-
-class Errors(Part):
-    """One cache under bit errors (Figure 8). groups: which of HST-MSB, HST-LSB, LST-MSB, LST-LSB lose bits."""
-
-    items: int
-    output: int
-    cache: Cache
-    rates: tuple[float, ...]
-    groups: dict[str, tuple[bool, bool, bool, bool]]
-
-
-class Ordered(Part):
-    """Orderings on a data set; other: where the words' alone are asked for again."""
-
-    items: int
-    other: str
-    other_items: int
-
-
-class Watched(Part):
-    """A budget at which open loop is held against closed loop, or a tape is replayed."""
-
-    budget: int
-    items: int
-    prompt: int
-    output: int
+    table: str
 
 
 class Live(Part):
@@ -165,14 +55,7 @@ class Live(Part):
     prompt: int
     output: int
     batch: int
-    caches: tuple[Cache, ...]
-    budget: Budgets
-    recall: Budgets
-    refresh: Refreshed
-    errors: Errors
-    orderings: Ordered
-    divergence: Watched
-    tape: Watched
+    grid: tuple[Inside, ...]
 
 
 class Settings(StudyFile):
@@ -186,9 +69,11 @@ class Settings(StudyFile):
     machines: dict[str, str] = Field(default={})
     workloads: dict[str, Work]
     refresh: Refresh
-    chip: ChipShares
+    chip: Chip
     requests: Requests
-    groups: tuple[Group, ...]
+    grid: tuple[Group, ...]
+    modes: dict[str, dict[str, str]]
+    answers: tuple[Answer, ...]
     live: Live
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -198,16 +83,36 @@ class Settings(StudyFile):
     @property
     def named_models(self) -> list[str]:
         """Every model that the file names."""
-        groups = (model for group in self.groups for model in group.models)
-        return list(dict.fromkeys((*self.models, *groups, self.chip.model, self.requests.model)))
+        swept = (given["model"] for group in self.grid for given in group.points(model=self.models))
+        return list(dict.fromkeys((*self.models, *swept, self.chip.model, self.requests.model)))
 
-    def cells(self, group: Group) -> Iterator[tuple[str, str, Work]]:
-        """Model, name of the workload, and the work."""
-        for model, name in product(group.models or self.models, group.workloads or self.workloads):
-            work = self.workloads[name]
-            for batch, budget, decode in product(
-                group.batches or (work.batch,),
-                group.budgets or (work.budget_tokens,),
-                group.decode_tokens or (work.n_decode_tokens,),
-            ):
-                yield model, name, replace(work, batch=batch, budget_tokens=budget, n_decode_tokens=decode)
+    def points(self, group: Group) -> Iterator[Cell]:
+        """Of a group: model, name of the workload and the work, system, and what is changed."""
+        for given in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
+            work = replace(self.workloads[given["workload"]], **{name: given[name] for name in OF_WORK if name in given})
+            variant = Variant(**{name: given[name] for name in VARIED if name in given})
+            yield given["model"], given["workload"], work, given["system"], variant
+
+
+def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
+    """What the study computes with. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
+    claimed, refresh = stated(PAPER), study.refresh
+    shipped = sorted({machine for machine, *_ in SYSTEMS.values()})
+    machines = {name: load_hardware(study.machines.get(name, name)) for name in shipped}
+    mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
+    sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
+    return Setup(
+        machines=machines,
+        systems=systems(machines.__getitem__),
+        geometries={name: models.load(name).geometry for name in study.named_models},
+        models=study.models,
+        workloads=study.workloads,
+        knobs={ZERO: derived(claimed.values()), CALIBRATED: calibrated or kelle_knobs.load().constants},
+        curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in refresh.anchors},
+        stated=claimed,
+        refresh=refresh,
+        chip=study.chip,
+        requests=study.requests,
+        sensitivity=tuple(sensitivity),
+        errors=(study.typical_err_frac, study.worst_err_frac),
+    )

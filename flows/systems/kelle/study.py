@@ -7,29 +7,29 @@ seconds and are computed anew with every run; the live model takes minutes, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable
 
-import polars as pl
-
-from tokentape.flows.console import note
-from tokentape.flows.systems.kelle import details, live, sweeps
-from tokentape.flows.systems.kelle.answers import answers
-from tokentape.flows.systems.kelle.checks import checks, recompute_lines
-from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows
-from tokentape.flows.systems.kelle.pareto import pareto_rows
-from tokentape.flows.systems.kelle.settings import Settings
-from tokentape.flows.systems.kelle.setup import setup
-from tokentape.flows.workers import each, pool_of
-from tokentape.warehouse.tape import Store
+from tokentape.capture.models import find
+from tokentape.flows.answers import Row, answer, answered
+from tokentape.flows.running import Running
+from tokentape.flows.study_file import Made
+from tokentape.flows.systems.kelle import live
+from tokentape.flows.systems.kelle.live_rows import popularity_answer, quality_rows, tried
+from tokentape.flows.systems.kelle.settings import Settings, setup
+from tokentape.replay.kelle import derived, details, points
+from tokentape.replay.kelle.checks import checks, recompute_lines
+from tokentape.replay.kelle.fit import PAPER
+from tokentape.replay.kelle.pareto import pareto_rows
+from tokentape.replay.kelle.setup import Setup
+from tokentape.replay.kelle.work import Work
+from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.tables import TABLES
 
 __all__ = ["Settings", "run"]
 
-# Tables and what makes their rows; the first two are what answers are read from.
-TABLES: dict[str, Callable[..., Any]] = {
-    "kelle_points": sweeps.points,
-    "kelle_requests": sweeps.requests,
+# Views and what makes their rows, but for the points.
+VIEWS: dict[str, Callable[[Setup], Iterable[Row]]] = {
+    "kelle_requests": points.requests,
     "kelle_recompute": details.recompute,
     "kelle_lifetimes": details.layer_lifetimes,
     "kelle_parts": details.parts,
@@ -37,46 +37,37 @@ TABLES: dict[str, Callable[..., Any]] = {
 }
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Computes every table, writes it whole, measures what is missing inside the model, and returns the answers.
+def points_of(study: Settings, made: Setup) -> list[Row]:
+    """Rows of `kelle_points`, series by series; a system that keeps all tokens has one row for all budgets."""
+    rows = [row for group in study.grid for row in points.swept(made, group.series, group.role, list(study.points(group)))]
+    rows += [*points.swept(made, "sensitivity", "report", points.retained(made)), *points.evictor(made)]
+    return list({tuple(row[name] for name in TABLES["kelle_points"].key): row for row in rows}.values())
 
-    The closed forms and their answers are written first. A job inside the live model is one file: an interrupted study goes on
-    where it stopped. say: told how the paper's recomputation checks out. in_model: False leaves out what is measured inside.
-    """
-    study = chosen or Settings.shipped()
-    made, inside = setup(study), live.jobs(study) if in_model else []
-    total = len(inside) + 1
-    progress(0, total, "closed forms")
-    rows = {table: list(rows_of(made)) for table, rows_of in TABLES.items()}
+
+def answers(study: Settings, made: Setup, rows: Made) -> list[Row]:
+    """rows: by view. Tables 2 to 6 need the real models and are not answered."""
+    found = (*derived.of_ratios(made, study.modes), *derived.of_sizes(made))
+    return [*(answer(*one) for one in found), *answered(study.answers, PAPER, rows, study.modes)]
+
+
+def run(at: Running) -> list[Row]:
+    """The answers. The closed forms are written first. Says how the paper's recomputation checks out."""
+    study, inside = at.study, live.jobs(at.study) if at.in_model else []
+    at.expect(["closed forms"], inside)
+    made = setup(study)
+    rows = {"kelle_points": points_of(study, made)} | {view: list(rows_of(made)) for view, rows_of in VIEWS.items()}
     if not study.is_copy:
-        rows["kelle_checks"] = checks(made)
-    points, requests = (pl.DataFrame(rows[name], infer_schema_length=None) for name in ("kelle_points", "kelle_requests"))
-    rows["answers"] = [] if study.is_copy else answers(made, points, requests)
-    study.write(store, rows)
-    for line in () if study.is_copy else recompute_lines(made):
-        say(line)
+        rows |= {"kelle_checks": checks(made), "answers": answers(study, made, rows)}
+        at.tell(recompute_lines(made))
+    at.write(rows)
+    at.did("closed forms")
     if not inside:
-        return study.named(rows["answers"])
-    found = {}
-    for job, of in each(pool_of(runner, workers), partial(_live, store.absolute, study), inside):
-        found[job] = of
-        progress(len(found), total, str(job))
+        return rows.get("answers", [])
+    found = dict(at.each(live.run_job, inside))
     measured = {job: found[job] for job in inside if job.table == "quality"}
-    replayed = next(of for job, of in found.items() if job.table == "kv_replays")
-    rows["answers"] += [] if study.is_copy else [popularity_answer(made, replayed)]
-    last = {"kelle_quality": list(quality_rows(measured)), "kelle_pareto": pareto_rows(made, measured)}
-    study.write(store, last | {"answers": rows["answers"]})
-    progress(total, total, "done")
-    return study.named(rows["answers"])
-
-
-def _live(uri: str, study: Settings, job: live.Job) -> list[dict[str, Any]]:
-    return live.run_job(Store(uri), study, job)
+    tape = next(job for job in inside if job.table == "kv_replays")
+    told = [] if study.is_copy else [*rows["answers"], popularity_answer(study, tape, found[tape])]
+    of, geometry = study.live, from_config(find(study.live.model).config.to_dict())
+    costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), tried(measured))
+    at.write({"kelle_quality": list(quality_rows(measured)), "kelle_pareto": costed, "answers": told})
+    return told

@@ -1,4 +1,4 @@
-"""What the study's points say about the paper's numbers: rows of table `answers`, one per claim and mode.
+"""What the study's points say about the paper's numbers: rows of view `answers`, one per claim and mode.
 
 Mode `paper` counts as the paper's tables do; `physical` stands beside it where the paper's own numbers disagree on the counting.
 """
@@ -6,118 +6,136 @@ Mode `paper` counts as the paper's tables do; `physical` stands beside it where 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
+from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.serving.setup import Point, engine_of
-from tokentape.flows.systems.layered_prefill.knees import Values, answer, knee_answers
-from tokentape.flows.systems.layered_prefill.settings import PAPER, Job, Settings
 from tokentape.replay.serving.cost import decode_step_s
-from tokentape.warehouse.load import claims
+from tokentape.replay.serving.facts import PAPER
+from tokentape.replay.serving.knees import Curve
 from tokentape.warehouse.tape import Store
 
-# Of a claim's metric: our metric, in SI units, and its sign.
-METRICS: dict[str, tuple[str, float]] = {
-    "ttft_mean": ("ttft_mean_s", 1.0),
-    "ttft_p95": ("ttft_p95_s", 1.0),
-    "ttft_p99": ("ttft_p99_s", 1.0),
-    "ttft_tail_read_as_p99": ("ttft_p99_s", 1.0),
-    "tbt_mean": ("tbt_mean_s", 1.0),
-    "tbt_p99": ("tbt_p99_s", 1.0),
-    "tbt_std": ("tbt_std_s", 1.0),
-    "e2e": ("e2e_mean_s", 1.0),
-    "jain_index": ("jain", 1.0),
-    "energy_per_token": ("energy_j_per_token", 1.0),
-    "expert_load_per_request": ("expert_bytes_per_request", 1.0),
-    "expert_load_total_100req": ("expert_bytes", 1.0),
-    "expert_load": ("expert_bytes", 1.0),
-    "prefill_time": ("ttft_mean_s", 1.0),
-    "moe_runtime_share": ("moe_frac", 1.0),
-    "offline_output_throughput": ("output_tokens_per_s", 1.0),
-    "energy_change": ("energy_j_per_token_change_frac", 1.0),
-    "e2e_change": ("e2e_mean_s_change_frac", 1.0),
-    "expert_load_reduction": ("expert_bytes_change_frac", -1.0),
-}
-# Largest reductions over the compared points.
-LARGEST = {
-    "expert_load_reduction": "expert_bytes_change_frac",
-    "ttft_reduction": "ttft_mean_s_change_frac",
-    "e2e_reduction": "e2e_mean_s_change_frac",
-    "energy_per_token_reduction": "energy_j_per_token_change_frac",
-}
+if TYPE_CHECKING:
+    from tokentape.flows.systems.layered_prefill.study import Job, Settings
+
+Values = Mapping[str, tuple[float, float | None, float | None]]  # metric -> value, low, high
 SI = {"s": 1.0, "ms": 1e-3, "percent": 1e-2, "GB": 1e9, "TB": 1e12, "mJ": 1e-3}  # other units: as they are
 ONE_MATRIX = "expert_load_total_100req"  # fits the paper only with one of an expert's three matrices counted (docs)
-STEP_CLAIMS = {  # of decode-only iterations: batch and context, read off the claim's setting
-    f"{PAPER}/sec-5.1-table-5/decode_step_time/qwen3-30b-a3b/batch-32-ctx-4096-tbt-slo-5": (32, 4096),
-    f"{PAPER}/sec-5.1-table-5/decode_step_time/gpt-oss-20b/batch-32-ctx-4096-tbt-slo-5": (32, 4096),
-    f"{PAPER}/public-repository-readme/inter_token_latency_p5/qwen3-30b-a3b/decode-only-batch-1-ctx-8000": (1, 8000),
-}
+HELD = 0.9  # of the requests: the paper's line
+LEAD, CLEAR_LEAD = "slo_clear_advantage_rate", 0.5  # the latter assumed
+CHUNK = 512
 
 
-def answers(store: Store, study: Settings, wanted: Sequence[Job], points: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
-    """Rows of table `answers`. points: rows of serving_points of each job, in order. Raises ValueError for a pattern of the study
-    file that names no claim."""
-    stated = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
-    values = [values_of(frame) for frame in points]
-    rows: list[dict[str, Any]] = []
-    for job, found in zip(wanted, values, strict=True):
+def answers(store: Store, study: Settings, points: Mapping[Job, Values]) -> list[Row]:
+    """points: of each job that may answer. Raises ValueError for a pattern of the study file that names no claim."""
+    claims = stated(PAPER)
+    rows: list[Row] = []
+    for job, found in points.items():
         for pattern in job.claims:
-            ids = fnmatch.filter(stated, f"{PAPER}/{pattern}")
+            ids = fnmatch.filter(claims, f"{PAPER}/{pattern}")
             if not ids:
                 raise ValueError(f"study {study.name}, series {job.series}: no claim is named {PAPER}/{pattern}")
-            rows += [row for claim_id in ids for row in _of_point(stated[claim_id], job, found)]
-    rows += _largest(stated, wanted, values)
-    rows += _steps(store, stated)
-    rows += knee_answers(study, stated, wanted, values)
-    return rows
+            rows += [row for claim_id in ids for row in _of_point(study, claims[claim_id], job, found)]
+    return [*rows, *_largest(study, points), *_steps(store, study), *knees(study, points)]
 
 
-def values_of(frame: pl.DataFrame) -> Values:
-    """Metric -> value, low, high."""
-    return {m: (v, low, high) for m, v, low, high in frame.select("metric", "value", "low", "high").iter_rows()}
-
-
-def _of_point(claim: Mapping[str, Any], job: Job, found: Values) -> Iterator[dict[str, Any]]:
-    metric, sign = METRICS[claim["metric"]]
-    unit = sign / SI.get(claim["unit"], 1.0)
-    ends = [None if end is None else end * unit for end in found[metric]]
-    where = f"{job.point.n_seeds} seeds" if job.point.n_seeds > 1 else "one run"
-    how = f"{metric}, {job}, {where}"
+def _of_point(study: Settings, claim: Row, job: Job, found: Values) -> Iterator[Row]:
+    metric = study.metrics[claim["metric"]]
+    unit = (-1.0 if metric.startswith("-") else 1.0) / SI.get(claim["unit"], 1.0)
+    ends = [None if end is None else end * unit for end in found[metric.lstrip("-")]]
+    how = f"{metric.lstrip('-')}, {job}, {f'{job.point.n_seeds} seeds' if job.point.n_seeds > 1 else 'one run'}"
     if claim["metric"] == ONE_MATRIX:
-        yield answer(
-            claim, [None if end is None else end / 3.0 for end in ends], f"{how}; one of an expert's three matrices counted"
-        )
-        yield answer(claim, ends, f"{how}; whole experts counted", mode="physical")
+        third = [None if end is None else end / 3.0 for end in ends]
+        yield _answer(claim, third, f"{how}; one of an expert's three matrices counted")
+        yield _answer(claim, ends, f"{how}; whole experts counted", "physical")
     else:
-        yield answer(claim, ends, how)
+        yield _answer(claim, ends, how)
 
 
-def _largest(
-    stated: Mapping[str, Mapping[str, Any]], wanted: Sequence[Job], values: Sequence[Values]
-) -> Iterator[dict[str, Any]]:
+def _largest(study: Settings, points: Mapping[Job, Values]) -> Iterator[Row]:
     """The abstract's largest reductions, over all points that are compared with another."""
-    compared = [(job, found) for job, found in zip(wanted, values, strict=True) if job.against]
-    for claim in stated.values():
-        if claim["location"] != "Abstract" or not compared:
-            continue
-        metric = LARGEST[claim["metric"]]
-        job, found = min(compared, key=lambda pair: pair[1][metric][0])
-        ends = [None if end is None else -end / SI[claim["unit"]] for end in found[metric]]
-        yield answer(claim, ends, f"most over the compared points: {job}, {job.point.model}")
+    compared = [(job, found) for job, found in points.items() if job.against]
+    for claim in stated(PAPER).values():
+        if claim["location"] == "Abstract" and compared:
+            metric = study.metrics[claim["metric"]].lstrip("-")
+            job, found = min(compared, key=lambda pair: pair[1][metric][0])
+            ends = [None if end is None else -end / SI[claim["unit"]] for end in found[metric]]
+            yield _answer(claim, ends, f"most over the compared points: {job}, {job.point.model}")
 
 
-def _steps(store: Store, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _steps(store: Store, study: Settings) -> Iterator[Row]:
     """Decode-only iterations, and Table 1 itself, which the engine reads."""
-    for claim_id, (batch, context) in STEP_CLAIMS.items():
-        model = claim_id.split("/")[3]
-        cost = engine_of(store, Point(scheduler="chunked", model=model)).cost
-        ends = (decode_step_s(cost, batch, context) / SI[stated[claim_id]["unit"]], None, None)
-        yield answer(stated[claim_id], ends, f"an iteration of {batch} decodes at {context} tokens of context")
+    for name, (batch, context) in study.decode_steps.items():
+        claim = stated(PAPER)[f"{PAPER}/{name}"]
+        cost = engine_of(store, Point(scheduler="chunked", model=claim["claim_id"].split("/")[3])).cost
+        seconds = decode_step_s(cost, batch, context) / SI[claim["unit"]]
+        yield answer(claim["claim_id"], seconds, f"an iteration of {batch} decodes at {context} tokens of context")
     cost = engine_of(store, Point(scheduler="chunked")).cost
-    for claim in stated.values():
+    for claim in stated(PAPER).values():
         if claim["metric"] == "expert_coverage":
             n = int(claim["setting"].split("batch")[1].lstrip(">="))
-            ends = (float(cost.cov_decode[n, 0]) / SI[claim["unit"]], None, None)
-            yield answer(claim, ends, "an input: the engine reads this table")
+            share = float(cost.cov_decode[n, 0]) / SI[claim["unit"]]
+            yield answer(claim["claim_id"], share, "an input: the engine reads this table")
+
+
+def knees(study: Settings, points: Mapping[Job, Values]) -> Iterator[Row]:
+    """Sections 5.2 and 5.3, as far as the study sweeps: where attainment falls."""
+    sweeps = {job.series: job for job in points if job.last_rate is not None}
+    for sweep in sweeps.values():
+        for claim in stated(PAPER).values():
+            of_sweep = f"/{sweep.point.model}/{sweep.point.workload}-" in claim["claim_id"]
+            if of_sweep and claim["metric"] in {*study.drops, *study.holds, LEAD}:
+                yield _answer(claim, *_rate(study, points, sweep, claim))
+    for workload in dict.fromkeys(sweep.point.workload for sweep in sweeps.values()):
+        claim = stated(PAPER)[f"{PAPER}/sec-5.2/mean_decode_batch/{workload}-slo-attainment-90-models-both"]
+        met = [
+            found["decode_batch_mean"]
+            for job, found in points.items()
+            if job.series in sweeps and job.point.workload == workload and found["slo_frac"][0] > HELD
+        ]
+        if met:
+            yield _answer(claim, list(max(met)), f"largest of {len(met)} swept points with more than {HELD:.0%} within limits")
+    gains = {series: _gain(points, series) for series in sweeps}
+    for name, pick in (("min", min), ("max", max)) if gains else ():
+        series = pick(gains, key=lambda series: gains[series])
+        how = f"rate at which {HELD:.0%} are within limits, layered over chunked {CHUNK}; {name} of the sweeps: {series}"
+        yield answer(f"{PAPER}/sec-5.2/capacity_gain/{name}/layered-vs-chunked-models-both", 100.0 * gains[series], how)
+
+
+def _rate(study: Settings, points: Mapping[Job, Values], sweep: Job, claim: Mapping[str, Any]) -> tuple[list[float | None], str]:
+    """The rate that a claim asks for, with its band, and how it was read."""
+    metric, series, last = claim["metric"], sweep.series, sweep.last_rate or 0.0
+    scheduler = "layered" if claim["claim_id"].endswith("-layered") else "chunked"
+    if metric in study.drops:
+        share = study.drops[metric]
+        rates = _curve(points, series, scheduler).falls_below(share)
+        return [*rates], f"attainment of {scheduler} falls below {share:.0%}; {series}"
+    if metric in study.holds:
+        of, share = "slo_ttft_frac" if metric.startswith("no_ttft") else "slo_frac", study.holds[metric]
+        rates = _curve(points, series, scheduler, of).falls_below(share)
+        how = f"{of} of {scheduler} stays at {share:.0%} to {rates[0]:.3g}/s; the paper sweeps to {last:g}"
+        return [min(rate, last) for rate in rates], how
+    ours, theirs = (_curve(points, series, name) for name in ("layered", "chunked"))
+    return [*theirs.led_by(ours).falls_below(1.0 - CLEAR_LEAD)], f"layered leads chunked by {CLEAR_LEAD:.0%}; {series}"
+
+
+def _gain(points: Mapping[Job, Values], series: str) -> float:
+    ours, theirs = (_curve(points, series, name).falls_below(HELD)[0] for name in ("layered", "chunked"))
+    return ours / theirs - 1.0
+
+
+def _curve(points: Mapping[Job, Values], series: str, scheduler: str, metric: str = "slo_frac") -> Curve:
+    """Of the swept points of a scheduler, by rate; of chunked those of the one chunk."""
+    return Curve.of(
+        (job.point.rate_per_s or 0.0, found[metric])
+        for job, found in points.items()
+        if job.series == series and job.point.scheduler == scheduler and job.point.params.get("chunk_tokens", CHUNK) == CHUNK
+    )
+
+
+def _answer(claim: Mapping[str, Any], ends: list[float | None], how: str, mode: str = "paper") -> Row:
+    """ends: value, and the band's two ends in any order."""
+    value, *band = ends
+    assert value is not None
+    return answer(claim["claim_id"], value, how, mode, band)

@@ -1,62 +1,191 @@
 """The Layered Prefill study: schedulers of MoE serving under the paper's loads and others, and what they say about its numbers.
 
-Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving/fit.py). A point is one file, written when
-it is complete: an interrupted study goes on where it stopped.
+Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving/fit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import polars as pl
+from pydantic import Field
 
-from tokentape.flows.console import note
-from tokentape.flows.systems.layered_prefill import traces
-from tokentape.flows.systems.layered_prefill.answers import answers
-from tokentape.flows.systems.layered_prefill.coverage import coverage_rows, error_lines
+from tokentape.capture.importers.request_traces import import_azure, import_mooncake
+from tokentape.flows.answers import Row
+from tokentape.flows.grid import load_trace
+from tokentape.flows.running import Running
+from tokentape.flows.serving.setup import Point
+from tokentape.flows.study_file import Grid, Part, StudyFile
+from tokentape.flows.systems.layered_prefill.answers import Values, answers
 from tokentape.flows.systems.layered_prefill.points import of_job
-from tokentape.flows.systems.layered_prefill.settings import Job, Settings, jobs
-from tokentape.flows.workers import each, pool_of
 from tokentape.hw import serving_constants
+from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.coverage_points import error_lines, of_paper, of_tape
+from tokentape.replay.serving.metrics import ServiceLevel
+from tokentape.warehouse import models
+from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
-__all__ = ["Settings", "run"]
+ARRIVALS = "TOKENTAPE_ARRIVALS"  # names the folder of recorded arrivals
+IMPORTERS = {"azure": import_azure, "mooncake": import_mooncake}
+COVERED = "qwen3-30b-a3b"  # the model whose coverage the paper prints
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    say: Callable[[str], None] = note,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers. say: told what is left
-    out, and how far each form of coverage is off. in_model: nothing is measured inside a live model here."""
-    study = chosen or Settings.shipped()
-    wanted = jobs(study)
-    replayed, missing = traces.jobs(store, study)
-    for line in missing:
-        say(line)
-    numbered = list(enumerate([*wanted, *replayed]))
-    total = len(numbered)
-    progress(0, total, "")
-    points: dict[int, pl.DataFrame] = {}
-    for n_done, ((number, job), of) in enumerate(each(pool_of(runner, workers), partial(_work, store.absolute, study), numbered)):
-        points[number] = pl.DataFrame(study.rows_of(store, "serving_points", of), infer_schema_length=None)
-        progress(n_done + 1, total, str(job))
-    made = [] if study.is_copy else answers(store, study, wanted, [points[number] for number in range(len(wanted))])
-    study.write(store, {"answers": made})
+class Group(Grid):
+    """Of serving points: fields of Point, and of its scheduler.
+
+    claims: patterns of ids that a point answers, with its fields and `rate` in braces. against: fields of the point that it is
+    compared with, where they differ. attainment: over a grid of limits. last_rate: up to where the paper sweeps attainment.
+    window: iterations of one run are kept.
+    """
+
+    claims: tuple[str, ...] = ()
+    against: dict[str, Any] | None = None
+    attainment: bool = False
+    last_rate: float | None = None
+    window: bool = False
+
+
+class Level(Part):
+    """A service level. Source: Layered Prefill Table 5."""
+
+    models: tuple[str, ...]
+    workloads: tuple[str, ...]
+    ttft_s: float
+    tbt_s: float
+
+
+class Window(Part):
+    """The stretch of a run that is drawn: seed of the run, the moment from which, and for how long."""
+
+    seed: int
+    start_s: float
+    seconds: float
+
+
+class Trace(Grid):
+    """Recorded arrivals: their file in the folder of traces; windows: stretches of it, one per seed."""
+
+    file: str
+    importer: str
+    windows: int
+
+
+class Settings(StudyFile):
+    """study.toml. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
+
+    SHIPPED = Path(__file__).parent / "study.toml"
+
+    n_seeds: int
+    n_claim_seeds: int
+    ttft_factors: tuple[float, ...]
+    tbt_factors: tuple[float, ...]
+    window: Window
+    levels: tuple[Level, ...]
+    metrics: dict[str, str]
+    decode_steps: dict[str, tuple[int, int]]
+    drops: dict[str, float]
+    holds: dict[str, float]
+    traces: tuple[Trace, ...]
+    grid: tuple[Group, ...] = Field(min_length=1)
+
+    def level(self, point: Point) -> ServiceLevel | None:
+        """The paper's limits for this model and workload; None where it has none."""
+        for level in self.levels:
+            if point.model in level.models and point.workload in level.workloads:
+                return ServiceLevel(level.ttft_s, level.tbt_s)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One point of the study; claims: patterns of the ids that it answers."""
+
+    series: str
+    point: Point
+    claims: tuple[str, ...] = ()
+    against: Point | None = None
+    attainment: bool = False
+    last_rate: float | None = None
+    window: bool = False
+
+    def __str__(self) -> str:
+        rate = "" if self.point.rate_per_s is None else f" at {self.point.rate_per_s:g}/s"
+        return f"{self.series}: {self.point.scheduler}{rate}"
+
+
+def jobs(study: Settings) -> list[Job]:
+    """Every point, in the order of the file."""
+    return [job for group in study.grid for job in _of_group(study, group)]
+
+
+def _of_group(study: Settings, group: Group) -> Iterator[Job]:
+    for fields in group.points():
+        given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds} | fields
+        point = point_of(given)
+        engine = {name: value for name, value in given.items() if name in Point.model_fields}
+        against = None if group.against is None else point_of(engine | group.against)
+        named = point.model_dump() | point.params | {"rate": f"{point.rate_per_s:g}" if point.rate_per_s else ""}
+        told = tuple(pattern.format(**named) for pattern in group.claims)
+        yield Job(group.series, point, told, against, group.attainment, group.last_rate, group.window)
+
+
+def point_of(fields: dict[str, Any]) -> Point:
+    """A point of its own fields and those of its scheduler; gaps between arrivals are Poisson's unless they say otherwise."""
+    own = {name: value for name, value in fields.items() if name in Point.model_fields}
+    params = {name: value for name, value in fields.items() if name not in own}
+    return Point(**{"arrival": "poisson" if own.get("cv", 1.0) == 1.0 else "gamma", **own}, params=params)
+
+
+def arrivals_folder() -> Path | None:
+    """Where recorded ones lie, as the environment says. Raises ValueError if it names a folder that does not exist."""
+    named = os.environ.get(ARRIVALS)
+    if named and not Path(named).is_dir():
+        raise ValueError(f"{ARRIVALS}={named}: no such folder of recorded arrivals")
+    return Path(named) if named else None
+
+
+def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
+    """Points of every trace that is there, imported into the store, and a line for each that is not."""
+    found, missing, place = [], [], arrivals_folder()
+    for trace in study.traces:
+        path = place / trace.file if place else Path(trace.file)
+        if place is None or not path.is_file():
+            missing.append(f"{trace.series}: {path} is not there, its points are left out; set {ARRIVALS} to its folder")
+            continue
+        served: dict[str, Any] = {"workload": IMPORTERS[trace.importer](path, store), "arrival": "trace"}
+        served |= {"windows": trace.windows, "n_seeds": trace.windows}
+        found += [Job(trace.series, point_of(fields | served)) for fields in trace.points()]
+    return found, missing
+
+
+def run(at: Running) -> list[Row]:
+    """The answers. Says what is left out, and how far each form of coverage is off."""
+    study, wanted = at.study, jobs(at.study)
+    replayed, missing = recorded(at.store, study)
+    at.tell(missing)
+    at.expect(wanted, replayed)
+    ran = dict(at.each(of_job, [*wanted, *replayed]))
+    made = [] if study.is_copy else answers(at.store, study, {job: _values(at.store, study, ran[job]) for job in wanted})
+    covered = coverage(at.store)
+    at.write({"answers": made, "coverage_points": covered})
+    at.tell(error_lines(covered))
+    return made
+
+
+def _values(store: Store, study: Settings, of: str) -> Values:
+    return {row["metric"]: (row["value"], row["low"], row["high"]) for row in study.rows_of(store, "serving_points", of) or ()}
+
+
+def coverage(store: Store) -> list[Row]:
+    """Rows of coverage_points: the paper's table, and every tape of the store."""
     correlation = serving_constants.load("h100x2").constants.engine.prefill_correlation
-    covered = coverage_rows(store, correlation)
-    study.write(store, {"coverage_points": covered})
-    for line in error_lines(covered):
-        say(line)
-    return study.named(made)
-
-
-def _work(uri: str, study: Settings, numbered: tuple[int, Job]) -> str:
-    return of_job(Store(uri), study, numbered[1])
+    published = published_coverage(claims().to_pylist(), correlation)
+    rows = of_paper(COVERED, models.load(COVERED).geometry, published)
+    for tape in store.readable():
+        if tape.has("routing") and tape.geometry.moe_layers:
+            rows += of_tape(load_trace(store, tape.trace_id), tape.manifest.model_id, published)
+    return rows

@@ -6,8 +6,7 @@ Rows of `quality`, `orderings` and `fidelity`, every number with the study's see
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -19,9 +18,7 @@ from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
-from tokentape.flows.systems.slicemoe.settings import Settings
-from tokentape.policies.sliced import PRECISIONS
-from tokentape.warehouse.results import has_rows
+from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
@@ -40,7 +37,7 @@ Parameters = tuple[tuple[str, Any], ...]
 class Job:
     """What fills one file of `table`, and all that decides it. effort: how much text a seed reads (docs/closed_loop.md).
 
-    parameters, cache_frac: of the policy; schemes and orderings have their own.
+    parameters, cache_frac: of the policy; schemes and orderings have their own. name: in the project's claims.
     """
 
     table: str
@@ -51,47 +48,31 @@ class Job:
     effort: Effort
     parameters: Parameters = ()
     cache_frac: float = 0.0
+    name: str = ""
 
     def __str__(self) -> str:
         return " ".join([self.what, self.dataset, *(str(value) for _, value in self.parameters)])
 
 
 def jobs(study: Settings) -> list[Job]:
-    """Everything measured inside the model, longest first."""
+    """Everything measured inside the model."""
+    return [_job(study, grid, given) for grid in study.live.grid for given in grid.points(items=study.live.windows)]
+
+
+def _job(study: Settings, grid: Inside, given: dict[str, Any]) -> Job:
     live = study.live
-    texts = Effort(live.windows, live.prompt, live.output, live.whole_windows)
-    on_text = partial(Job, model=live.name, dataset=live.dataset, seeds=study.seeds, effort=texts)
-    found = [on_text("orderings", "orderings"), on_text("quality", "schemes")]
-    for compared in live.fidelity:
-        routed = tuple(compared.parameters.items())
-        found.append(on_text("fidelity", "fidelity", parameters=routed, cache_frac=live.fidelity_cache_frac))
-    for pair, precision in product(live.pairs, PRECISIONS):
-        held = _held(pair, precision, live.targets)
-        found += [on_text("quality", "policy", parameters=chosen, cache_frac=live.cache_frac) for chosen in held]
-        if precision in ("high-bit", "dbsc"):
-            found.append(on_text("quality", "policy", parameters=held[0], cache_frac=live.spare_cache_frac))
-    for answered, precision in product(live.answered, ("high-bit", "low-bit", "dbsc")):
-        items = replace(texts, n_windows=answered.items)
-        of_items = partial(on_text, dataset=answered.dataset, effort=items, cache_frac=live.cache_frac)
-        held = _held(live.pairs[0], precision, answered.targets, ("free_steps", answered.free_steps))
-        found += [of_items("quality", "policy", parameters=chosen) for chosen in held]
-    return found
-
-
-def _held(pair: str, precision: str, targets: tuple[float, ...], *more: tuple[str, Any]) -> list[Parameters]:
-    """A precision without a budget and under each hard one."""
-    chosen = (("pair", pair), ("precision", precision), *more)
-    return [chosen, *((*chosen, ("budget", "hard"), ("budget.target_frac", target)) for target in targets)]
+    effort = Effort(given.pop("items"), live.prompt, live.output, live.whole_windows)
+    name, cache_frac, dataset = given.pop("name", ""), given.pop("cache_frac", 0.0), given.pop("dataset", live.dataset)
+    where = (grid.table, grid.series, live.name, dataset, study.seeds, effort)
+    return Job(*where, parameters=tuple(given.items()), cache_frac=cache_frac, name=name)
 
 
 def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    of = f"{study.name}/{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
-    if has_rows(store, job.table, of):
-        return
-    study.write(store, {job.table: _MEASURES[job.what](study, job)}, of)
+    of = f"{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
+    study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tokentape.flows.study_file import Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, StudyFile
+
+EQUAL_QUALITY, WARM_UPS, ANCHOR = "equal quality", "warm-ups", "anchor"  # series that answer claims
 
 
 class Model(Part):
@@ -16,7 +19,7 @@ class Model(Part):
 
 
 class Captured(Part):
-    """A model whose tapes are recorded; capacities as shares of its experts' bytes at the first pair."""
+    """A model whose tapes are recorded."""
 
     name: str
     dataset: str
@@ -24,43 +27,37 @@ class Captured(Part):
     requests: int
     prompt: int
     output: int
-    capacities_frac: tuple[float, ...]
 
 
-class Fidelity(Part):
-    """A rerouting policy whose replay is compared with the closed loop."""
+class Inside(Grid):
+    """Jobs inside the model that fill a table; series: what is measured. Fields: dataset, items of a seed and cache_frac; name:
+    in the project's claims; all others are the policy's parameters."""
 
-    name: str
-    parameters: dict[str, str | int | float]
-
-
-class Answered(Part):
-    """A data set with answers, under each of the budgets and without one; items per seed."""
-
-    dataset: str
-    items: int
-    free_steps: int
-    targets: tuple[float, ...]
+    table: str
 
 
 class Live(Part):
-    """A model with the policy inside it. targets: hard budgets; spare_cache_frac: of a cache that misses little by itself."""
+    """A model with the policy inside it. windows of prompt + output tokens, and whole ones: of a seed."""
 
     name: str
     dataset: str
-    pairs: tuple[str, ...]
-    targets: tuple[float, ...]
-    cache_frac: float
-    spare_cache_frac: float
-    fidelity_cache_frac: float
-    fidelity: tuple[Fidelity, ...]
     windows: int
     prompt: int
     output: int
     schemes: tuple[str, ...]
     scheme_pairs: tuple[str, ...]
     whole_windows: int
-    answered: tuple[Answered, ...]
+    grid: tuple[Inside, ...]
+
+
+class Sweep(Grid):
+    """Replays of a tape: a cache, in GB or as a share of all experts at the first pair; a system; the strength of its router."""
+
+    FIELDS = frozenset(
+        ("capacity_gb", "capacity_frac", "pair", "configuration", "tau", "warmup", "router", "strength", "target_frac")
+    )
+
+    is_captured: bool = False
 
 
 class Settings(StudyFile):
@@ -69,22 +66,28 @@ class Settings(StudyFile):
     SHIPPED = Path(__file__).parent / "study.toml"
 
     hardware: str
-    pairs: tuple[str, ...]
-    capacities_gb: tuple[float, ...]
     seeds: tuple[int, ...]
     requests: int
     prompt: int
     output: int
-    strengths: tuple[float, ...]
-    shares: tuple[float, ...]
-    taus: tuple[float, ...]
     quality_frac: float
-    anchor_cached_frac: float
-    prior_strength: float
-    targets: tuple[float, ...]
-    warmup_target_frac: float
-    held_capacity_gb: float
     windows: tuple[int, ...]
+    grid: tuple[Sweep, ...]
     models: tuple[Model, ...]
     captured: Captured
     live: Live
+
+    def values(self, series: str, name: str) -> list[Any]:
+        """Of a field over the points of a series, each once."""
+        given = (fields for grid in self.grid if grid.series == series for fields in grid.points())
+        return list(dict.fromkeys(fields[name] for fields in given if name in fields))
+
+    @property
+    def pair(self) -> str:
+        """At which claims are read."""
+        return str(self.values(EQUAL_QUALITY, "pair")[0])
+
+    @property
+    def warmed(self) -> dict[str, Any]:
+        """What all points of the warm-ups share: capacity_gb, target_frac, strength."""
+        return {name: self.values(WARM_UPS, name)[0] for name in ("capacity_gb", "target_frac", "strength")}

@@ -6,66 +6,37 @@ DeepSeek-V2-Lite, by the choice of tau among those of the study file. The other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
-from typing import Any
 
 import polars as pl
 
+from tokentape.flows.answers import Row, stated
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.running import Running
 from tokentape.flows.systems.slicemoe import live, sweeps
-from tokentape.flows.systems.slicemoe.answers import answers, fidelity_answers
-from tokentape.flows.systems.slicemoe.operating import operating_points
+from tokentape.flows.systems.slicemoe.answers import PAPER, answers, fidelity_answers, swept_of, tau_of
 from tokentape.flows.systems.slicemoe.settings import Settings
-from tokentape.flows.workers import each, pool_of
-from tokentape.warehouse.tape import Store
+from tokentape.replay.slicemoe.gains import operating_points
+from tokentape.warehouse import models
 
 __all__ = ["Settings", "run"]
 
 
-def run(
-    store: Store,
-    progress: Callable[..., None],
-    chosen: Settings | None = None,
-    runner: str = "processes",
-    workers: int | None = None,
-    in_model: bool = True,
-) -> list[dict[str, Any]]:
-    """Runs what is missing of the study, writes its rows and answers, and returns the answers.
-
-    A job is one file, written when it is complete: an interrupted study goes on where it stopped. in_model: False
-    records and measures nothing inside a live model and takes what was measured before.
-    """
-    study = chosen or Settings.shipped()
-    tapes = list(product(study.models, study.seeds))
-    recorded = [(study.captured, seed) for seed in study.seeds] if in_model else []
-    inside = live.jobs(study) if in_model else []
-    n_done, total = 0, len(tapes) + len(recorded) + len(inside)
-    progress(0, total, "")
-    points: dict[sweeps.Job, pl.DataFrame] = {}
-    todo: tuple[tuple[Callable[..., Any], Sequence[sweeps.Job | live.Job]], ...]
-    todo = ((sweeps.of_tape, [*tapes, *recorded]), (live.run_job, inside))
-    for work, jobs in todo:
-        for job, of in each(pool_of(runner, workers), partial(_with, work, store.absolute, study), jobs):
-            n_done += 1
-            progress(n_done, total, _name(job))
-            if not isinstance(job, live.Job) and job in tapes:
-                points[job] = pl.DataFrame(study.rows_of(store, "slicemoe_points", of), infer_schema_length=None)
-    machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
+def run(at: Running) -> list[Row]:
+    """The answers; without the live model, by what was measured in it before."""
+    study = at.study
+    drawn = [sweeps.Job(*job) for job in product(study.models, study.seeds)]
+    recorded = [sweeps.Job(study.captured, seed) for seed in study.seeds] if at.in_model else []
+    inside = live.jobs(study) if at.in_model else []
+    at.expect(drawn, recorded, inside)
+    ran = dict(at.each(sweeps.of_tape, [*drawn, *recorded]))
+    dict(at.each(live.run_job, inside))
     if study.is_copy:
         return []
-    made = answers(study, machine, swept) + fidelity_answers(study, study.rows(store, "fidelity"))
-    study.write(store, {"answers": made, "operating_points": operating_points(study, machine, swept)})
-    return study.named(made)
-
-
-def _with(work: Callable[..., Any], uri: str, study: Settings, job: Any) -> Any:
-    return work(Store(uri), study, job)
-
-
-def _name(job: sweeps.Job | live.Job) -> str:
-    if isinstance(job, live.Job):
-        return str(job)
-    model, seed = job
-    return f"{model.name}, seed {seed}"
+    points = (pl.DataFrame(study.rows_of(at.store, "slicemoe_points", ran[job]), infer_schema_length=None) for job in drawn)
+    machine, swept = load_hardware(study.hardware), swept_of(study, pl.concat(points, how="vertical_relaxed"))
+    made = answers(study, machine, swept) + fidelity_answers(study, study.rows(at.store, "fidelity"))
+    geometries = {model.name: models.load(model.name).geometry for model in study.models}
+    operating = operating_points(swept, tau_of(study, swept), geometries, machine, stated(PAPER))
+    at.write({"answers": made, "operating_points": operating})
+    return made

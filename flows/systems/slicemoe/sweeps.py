@@ -6,15 +6,15 @@ A tape's rows are one file per table, written when they are complete: an interru
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import scored_trace
-from tokentape.flows.systems.slicemoe.settings import Captured, Model, Settings
+from tokentape.flows.study_file import Made
+from tokentape.flows.systems.slicemoe.settings import WARM_UPS, Captured, Model, Settings
 from tokentape.hw import calibrate
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
@@ -24,17 +24,24 @@ from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
-from tokentape.warehouse.results import has_rows
 from tokentape.warehouse.tape import Store, Tape
 
 ENGINE = ("tokentape.replay.matched", "tokentape.replay.windows")
-CONFIGURATIONS = ("high-bit", "low-bit", "amat")  # those whose precision has no tau
-Job = tuple[Model | Captured, int]  # and the seed of its tape
+
+
+class Job(NamedTuple):
+    """A tape: drawn for a model, or recorded, with a seed."""
+
+    model: Model | Captured
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.model.name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class System:
-    """One line of a sweep, as table `slicemoe_points` names it."""
+    """A point of a sweep, as view `slicemoe_points` names it."""
 
     pair: str
     configuration: str
@@ -42,6 +49,7 @@ class System:
     warmup: str = "last_layer"
     router: str = "cache_prior"
     target_frac: float | None = None
+    strength: float = 0.0
 
     @property
     def budget(self) -> str:
@@ -59,29 +67,35 @@ class System:
         return SliceMoE(cache=self.cache, precision=precision, budget=budget, warmup=WARMUPS[self.warmup]())
 
 
-Sweep = tuple[System, tuple[float, ...], int]  # strengths of the router, bytes of the cache
-
-
 def of_tape(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of one tape's rows, and the tape itself where it is missing; what its points are `of`."""
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, store.open(trace_id))
-    if has_rows(store, "slicemoe_points", of):
-        return of
+    return study.once(store, of, "slicemoe_points", lambda: _swept(store, study, job, trace_id))
+
+
+def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
+    model, seed = job
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
-    warmups = [] if isinstance(model, Captured) else [{**where, **row} for row in _warmups(study, trace, scores, seed)]
-    rows = []
-    for system, strengths, capacity_bytes in _sweeps(study, model, trace):
-        made = sweep(
-            trace, scores, system.composed(), system.router, strengths, model.low_bit_cost, machine, capacity_bytes, seed
-        )
+    whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, System(study.pair, "high-bit").cache))
+    points = dict[tuple[System, int], bool]()  # each once, and whether it is a warm-up
+    for grid in (grid for grid in study.grid if grid.is_captured == isinstance(model, Captured)):
+        for fields in grid.points():
+            share, gb = fields.pop("capacity_frac", 0.0), fields.pop("capacity_gb", 0.0)
+            point = System(**fields), round(share * whole_bytes) or round(gb * 1e9)
+            points[point] = points.get(point, False) or grid.series == WARM_UPS
+    rows, warmups = [], []
+    for (system, capacity_bytes), is_warmup in points.items():
+        on = (model.low_bit_cost, machine, capacity_bytes, seed)
+        (made,) = sweep(trace, scores, system.composed(), system.router, (system.strength,), *on)
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
-        rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    study.write(store, {"warmup_points": warmups, "slicemoe_points": rows}, of, last="slicemoe_points")
-    return of
+        rows.append({**where, "capacity_bytes": capacity_bytes, **named, **asdict(made)})
+        if is_warmup:
+            warmups += [where | row for row in _windows(study, trace, scores, system, capacity_bytes, seed)]
+    return {"warmup_points": warmups, "slicemoe_points": rows}
 
 
 def _decided_by(study: Settings, tape: Tape) -> str:
@@ -89,7 +103,7 @@ def _decided_by(study: Settings, tape: Tape) -> str:
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
     machine = load_hardware(study.hardware)
     code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
-    return f"{study.name}/{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
+    return f"{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
 def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:
@@ -111,44 +125,11 @@ def _recorded(store: Store, model: Captured, seed: int) -> str:
     return capture(settings, store, resume=True)
 
 
-def _sweeps(study: Settings, model: Model | Captured, trace: Trace) -> list[Sweep]:
-    """Every sweep of one tape, each once."""
-    if isinstance(model, Captured):
-        whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, System(study.pairs[0], "high-bit").cache))
-        capacities = [round(share * whole_bytes) for share in model.capacities_frac]
-        return [s for capacity, pair in product(capacities, study.pairs) for s in _unheld(study, pair, capacity)]
-    capacities = [round(gb * 1e9) for gb in study.capacities_gb]
-    found = [s for capacity, pair in product(capacities, study.pairs) for s in _unheld(study, pair, capacity)]
-    baseline, dbsc = System(study.pairs[0], "high-bit"), System(study.pairs[0], "dbsc", study.taus[0])
-    held_bytes, prior = round(study.held_capacity_gb * 1e9), (study.prior_strength,)
-    for target_frac in study.targets:
-        found.append((replace(baseline, target_frac=target_frac), (0.0, *prior), held_bytes))
-        found += [
-            (replace(s, target_frac=target_frac), prior, held_bytes) for s in (replace(baseline, configuration="low-bit"), dbsc)
-        ]
-    held = replace(dbsc, target_frac=study.warmup_target_frac)
-    found += [(replace(held, warmup=warmup), prior, held_bytes) for warmup in WARMUPS]
-    expert_bytes = sum(slices_of(trace.geometry, baseline.cache))
-    found.append((baseline, (0.0, *prior), round(study.anchor_cached_frac * trace.n_keys * expert_bytes)))
-    return list(dict.fromkeys(found))
-
-
-def _unheld(study: Settings, pair: str, capacity_bytes: int) -> list[Sweep]:
-    """Every system without a budget, at one pair of widths and one cache."""
-    systems = [System(pair, name) for name in CONFIGURATIONS]
-    systems += [System(pair, "dbsc", tau, warmup) for tau in study.taus for warmup in ("last_layer", "pcw")]
-    cumsum = System(pair, "high-bit", router="cumsum")
-    return [*((system, study.strengths, capacity_bytes) for system in systems), (cumsum, study.shares, capacity_bytes)]
-
-
-def _warmups(study: Settings, trace: Trace, scores: Scores, seed: int) -> list[dict[str, Any]]:
-    """DBSC under the warm-ups' budget from every initial state, over growing windows."""
-    held = System(study.pairs[0], "dbsc", study.taus[0], target_frac=study.warmup_target_frac)
-    capacity_bytes, machine = round(study.held_capacity_gb * 1e9), load_hardware(study.hardware)
-    rows = []
-    for warmup in WARMUPS:
-        policy = replace(replace(held, warmup=warmup).composed(), router=ROUTERS["cache_prior"](strength=study.prior_strength))
-        result = replay_sliced(trace, scores, policy, machine, capacity_bytes, start="cold", seed=seed)
-        named = {"warmup": warmup, "budget": held.budget, "strength": study.prior_strength, "capacity_bytes": capacity_bytes}
-        rows += [{**named, **costs} for costs in window_costs(trace, result, study.windows)]
-    return rows
+def _windows(
+    study: Settings, trace: Trace, scores: Scores, system: System, capacity_bytes: int, seed: int
+) -> list[dict[str, Any]]:
+    """A warm-up over growing windows."""
+    policy = replace(system.composed(), router=ROUTERS[system.router](strength=system.strength))
+    result = replay_sliced(trace, scores, policy, load_hardware(study.hardware), capacity_bytes, start="cold", seed=seed)
+    named = {"warmup": system.warmup, "budget": system.budget, "strength": system.strength, "capacity_bytes": capacity_bytes}
+    return [{**named, **costs} for costs in window_costs(trace, result, study.windows)]

@@ -1,18 +1,13 @@
-"""One layer-step, memory and bit widths: `cxl_ndp_lanes`, `cxl_ndp_capacity`, `cxl_ndp_bits`, `cxl_ndp_losses` and Table 3."""
+"""One layer-step, memory and bit widths: rows of `cxl_ndp_lanes`, `cxl_ndp_capacity`, `cxl_ndp_bits`, `cxl_ndp_losses`."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape import warehouse
-from tokentape.flows.systems.cxl_ndp.points import headline
-from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.placement import shares, start_average
@@ -21,25 +16,23 @@ from tokentape.replay.cxl_ndp.capacity import HBM, parts
 from tokentape.replay.cxl_ndp.decode import Placed
 from tokentape.replay.cxl_ndp.lanes import LANES, segments
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, placed_by, widths
 from tokentape.replay.cxl_ndp.system import FP16_BITS, System, system_of
 
 Row = dict[str, Any]
 UNIFORM = "uniform"
-ACCURACY = Path(str(warehouse.__path__[0])) / "claims" / "cxl_ndp_table3_accuracy.csv"
 
 
-def lanes(made: Setup, model: Model, tape: CXLNDPRouting, losses: Floats) -> Iterator[Row]:
-    """The first batch's first decode step in the first layer, on every system of the headline."""
-    of = headline(made, model)
-    placed = placed_by(tape, of.setting)
+def lanes(made: Setup, setting: Setting, systems: Sequence[str], tape: CXLNDPRouting, losses: Floats) -> Iterator[Row]:
+    """The first batch's first decode step in the first layer, on every system."""
+    placed = placed_by(tape, setting)
     members = placed.groups[0]
     counts = np.bincount(tape.decode_ids[members, 0, 0].ravel(), minlength=tape.n_experts)
-    for name in of.systems:
+    for name in systems:
         system = system_of(name, made.knobs, made.shape, made.machine)
         bits = np.full(tape.n_experts, float(FP16_BITS))
         if system.bits != FP16_BITS:
-            bits = widths(tape, placed, losses, system.bits, of.setting.rule)[0, 0].astype(np.float64)
+            bits = widths(tape, placed, losses, system.bits, setting.rule)[0, 0].astype(np.float64)
         average = start_average(tape.prefill_counts[members, 0].sum(axis=0), members.size, tape.top_k)
         resident, migrated = _after_migration(system, counts, placed.hot[0, 0], average, placed.capacity)
         unit = timing.unit_of(made.shape, made.machine, made.knobs, system)
@@ -60,13 +53,13 @@ def _after_migration(
     return resident.astype(np.bool_), np.flatnonzero(resident > before)
 
 
-def capacities(made: Setup, model: Model) -> Iterator[Row]:
+def capacities(made: Setup, hot_experts: int) -> Iterator[Row]:
     """At the paper's batch and context."""
-    for part in parts(made.shape, made.knobs, model.hot_experts, made.knobs.batch):
+    for part in parts(made.shape, made.knobs, hot_experts, made.knobs.batch):
         yield {
             "hardware": made.machine.name,
             "model_id": made.shape.name,
-            "hot_experts": model.hot_experts,
+            "hot_experts": hot_experts,
             "tier": part.tier,
             "part": part.part,
             "placed_bytes": part.n_bytes,
@@ -84,7 +77,7 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
 
 
 def bit_rows(
-    study: Settings,
+    means: Sequence[float],
     knobs: Knobs,
     tapes: Sequence[CXLNDPRouting],
     losses: Sequence[Floats],
@@ -94,13 +87,14 @@ def bit_rows(
 ) -> tuple[list[Row], list[Row]]:
     """Rows of `cxl_ndp_bits` and of `cxl_ndp_losses`, placed by the prompt, once per sequence and once per batch.
 
-    losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by shares of the prompts.
+    means: bits on average; losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by
+    shares of the prompts.
     """
     bits_rows, losses_rows = [], []
     for batch in (1, min(knobs.batch, min(tape.n_sequences for tape in tapes))):
         setting = Setting(batch=batch, hot_experts=hot_experts)
         placed = [placed_by(tape, setting) for tape in tapes]
-        for mean_bits in study.losses.mean_bits:
+        for mean_bits in means:
             found = {}
             for rule in BIT_RULES:
                 of = [
@@ -144,12 +138,3 @@ def _by_rank(bits: NDArray[np.int8]) -> Iterator[Row]:
         low, high = np.quantile(bits[:, rank], (0.05, 0.95))
         row = {"importance_rank": rank + 1, "n_ranked": bits.shape[1], "bits_mean": float(bits[:, rank].mean())}
         yield row | {"bits_p05": float(low), "bits_p95": float(high)}
-
-
-def accuracy_rows() -> list[Row]:
-    """Table 3 of the paper, as printed."""
-    with ACCURACY.open(encoding="utf-8", newline="") as handle:
-        return [
-            {"model_id": row["model"], "method": row["method"], "task": row["task"], "accuracy_pct": float(row["accuracy_pct"])}
-            for row in csv.DictReader(handle)
-        ]

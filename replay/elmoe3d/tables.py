@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import EAGLE, Compute, as_points
 from tokentape.replay.elmoe3d.runs import target_ops
 from tokentape.replay.elmoe3d.timing import Outcome, evaluate
-from tokentape.warehouse.load import claims
 
 PUBLISHED_MEAN = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
 
@@ -40,12 +39,11 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> 
             }
 
 
-def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
+def intensity_rows(of: Assumed, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
     """Operations per byte of the static part and of the experts, in AR and in verification, and where each tier's roofline bends.
 
     Attention over the context is not counted, its bytes are.
     """
-    of = study.platforms
     compute = Compute(verify_nodes=of.headline_verify_nodes, draft_nodes=of.draft_nodes)
     chosen = [cell for cell in table if cell.scheme == EAGLE]
     points = as_points([setup.point(cell, fit, compute=compute) for cell in chosen])
@@ -59,7 +57,7 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: EL
         }
         for part, values in by_part.items():
             for cell, value in zip(chosen, values.tolist(), strict=True):
-                where = {"hardware": study.machines[cell.hb_gb], "model_id": cell.model, "batch": cell.batch}
+                where = {"hardware": setup.machines[cell.hb_gb].name, "model_id": cell.model, "batch": cell.batch}
                 yield {**where, "step_mode": mode, "part": part, "ops_per_byte": value}
     for machine in setup.machines.values():
         for tier in ("hb", "ext"):
@@ -70,23 +68,29 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: EL
 
 
 def check_rows(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, hit_model: str, found: Outcome, is_headline: bool
+    bars: Mapping[str, tuple[float, float]],
+    published: Mapping[str, Mapping[str, Any]],
+    setup: Setup,
+    table: Sequence[Cell],
+    fit: ELMoE3DConstants,
+    hit_model: str,
+    found: Outcome,
+    verify_nodes: float | None,
 ) -> Iterator[dict[str, Any]]:
-    """Section 11's errors. found: of Table 3's rows in order.
+    """Section 11's errors. bars: by the checks' words; published: the paper's claims by id; found: of Table 3's rows in order.
 
-    is_headline: also refits without some rows, where scipy is there, and what the links carry.
+    verify_nodes: of the headline, which also refits without some rows, where scipy is there, and tells what the links carry.
     """
-    published = {row["claim_id"]: row["value"] for row in claims().to_pylist()}
     made = checks(table, found)
     for gb in setup.machines:
         mean = next(check for check in made if check.block == f"Elastic best mode over xPU, {gb} GB, mean")
-        over = mean.value / published[PUBLISHED_MEAN.format(gb)]
+        over = mean.value / published[PUBLISHED_MEAN.format(gb)]["value"]
         made.append(Check(f"{mean.block} over published", over, "1", mean.n))
-    if is_headline:
-        made += link_checks(table, setup, fit, study.platforms.headline_verify_nodes)
+    if verify_nodes is not None:
+        made += link_checks(table, setup, fit, verify_nodes)
         made += held_out(table, setup, fit) if find_spec("scipy") is not None else []
     for check in made:
-        low, high = study.bars.get(check.block, (None, None))
+        low, high = bars.get(check.block, (None, None))
         assert np.isfinite(check.value), check
         yield {
             "block": check.block,

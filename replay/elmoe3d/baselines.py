@@ -6,17 +6,17 @@ held there. Every platform computes the same nodes; ours too, so its times here 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.sourced import Sourced
+from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
 from tokentape.replay.elmoe3d.platforms import Platform, baseline, platform_of
@@ -28,6 +28,26 @@ DATASET = "mt-bench"  # the one with published acceptance
 OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"
 MODES: tuple[Mode, ...] = ("ar", "sd")
 NEAR = "xpu-nmp"
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """The baselines, and what the paper does not say of them: each in its range, the headline's value beside it."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    baselines: tuple[str, ...]
+    ours_gb: int
+    drafted_by: str
+    verify_nodes: tuple[float, ...]
+    headline_verify_nodes: float
+    draft_nodes: float
+    near_ext_ratios: tuple[float, ...]
+    headline_near_ext_ratio: float
+    holds: tuple[Literal["dense", "experts"], ...]
+    headline_holds: Literal["dense", "experts"]
+    near_pj_per_bit: Sourced
+    pool_write_frac: Sourced
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +83,22 @@ class Ran:
 
 
 def platform_runs(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, hit_model: str, verify_nodes: float
+    of: Assumed,
+    specs: Mapping[str, HardwareSpec],
+    setup: Setup,
+    table: Sequence[Cell],
+    fit: ELMoE3DConstants,
+    hit_model: str,
+    verify_nodes: float,
 ) -> Iterator[Ran]:
-    """Ours, HB-xPU, then every baseline; near-memory compute once per ratio and holding. Order of cells: by model and batch."""
-    of = study.platforms
+    """Ours, HB-xPU, then every baseline; near-memory compute once per ratio and holding. Order of cells: by model and batch.
+
+    specs: the baselines' machines by name, and ours.
+    """
     compute = Compute(verify_nodes=verify_nodes, draft_nodes=of.draft_nodes)
 
     def priced(name: str) -> Prices:
-        return prices_of(load_hardware(name), of.near_pj_per_bit.sourced, of.pool_write_frac.sourced)
+        return prices_of(specs[name], of.near_pj_per_bit, of.pool_write_frac)
 
     def chosen(scheme: str) -> list[Cell]:
         return [cell for cell in table if cell.hb_gb == of.ours_gb and cell.scheme == scheme]
@@ -79,9 +107,9 @@ def platform_runs(
         points = as_points([setup.point(cell, fit, hit_model=hit_model, compute=compute) for cell in chosen(scheme)])
         found = evaluate(points)
         runs: dict[Mode, Run] = {mode: ours(points, found, mode) for mode in MODES}
-        yield Ran(name, chosen(scheme), runs, priced(study.machines[of.ours_gb]), verify_nodes, hit_model, fit.level)
+        yield Ran(name, chosen(scheme), runs, priced(OURS), verify_nodes, hit_model, fit.level)
     for name in of.baselines:  # the points of HB-xPU, without its HB
-        spec, short = load_hardware(name), name.removeprefix("elmoe3d-")
+        spec, short = specs[name], name.removeprefix("elmoe3d-")
         options: list[tuple[Platform, float | None, str | None]] = [(platform_of(spec), None, None)]
         if short == NEAR:
             options = [(platform_of(spec, ratio, holds), ratio, holds) for ratio in of.near_ext_ratios for holds in of.holds]
@@ -90,8 +118,7 @@ def platform_runs(
             yield Ran(short, chosen(of.drafted_by), runs, priced(name), verify_nodes, hit_model, fit.level, ratio, holds)
 
 
-def is_headline(study: Settings, ran: Ran) -> bool:
-    of = study.platforms
+def is_headline(of: Assumed, ran: Ran) -> bool:
     near = (of.headline_near_ext_ratio, of.headline_holds) if ran.platform == NEAR else (None, None)
     return ran.verify_nodes == of.headline_verify_nodes and (ran.ratio, ran.holds) == near
 
@@ -117,10 +144,10 @@ def platform_rows(all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
                 }
 
 
-def energy_rows(study: Settings, all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
+def energy_rows(of: Assumed, all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
     """Rows of elmoe3d_energy, of the headline's settings."""
     for ran in all_runs:
-        if not is_headline(study, ran):
+        if not is_headline(of, ran):
             continue
         for mode in MODES:
             value, low, high = (joules_per_token(ran.runs[mode], ran.prices, end) for end in ENDS)

@@ -9,33 +9,42 @@ first ones run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tokentape.capture import models
-from tokentape.capture.kv.evaluate import KVRun
-from tokentape.flows.systems.kelle.live import Job, Row
-from tokentape.flows.systems.kelle.live_rows import setting_of
-from tokentape.flows.systems.kelle.setup import CALIBRATED, Setup
+from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
+from tokentape.replay.kelle.setup import CALIBRATED, Setup
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System
 from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_bytes_per_token, kv_traffic
 from tokentape.replay.kelle.work import PHYSICAL, Work
-from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.geometry import Geometry
 
+Row = dict[str, Any]
 WORD_BITS = 16.0
 
 
-def pareto_rows(made: Setup, measured: Mapping[Job, list[Row]]) -> list[Row]:
-    """measured: rows of table `quality` by seed; those of series `budget` and of fixed point at some interval are costed."""
-    geometry = from_config(models.find(made.study.live.model).config.to_dict())
+@dataclass(frozen=True)
+class Tried:
+    """A cache that was tried inside the model. where: what its row says of it; interval_us: at which it refreshes, None: it loses
+    nothing; perplexities, kv_bytes: by seed."""
+
+    where: Mapping[str, Any]
+    policy: KVPolicy
+    interval_us: float | None
+    perplexities: Sequence[float]
+    kv_bytes: Sequence[float]
+
+
+def pareto_rows(made: Setup, geometry: Geometry, work: Work, tried: Iterable[Tried]) -> list[Row]:
+    """geometry: of the model; work: lengths and batch of the decode step that is costed."""
     rows = [
-        _setting(job, of) | _costs(made, geometry, system, job, of)
-        for job, of in measured.items()
-        if job.series == "budget" or (job.series == "refresh" and job.run.storage == "int16" and job.interval_us)
-        for system in _systems(made, job)
+        {**one.where, **_perplexity(one), **_costs(made, geometry, system, replace(work, budget_tokens=one.policy.budget), one)}
+        for one in tried
+        for system in _systems(made, one)
     ]
     return [row | {"is_front": not any(_beats(other, row) for other in rows)} for row in rows]
 
@@ -45,26 +54,23 @@ def _beats(other: Row, row: Row) -> bool:
     return one != two and one[0] <= two[0] and one[1] <= two[1]
 
 
-def _setting(job: Job, rows: list[Row]) -> Row:
-    found = [row["perplexity"] for row in rows]
-    return setting_of(job, rows) | {"perplexity": sum(found) / len(found), "low": min(found), "high": max(found)}
+def _perplexity(one: Tried) -> Row:
+    found = one.perplexities
+    return {"perplexity": sum(found) / len(found), "low": min(found), "high": max(found)}
 
 
-def _systems(made: Setup, job: Job) -> Iterator[System]:
+def _systems(made: Setup, one: Tried) -> Iterator[System]:
     """eDRAM at the cache's intervals; SRAM too for caches that lose nothing."""
-    if job.interval_us is None:
+    if one.interval_us is None:
         yield made.systems[BASELINE]
-    yield made.systems[KELLE].on(refresh_interval_s=1e-6 * (job.interval_us or FIRST_US))
+    yield made.systems[KELLE].on(refresh_interval_s=1e-6 * (one.interval_us or FIRST_US))
 
 
-def _costs(made: Setup, geometry: Geometry, system: System, job: Job, rows: list[Row]) -> Row:
-    live, run = made.study.live, job.run
-    work = Work(live.prompt, live.output, live.batch, run.policy.budget)
-    knobs = made.knobs[CALIBRATED]
-    kv_bytes = sum(row["kv_bytes"] for row in rows) / len(rows)
+def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
+    knobs, kv_bytes = made.knobs[CALIBRATED], sum(one.kv_bytes) / len(one.kv_bytes)
     plain = replace(system, evicts=True, recomputes=False)
     stored_frac = kv_bytes / (float(kv_traffic(geometry, plain, work, knobs, PHYSICAL).kept_bytes.mean()) / work.batch)
-    share = _recomputed_frac(geometry, run, stored_frac)
+    share = _recomputed_frac(geometry, one.policy, stored_frac)
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
     step = decode_step(geometry, replace(plain, recomputes=share > 0), work, replace(knobs, recomputed_frac=share), PHYSICAL)
@@ -83,9 +89,9 @@ def _costs(made: Setup, geometry: Geometry, system: System, job: Job, rows: list
     }
 
 
-def _recomputed_frac(geometry: Geometry, run: KVRun, stored_frac: float) -> float:
+def _recomputed_frac(geometry: Geometry, policy: KVPolicy, stored_frac: float) -> float:
     """Of the kept vectors, what AERP stored as layer inputs to get by with this share of the bytes."""
-    if not isinstance(run.policy, AERP):
+    if not isinstance(policy, AERP):
         return 0.0
     input_frac = geometry.hidden * INPUT_BYTES / (kv_bytes_per_token(geometry, PHYSICAL) / geometry.n_layers)
     return (1.0 - stored_frac) / (1.0 - input_frac)

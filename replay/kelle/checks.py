@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
-from tokentape.flows.systems.kelle.setup import CALIBRATED, ZERO, Setup
 from tokentape.hw.refresh import harmonic_mean_s, refresh_w
+from tokentape.replay.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
 from tokentape.replay.kelle.lifetimes import lifetimes, total_s
 from tokentape.replay.kelle.orderings import Reversal, reversals
 from tokentape.replay.kelle.ratios import Ratio
 from tokentape.replay.kelle.recompute import balanced_frac, vector_times_s
+from tokentape.replay.kelle.setup import CALIBRATED, ZERO, Setup
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from tokentape.replay.kelle.traffic import kv_bytes_per_token
 from tokentape.replay.kelle.work import MODES, PAPER
@@ -56,7 +56,7 @@ def _areas(made: Setup) -> Iterator[Row]:
     kelle, baseline = (made.machines[SYSTEMS[name][0]] for name in (KELLE, BASELINE))
     assert kelle.area_mm2
     assert baseline.area_mm2
-    shares, chip = made.study.chip.area_share, kelle.area_mm2.value
+    shares, chip = made.chip.area_share, kelle.area_mm2.value
     area = {name: tier.area_mm2.value for name, tier in kelle.tiers.items() if tier.area_mm2}
     edram = area["kv"] + area["activations"]
     yield _check("area of the weight SRAM", area["weights"], "mm2", "2 of the 4 MB of Table 1", shares["sram"] * chip)
@@ -75,7 +75,7 @@ def _powers(made: Setup) -> Iterator[Row]:
         1e12 * dram.dram_j_per_byte / 8,
     )
     chip = made.systems[KELLE].chip
-    groups = {group: 1e-6 * interval for group, interval in made.study.refresh.intervals_us.items()}
+    groups = {group: 1e-6 * interval for group, interval in made.refresh.intervals_us.items()}
     watts = refresh_w(chip.refresh_j_per_byte, dict.fromkeys(groups, chip.kv_bytes / len(groups)), groups)
     average = chip.refresh_j_per_byte * chip.kv_bytes / chip.refresh_interval_s
     yield _check("refresh of 4 MiB, 2DRP", watts, "W", "four equal groups; published: by the file's average interval", average)
@@ -97,8 +97,8 @@ def _powers(made: Setup) -> Iterator[Row]:
     watts = activations + chip.refresh_j_per_byte * chip.kv_bytes / chip.refresh_interval_s
     yield _check("power that eDRAM adds", edram_w - sram_w, "W", "from the ratios; published: all refresh at 45 us", watts)
     step = chip_step(made, CALIBRATED)
-    of = f"energy over time of {made.study.chip.model} on {made.study.chip.workload}, calibrated"
-    for part, share in made.study.chip.power_share.items():
+    of = f"energy over time of {made.chip.model} on {made.chip.workload}, calibrated"
+    for part, share in made.chip.power_share.items():
         if part in ("sram", "edram"):
             yield _check(f"power of the {part}", part_w(step, part), "W", of, share * stated[ONCHIP_W])
     yield _check("power of the DRAM", part_w(step, "dram"), "W", of, stated[DRAM_W])
@@ -116,7 +116,7 @@ def _recompute(made: Setup) -> Iterator[Row]:
 def _capacity(made: Setup) -> Iterator[Row]:
     geometry, dram = made.geometries["llama-2-7b"], made.systems[KELLE].chip.dram_bytes
     per_token = kv_bytes_per_token(geometry, PAPER)
-    work = made.study.workloads["PG19"]
+    work = made.workloads["PG19"]
     yield _check(
         "KV of PG19 at batch 16", work.batch * work.n_tokens * per_token / 1e9, "GB", "at its end; published: DRAM", dram / 1e9
     )
@@ -126,7 +126,7 @@ def _capacity(made: Setup) -> Iterator[Row]:
 
 
 def _retention(made: Setup) -> Iterator[Row]:
-    refresh = made.study.refresh
+    refresh = made.refresh
     curve = next(iter(made.curves.values()))
     lost = curve.mean_failure(list(refresh.intervals_us.values()))
     stated = made.stated["kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"]["value"]
@@ -142,14 +142,14 @@ def _retention(made: Setup) -> Iterator[Row]:
 
 def _lifetimes(made: Setup) -> Iterator[Row]:
     for model in LIFETIME_MODELS:
-        found = lifetimes(made.geometries[model], made.systems[KELLE].chip, made.study.workloads["PG19"])
+        found = lifetimes(made.geometries[model], made.systems[KELLE].chip, made.workloads["PG19"])
         ratio = total_s(found, "baseline") / total_s(found, "kelle")
         yield _check(f"lifetimes of {model}", ratio, "1", "baseline's over Kelle's, N' = 2048, batch 16")
 
 
 def _batches(made: Setup) -> Iterator[Row]:
     """Table 9's gain at batch 4, if an energy is a part per step and a part per request, that gives its gain at batch 16."""
-    work, gain = made.study.workloads["PG19"], made.stated[TABLE_9.format(16)]["value"]
+    work, gain = made.workloads["PG19"], made.stated[TABLE_9.format(16)]["value"]
     assert work.budget_tokens
     kept_frac = work.budget_tokens / work.n_tokens
     per_step = 16 * (1 - gain * kept_frac) / (gain - 1)  # over the part of a request with the full cache
@@ -183,7 +183,7 @@ def _sets(wanted: list[Ratio]) -> dict[str, Any]:
 
 def _sensitivity(made: Setup) -> Iterator[Row]:
     """The error over all ratios with one thing changed and the knobs as they were fitted."""
-    for variant in (variant for group in made.study.groups if group.series == "sensitivity" for variant in group.variants):
+    for variant in made.sensitivity:
         steps = made.steps(CALIBRATED, variant=variant)
         mean = float(np.abs(log_errors(steps, ratios(made.stated.values(), steps))).mean())
         yield _check(f"mean |ln| error, {variant.setting}", mean, "1", "all ratios, knobs as calibrated without the change")
@@ -204,6 +204,6 @@ def order_lines(made: Setup) -> list[str]:
 
 
 def _turned(made: Setup) -> dict[str, list[Reversal]]:
-    models, works = made.study.models, made.study.workloads.values()
+    models, works = made.models, made.workloads.values()
     cells = [(model, replace(work, batch=batch)) for model, work, batch in product(models, works, BATCHES)]
     return {mode: reversals(made.steps(ZERO, mode), made.steps(CALIBRATED, mode), cells) for mode in MODES}

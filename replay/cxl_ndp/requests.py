@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.cxl_ndp.points import decoded, headline
-from tokentape.flows.systems.cxl_ndp.settings import Model, Setup
-from tokentape.flows.systems.cxl_ndp.tapes import DRAWN
+from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.prefill import Request, request
-from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, Setup
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
 
 
-def rows(made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[dict[str, Any]]:
-    """Of a model's headline. Times are means over seeds, so that parts sum to e2e_s; gains are medians."""
-    of = headline(made, model)
-    by_seed = [decoded(made, tape, seed, of) for seed, tape in tapes.items()]
-    asked, batch = made.study.requests, of.setting.batch
-    for (grid, contexts), n_decode in product(asked.grids.items(), asked.decode_tokens):
+def rows(
+    made: Setup,
+    setting: Setting,
+    by_seed: Sequence[Mapping[str, Decoded]],
+    grids: Mapping[str, Sequence[int]],
+    decode_tokens: Sequence[int],
+) -> Iterator[dict[str, Any]]:
+    """Of a model. by_seed: every system's decode in the setting; grids: of prompts, by name.
+
+    Times are means over seeds, so that parts sum to e2e_s; gains are medians. Without study, source and origin.
+    """
+    batch, hot_experts = setting.batch, setting.hot_experts
+    for (grid, contexts), n_decode in product(grids.items(), decode_tokens):
         for context in contexts:
             ran: list[dict[str, Request]] = [
                 {
-                    name: request(one, made.machine, made.knobs, context, n_decode, batch, model.hot_experts)
+                    name: request(one, made.machine, made.knobs, context, n_decode, batch, hot_experts)
                     for name, one in found.items()
                 }
                 for found in by_seed
@@ -39,8 +44,6 @@ def rows(made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator
                 yield {
                     "setting": grid,
                     "model_id": made.shape.name,
-                    "source": DRAWN,
-                    "origin": "synthetic",
                     "hardware": made.machine.name,
                     "system": system,
                     "batch": batch,

@@ -2,56 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import product
 from math import isnan
 from typing import Any
 
-from tokentape.flows.systems.kelle.settings import Group, Variant
-from tokentape.flows.systems.kelle.setup import Setup
 from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.policies.kv.refresh import RetentionCurve
 from tokentape.replay.kelle.evictor import with_evictor, with_software_eviction
 from tokentape.replay.kelle.prefill import request
 from tokentape.replay.kelle.ratios import Steps
+from tokentape.replay.kelle.setup import Setup, Variant
 from tokentape.replay.kelle.step import Step
 from tokentape.replay.kelle.systems import BASELINE, KELLE
 from tokentape.replay.kelle.work import MODES, Work
-from tokentape.warehouse.tables import TABLES
 
 Row = dict[str, Any]
 
 
-def points(made: Setup) -> list[Row]:
-    """Rows of `kelle_points`, series by series; a system that keeps all tokens has one row for all budgets."""
-    key = TABLES["kelle_points"].key
-    return list({tuple(row[name] for name in key): row for row in (*_swept(made), *_evictor(made))}.values())
+Cell = tuple[str, str, Work, str, Variant]  # model, name of the workload, the work, system, and what is changed
 
 
-def _swept(made: Setup) -> Iterator[Row]:
-    for group in [*made.study.groups, curves(made)]:
-        for variant, knobs, mode in product(group.variants, made.knobs, MODES):
-            steps = made.steps(knobs, mode, variant)
-            where = {"series": group.series, "setting": variant.setting, "setting_value": variant.value, "role": group.role}
-            for model, workload, work in made.study.cells(group):
-                for system in group.systems:
-                    gains = steps.gains(model, system, work)
-                    point = where | {"workload": workload, "knobs": knobs, "mode": mode}
-                    yield point | _row(made, steps, model, system, work, steps.step(model, system, work), gains)
+def swept(made: Setup, series: str, role: str, cells: Sequence[Cell]) -> Iterator[Row]:
+    """Rows of `kelle_points` of a series."""
+    for (model, workload, work, system, variant), knobs, mode in product(cells, made.knobs, MODES):
+        steps = made.steps(knobs, mode, variant)
+        where = {"series": series, "setting": variant.setting, "setting_value": variant.value, "role": role}
+        where |= {"workload": workload, "knobs": knobs, "mode": mode}
+        gains = steps.gains(model, system, work)
+        yield where | _row(made, steps, model, system, work, steps.step(model, system, work), gains)
 
 
-def curves(made: Setup) -> Group:
+def retained(made: Setup) -> list[Cell]:
     """Kelle's energy if its four intervals were scaled so that failures stay at a rate, by the assumed retention curve."""
-    held = made.study.refresh.held_frac
-    variants = []
+    held = made.refresh.held_frac
+    plain = [(model, *workload) for model, workload in product(made.models, made.workloads.items())]
+    cells = []
     for anchor, curve in made.curves.items():
-        interval_s = harmonic_mean_s(made.study.refresh.intervals_s) * scale_to(
-            curve, list(made.study.refresh.intervals_us.values()), held
-        )
+        interval_s = harmonic_mean_s(made.refresh.intervals_s) * scale_to(curve, list(made.refresh.intervals_us.values()), held)
         setting = f"failures held to {held:g}, {anchor:g} at 45 us"
-        variants.append(Variant(setting=setting, value=anchor, kelle={"refresh_interval_s": interval_s}))
-    return Group(series="sensitivity", systems=(BASELINE, KELLE), variants=tuple(variants))
+        variant = Variant(setting, anchor, kelle={"refresh_interval_s": interval_s})
+        cells += [(*one, system, variant) for one in plain for system in (BASELINE, KELLE)]
+    return cells
 
 
 def scale_to(curve: RetentionCurve, intervals_us: list[float], failure_frac: float) -> float:
@@ -81,21 +74,21 @@ def _row(made: Setup, steps: Steps, model: str, system: str, work: Work, step: S
         **{name: getattr(step, name) if fits else None for name in ("weight_bytes", "kv_read_bytes", "kv_dram_bytes")},
         "speed_gain": speed,
         "energy_gain": energy,
-        "typical_err_frac": made.study.typical_err_frac,
-        "worst_err_frac": made.study.worst_err_frac,
+        "typical_err_frac": made.errors[0],
+        "worst_err_frac": made.errors[1],
         "dram_overflow_bytes": step.overflow_bytes,
         "notes": "; ".join(step.notes),
     }
 
 
-def _evictor(made: Setup) -> Iterator[Row]:
+def evictor(made: Setup) -> Iterator[Row]:
     """Kelle with its systolic evictor, whose power is counted here, and with a scan in software."""
     for knobs, mode in product(made.knobs, MODES):
         steps = made.steps(knobs, mode)
-        for model, workload, work in made.study.cells(Group(series="evictor")):
+        for model, (workload, work) in product(made.models, made.workloads.items()):
             plain, baseline = steps.step(model, KELLE, work), steps.step(model, BASELINE, work)
             both = {
-                "systolic": with_evictor(plain, made.study.chip.evictor_w),
+                "systolic": with_evictor(plain, made.chip.evictor_w),
                 "software": with_software_eviction(plain, made.geometries[model], steps.systems[KELLE], work),
             }
             for setting, step in both.items():
@@ -107,7 +100,7 @@ def _evictor(made: Setup) -> Iterator[Row]:
 
 def requests(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_requests`: prompts and outputs of several lengths."""
-    asked = made.study.requests
+    asked = made.requests
     for (context, decode), knobs, (mode, accounting) in product(asked.lengths, made.knobs, MODES.items()):
         work = Work(context, decode, budget_tokens=asked.budget_tokens)
         ran = {

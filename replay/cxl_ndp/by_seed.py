@@ -1,4 +1,4 @@
-"""What routing says of placement: `cxl_ndp_hits`, `cxl_ndp_similarity` and `cxl_ndp_use`, of drawn and of recorded tapes."""
+"""What routing says of placement, over seeds: rows of `cxl_ndp_hits`, `cxl_ndp_similarity` and `cxl_ndp_use`."""
 
 from __future__ import annotations
 

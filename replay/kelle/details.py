@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.systems.kelle.setup import Setup
 from tokentape.policies.kv.refresh import RetentionCurve
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM
 from tokentape.replay.kelle.lifetimes import lifetimes
 from tokentape.replay.kelle.recompute import roofline
+from tokentape.replay.kelle.setup import Setup
 from tokentape.replay.kelle.step import Step
 from tokentape.replay.kelle.systems import KELLE, SYSTEMS
 
@@ -33,7 +33,7 @@ PARTS = {
 
 def recompute(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_recompute`: the paper's ratio of latencies, and the array's own."""
-    of, work = made.study.chip, made.study.workloads[made.study.chip.workload]
+    of, work = made.chip, made.workloads[made.chip.workload]
     slowdown = made.stated[RECOMPUTE_CLAIM]["value"] / made.stated[LOAD_CLAIM]["value"]
     where = {"model_id": of.model, "workload": of.workload, "batch": work.batch}
     for mode, ratio in (("paper", slowdown), ("physical", None)):
@@ -43,7 +43,7 @@ def recompute(made: Setup) -> Iterator[Row]:
 
 def layer_lifetimes(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_lifetimes`."""
-    work = made.study.workloads[made.study.chip.workload]
+    work = made.workloads[made.chip.workload]
     for model in (name for name in LIFETIME_MODELS if name in made.geometries):
         where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
         for life in lifetimes(made.geometries[model], made.systems[KELLE].chip, work):
@@ -52,8 +52,8 @@ def layer_lifetimes(made: Setup) -> Iterator[Row]:
 
 def chip_step(made: Setup, knobs: str) -> Step:
     """Kelle's step of the cell that the parts' power is of."""
-    work = made.study.workloads[made.study.chip.workload]
-    return made.steps(knobs).step(made.study.chip.model, KELLE, work)
+    work = made.workloads[made.chip.workload]
+    return made.steps(knobs).step(made.chip.model, KELLE, work)
 
 
 def part_w(step: Step, part: str) -> float:
@@ -72,7 +72,7 @@ def parts(made: Setup) -> Iterator[Row]:
         for part, (tiers, joules) in PARTS.items():
             areas = [area.value for area in (machine.tiers[tier].area_mm2 for tier in tiers) if area is not None]
             areas += [array_mm2.value] if part == "array" and array_mm2 else []
-            share, power = (shares.get(part) for shares in (made.study.chip.area_share, made.study.chip.power_share))
+            share, power = (shares.get(part) for shares in (made.chip.area_share, made.chip.power_share))
             yield {
                 "hardware": machine.name,
                 "part": part,
@@ -86,7 +86,7 @@ def parts(made: Setup) -> Iterator[Row]:
 
 def retention(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_retention`: a curve for every assumed failure rate at 45 us, and the four intervals on each."""
-    refresh = made.study.refresh
+    refresh = made.refresh
     drawn = np.geomspace(*refresh.curve_us, CURVE_POINTS)
     for curve in made.curves.values():
         yield from (_failure(curve, "", interval) for interval in drawn.tolist())

@@ -1,0 +1,146 @@
+"""A serving engine under one load over several seeds: metrics with bands, and shares of requests within service levels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.policies.serving import AnyScheduler, Disaggregated
+from tokentape.replay.result import Metric
+from tokentape.replay.serving.capacity import saturation_rate_per_s
+from tokentape.replay.serving.cost import CostTables
+from tokentape.replay.serving.disaggregated import DisaggregatedRun, serve_disaggregated
+from tokentape.replay.serving.masks import ExpertMasks
+from tokentape.replay.serving.memory import BLOCK_TOKENS
+from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs
+from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.workload import Requests
+
+Floats = NDArray[np.float64]
+# Compared with another load, seed by seed.
+COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_per_token", "expert_bytes")
+CHANGE = "_change_frac"
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """What the runs of a load share. masks: where coverage is exact. outside: why results are extrapolated."""
+
+    cost: CostTables
+    limits: Limits
+    length_scale: float
+    masks: ExpertMasks | None
+    outside: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A scheduler on an engine, and the requests of each seed."""
+
+    scheduler: AnyScheduler
+    engine: Engine
+    requests: Callable[[int], Requests]
+
+    def run(self, seed: int, *, record: bool = False) -> ServingRun:
+        """One run. Raises ValueError for a scheduler of two engines."""
+        requests, engine = self.requests(seed), self.engine
+        if isinstance(self.scheduler, Disaggregated):
+            raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
+        masks = engine.masks.of(requests) if engine.masks else None
+        return serve(requests, self.scheduler, engine.cost, engine.limits, masks=masks, record=record, seed=seed)
+
+    def measured(self, seed: int, level: ServiceLevel | None) -> tuple[dict[str, Metric], ServingRun | None, Load | None]:
+        """Metrics of one run; the run itself where it is of one engine."""
+        if isinstance(self.scheduler, Disaggregated):
+            requests, engine = self.requests(seed), self.engine
+            pair = serve_disaggregated(requests, self.scheduler, engine.cost, engine.cost, engine.limits, seed)
+            return _of_pair(pair, requests), None, load_of(pair.prefill)
+        run = self.run(seed)
+        return metrics(run, level), run, load_of(run)
+
+    def saturation_per_s(self) -> float | None:
+        """Requests per second that leave the engine when all of a run's are there at once; None where that is the load itself."""
+        requests, engine = self.requests(0), self.engine
+        if requests.rate_per_s == float("inf") or isinstance(self.scheduler, Disaggregated):
+            return None
+        masks = engine.masks.of(requests) if engine.masks else None
+        return saturation_rate_per_s(serve(requests.at_once(), self.scheduler, engine.cost, engine.limits, masks=masks))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Metrics over seeds; outside: why they are extrapolated. grid: share that meets (TTFT limit, TBT limit)."""
+
+    metrics: dict[str, Metric]
+    outside: tuple[str, ...]
+    ttft_limits_s: Floats = field(default_factory=lambda: np.zeros(0))
+    tbt_limits_s: Floats = field(default_factory=lambda: np.zeros(0))
+    grid: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def measure(
+    of: Served,
+    n_seeds: int,
+    level: ServiceLevel | None = None,
+    against: Served | None = None,
+    limits: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """Serves every seed. against: the same metrics as changes from another load, on equal seeds. limits: factors of the level at
+    which attainment is read. Raises ValueError for a load that cannot be served."""
+    if n_seeds < 1:
+        raise ValueError(f"seeds {n_seeds} must be at least 1")
+    ttft, tbt = (np.array(limits[i]) * (0.0 if level is None else (level.ttft_s, level.tbt_s)[i]) for i in range(2))
+    saturation_per_s, kv_blocks = of.saturation_per_s(), of.engine.limits.kv_blocks
+    found, grids, loads = [], [], []
+    for seed in range(n_seeds):
+        one, run, load = of.measured(seed, level)
+        if against:
+            other, _, _ = against.measured(seed, level)
+            one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
+        if kv_blocks is not None:
+            one |= {"kv_blocks": Metric(float(kv_blocks), "1", denominator=f"of {BLOCK_TOKENS} tokens")}
+        if run is not None and saturation_per_s:
+            load = Load(run.requests.rate_per_s, saturation_per_s)
+            one |= _distance(load)
+        found.append(one)
+        loads.append(load)
+        if ttft.size and run is not None:
+            in_time = (run.ttft_s <= ttft[:, None]).astype(np.float64)
+            grids.append(in_time @ (run.largest_gap_s[:, None] <= tbt).astype(np.float64) / len(run.requests))
+        progress(seed + 1, n_seeds)
+    number = {name: metric for name, metric in over_runs(found).items() if math.isfinite(metric.value)}
+    grid = np.median(grids, axis=0) if grids else np.zeros((0, 0))
+    return Measured(number, (*of.engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
+
+
+def _distance(load: Load) -> dict[str, Metric]:
+    """How far a run's rate lies below saturation, as a share of it; negative beyond."""
+    return {
+        "saturation_per_s": Metric(load.service_per_s, "1/s"),
+        "saturation_distance_frac": Metric(load.distance_frac, "1", denominator="rate at which requests leave that come at once"),
+    }
+
+
+def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:
+    """What can be said of two engines together; times between tokens are the decode engine's."""
+    found = {
+        "n_requests": Metric(float(len(requests)), "1"),
+        "ttft_mean_s": Metric(float(pair.ttft_s.mean()), "s"),
+        "ttft_p99_s": Metric(float(np.percentile(pair.ttft_s, 99)), "s"),
+        "e2e_mean_s": Metric(float((pair.finish_s - requests.arrival_s).mean()), "s"),
+    }
+    if pair.decode is not None:
+        found["tbt_mean_s"] = Metric(pair.decode.gap_mean_s, "s")
+        found["tbt_p99_s"] = Metric(float(pair.decode.gap_percentiles_s(99)), "s")
+    return found
+
+
+def _saturated(loads: Sequence[Load | None]) -> tuple[str, ...]:
+    """The median run's words where most runs are saturated."""
+    saturated = sorted((load for load in loads if load is not None and load.is_saturated), key=lambda load: load.distance_frac)
+    return (str(saturated[len(saturated) // 2]),) if 2 * len(saturated) > len(loads) else ()
