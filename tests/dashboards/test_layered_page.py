@@ -205,7 +205,7 @@ def test_the_sliders_open_at_the_studys_limits() -> None:
 
 def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
     study = Settings.shipped()
-    there = {group.series for group in study.groups} | {trace.series for trace in study.traces}
+    there = {group.series for group in study.grid} | {trace.series for trace in study.traces}
     asked = ["one prompt", "slo ", "pareto", "n-sweep", "table-2", "table-6", "table-8", "table-10", "table-11", "table-12",
              "dense", "bursty", "azure", "mooncake", "other schedulers", "other models", "other gpus"]  # fmt: skip
     assert [name for name in asked if not any(series.startswith(name) for series in there)] == []
