@@ -22,6 +22,14 @@ THREE_DOTS = "M-1.1,-.17H-.7V.17H-1.1ZM-.2,-.17H.2V.17H-.2ZM.7,-.17H1.1V.17H.7Z"
 DASHES = {TWO_DASHES: [7, 4], THREE_DOTS: [2.5, 3]}
 HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark, so that grey keeps the order
 PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
+# What a paper's number is to us -> words, colour, shape.
+ROLES = {
+    "calibrate": ("calibrated: fitted to this number", ORANGE, "diamond"),
+    "predict": ("predicted", BLUE, "circle"),
+    "report": ("reported only", QUIET, "square"),
+}
+ROLE_COLOURS = {words: colour for words, colour, _ in ROLES.values()}
+ROLE_SHAPES = {words: shape for words, _, shape in ROLES.values()}
 
 
 @dataclass(frozen=True)
