@@ -9,6 +9,8 @@ import polars as pl
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import significant
 from tokentape.dashboards.panels import columns
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
 from tokentape.dashboards.shell import Figure
 from tokentape.dashboards.units import joined
 
@@ -29,6 +31,15 @@ def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
     room: of the mean and of the least and the most of the seeds; above 1 they keep the margin.
     """
     return worded(connection.sql(_ORDERINGS, params={"study": study}).pl())
+
+
+def drawn(ask: Ask, study: str) -> Drawn | None:
+    """The figure that figures/orderings.toml describes."""
+    found = rows(ask.connection, study)
+    if found.is_empty():
+        return None
+    where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
+    return Drawn({"orderings": found}, {"": answer(found)}, {"inside": where})
 
 
 def figure(found: pl.DataFrame, missing: str, seeds: str) -> Figure:

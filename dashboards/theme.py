@@ -29,6 +29,9 @@ ROLES = {
     "report": ("reported only", QUIET, "square"),
 }
 ROLE_COLOURS = {words: colour for words, colour, _ in ROLES.values()}
+HELD = {"holds": (BLUE, "circle"), "missed": (VERMILLION, "diamond")}
+HELD_COLOURS = {words: colour for words, (colour, _) in HELD.items()}
+HELD_SHAPES = {words: shape for words, (_, shape) in HELD.items()}
 ROLE_SHAPES = {words: shape for words, _, shape in ROLES.values()}
 
 

@@ -28,11 +28,15 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
         if key not in (*OF_PANEL, *OF_GROUP, *OF_CHART):
             raise at.bad(f"{key}: no setting of a chart")
     rows = [made for name in shared.get("rows", [""]) for made in _drawn(at, name, shared, panels)]
-    found: dict[str, Any] = {"$schema": alt.SCHEMA_URL, "vconcat": rows, "spacing": shared.get("gap", 24)}
+    is_alone = len(rows) == 1 and "caption" not in shared
+    drawn = rows[0] if is_alone else {"vconcat": rows, "spacing": shared.get("gap", 24)}
+    found: dict[str, Any] = {"$schema": alt.SCHEMA_URL, **drawn}
     if params:
         found["params"] = [{"name": name, "value": scope.names.get(name, start.get(name, ""))} for name in params]
     if "join" in shared:
         found["resolve"] = {"scale": at.inside("join").settings(shared["join"], {})}
+    if "caption" not in shared:
+        return found
     caption = {"fontSize": 12, "fontWeight": "normal", "color": theme.QUIET, "anchor": "start", "offset": 14}
     return {**found, "title": {"text": {"expr": expression(at.inside("caption"), shared["caption"])}, **caption}}
 

@@ -19,7 +19,7 @@ from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
 
-SHARED = Path(__file__).parents[1] / "figures"
+SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
 KEYS = {"question", "question_empty", "missing", "rows", "depends", "params", "reading", "like", "chart", "panels"}
 
 
@@ -103,20 +103,20 @@ def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
 
 @cache
 def load(folder: Path, name: str) -> dict[str, Any]:
-    """A figure's file. `like`: what it does not say is that of another, of the page or of all pages.
+    """A figure's file. `like`: what it does not say is that of another of the page; of its own name: of the one for all pages.
 
     Raises BadFigure in one line if the file is missing, is not TOML, lacks something or says what no figure has.
     """
-    path = next((path for path in (folder / f"figures/{name}.toml", SHARED / f"{name}.toml") if path.exists()), None)
     where = f"{folder.name}/figures/{name}.toml"
-    if path is None:
+    path = folder / f"figures/{name}.toml"
+    if not path.exists():
         raise BadFigure(f"{where}: no such file")
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise BadFigure(f"{where}: {error}") from error
     if "like" in told:
-        other = load(folder, told["like"])
+        other = load(folder if told["like"] != name else SHARED, told["like"])
         told = other | told | {key: {**other.get(key, {}), **told.get(key, {})} for key in ("chart", "panels")}
     for key in told:
         if key not in KEYS:
