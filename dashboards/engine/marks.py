@@ -68,7 +68,10 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
             names, _, made = rest.partition(" as ")
             found.append({"fold": names.split(), "as": made.split()})
         elif step == "count":
-            found.append({"aggregate": [{"op": "count", "as": "n"}]})
+            found.append({"aggregate": [{"op": "count", "as": "n"}], **({"groupby": rest.split()} if rest else {})})
+        elif step == "most":  # of the first field, by the others
+            of, *by = rest.split()
+            found.append({"aggregate": [{"op": "max", "field": of, "as": of}], "groupby": by})
         elif step == "least":  # low, high: the extremes of two fields, by another
             low, high, by = rest.split()
             ends = [{"op": "min", "field": low, "as": "low"}, {"op": "max", "field": high, "as": "high"}]

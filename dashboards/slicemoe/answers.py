@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.slicemoe.rows import MATCHED_FRAC
+from tokentape.dashboards.slicemoe.words import MATCHED_FRAC
 from tokentape.dashboards.units import joined, quantity
 
 
