@@ -8,9 +8,9 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import significant
-from tokentape.dashboards.panels import columns
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.panels import columns
 from tokentape.dashboards.shell import Figure
 from tokentape.dashboards.units import joined
 

@@ -28,7 +28,7 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
         if key not in (*OF_PANEL, *OF_GROUP, *OF_CHART):
             raise at.bad(f"{key}: no setting of a chart")
     rows = [made for name in shared.get("rows", [""]) for made in _drawn(at, name, shared, panels)]
-    is_alone = len(rows) == 1 and "caption" not in shared
+    is_alone = "rows" not in shared and "caption" not in shared
     drawn = rows[0] if is_alone else {"vconcat": rows, "spacing": shared.get("gap", 24)}
     found: dict[str, Any] = {"$schema": alt.SCHEMA_URL, **drawn}
     if params:
