@@ -32,7 +32,7 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
     drawn = rows[0] if is_alone else {"vconcat": rows, "spacing": shared.get("gap", 24)}
     found: dict[str, Any] = {"$schema": alt.SCHEMA_URL, **drawn}
     if params:
-        found["params"] = [{"name": name, "value": scope.names.get(name, start.get(name, ""))} for name in params]
+        found["params"] = [{"name": name, "value": start.get(name, scope.names.get(name, ""))} for name in params]
     if "join" in shared:
         found["resolve"] = {"scale": at.inside("join").settings(shared["join"], {})}
     if "caption" not in shared:

@@ -37,10 +37,11 @@ MADE_OF = {"band": "area", "whisker": "rule"}
 
 def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The panel's marks, from the back to the front."""
-    for n, told in enumerate(panel.get("marks", ())):
+    marks = panel.get("marks", ())
+    for n, told in enumerate(scope.value(marks) if isinstance(marks, str) else marks):
         own = {"mark": told} if isinstance(told, str) else told
         at = scope.inside(f"marks {n + 1}")
-        name, _, settings = own.get("mark", "").partition(" ")
+        name, _, settings = at.text(own.get("mark", "")).partition(" ")
         if MADE_OF.get(name, name) not in TAKES:
             raise at.bad(f"{name}: no mark; there are {', '.join(sorted({*TAKES, *MADE_OF}))}")
         for key in own:
@@ -60,7 +61,10 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
         found.append({"filter": " && ".join(f"datum.{name} === {value or name}" for name, _, value in fits)})
     for text in map(scope.text, told.get("with", ())):
         step, _, rest = text.partition(" ")
-        if step == "where":
+        if re.match(r"\w+ = ", text):
+            name, _, expression = text.partition(" = ")
+            found.append({"calculate": expression, "as": name})
+        elif step == "where":
             found.append({"filter": rest})
         elif step == "flatten":
             found.append({"flatten": rest.split()})
@@ -68,26 +72,29 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
             names, _, made = rest.partition(" as ")
             found.append({"fold": names.split(), "as": made.split()})
         elif step == "count":
-            found.append({"aggregate": [{"op": "count", "as": "n"}], **({"groupby": rest.split()} if rest else {})})
-        elif step == "most":  # of the first field, by the others
-            of, *by = rest.split()
-            found.append({"aggregate": [{"op": "max", "field": of, "as": of}], "groupby": by})
-        elif step == "least":  # low, high: the extremes of two fields, by another
+            found.append(_aggregate([{"op": "count", "as": "n"}], rest))
+        elif step == "most":  # "most FIELD as NAME by FIELD ..."
+            of, _, by = rest.partition(" by ")
+            name, _, made = of.partition(" as ")
+            found.append(_aggregate([{"op": "max", "field": name, "as": made or name}], by))
+        elif step == "ends":  # of two fields by another: the least of the first as low, the most of the second as high
             low, high, by = rest.split()
             ends = [{"op": "min", "field": low, "as": "low"}, {"op": "max", "field": high, "as": "high"}]
-            found.append({"aggregate": ends, "groupby": [by]})
-        elif re.match(r"\w+ = ", text):
-            name, _, expression = text.partition(" = ")
-            found.append({"calculate": expression, "as": name})
+            found.append(_aggregate(ends, by))
         else:
-            raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, least, or name = expression")
+            raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, most, ends, or name = expression")
     return found
+
+
+def _aggregate(made: list[dict[str, str]], by: str) -> dict[str, Any]:
+    by = by.removeprefix("by ")
+    return {"aggregate": made, **({"groupby": by.split()} if by else {})}
 
 
 def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name: str, settings: str) -> dict[str, Any]:
     takes = list(TAKES[MADE_OF.get(name, name)])
     told = {key: panel[key] for key in takes if key in panel}
-    mark: dict[str, Any] = {"type": MADE_OF.get(name, name), **(scope.settings(scope.text(settings), {}) or {})}
+    mark: dict[str, Any] = {"type": MADE_OF.get(name, name), **(scope.settings(settings, {}) or {})}
     transform = [*steps(scope, panel), *steps(scope, own)] if "data" not in own else steps(scope, own)
     if name in MADE_OF:
         told |= _ends(told, own)
@@ -140,7 +147,8 @@ def _columns(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], set
         mark |= scope.settings(settings, {}) or {}
         mark |= scope.settings(more[0], {}) or {} if more else {}
         x = {"value": own.get("end", 0) + float(at)}
-        words = {"mark": mark, "encoding": {"x": x, "y": y, "text": {"field": name, "type": "nominal"}}}
+        tips = {"tooltip": [tooltip(scope, told) for told in own["tips"]]} if "tips" in own else {}
+        words = {"mark": mark, "encoding": {"x": x, "y": y, "text": {"field": name, "type": "nominal"}, **tips}}
         yield words | ({"transform": steps(scope, panel)} if steps(scope, panel) else {})
         head = [{"aggregate": [{"op": "count", "as": "n"}]}, {"calculate": theme.quote(title), "as": "title"}]
         above = {"x": x, "y": {"value": -12}, "text": {"field": "title", "type": "nominal"}}
