@@ -110,6 +110,8 @@ def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name:
         mark = {"type": "point", "filled": False, "size": 110, "strokeWidth": 1.7} | {
             k: v for k, v in mark.items() if k != "type"
         }
+        if "place" not in own:
+            raise scope.bad("place: a hollow mark needs the field of the paper's number")
         transform += _places({key: scope.text(text) for key, text in own["place"].items()})
         found["opacity"] = {"field": "printed", "type": "quantitative", "scale": None}
     made: dict[str, Any] = {"mark": mark, "encoding": found}
