@@ -44,10 +44,13 @@ class Ask:
         return self.asked[key]  # type: ignore[no-any-return]
 
     def _rows(self, name: str) -> pl.DataFrame:
-        text = queries(self.folder / "rows.sql")[name]
-        # An unused parameter is an error to DuckDB.
-        given = {key: value for key, value in self.params.items() if f"${key}" in text}
-        return self.connection.sql(text, params=given).pl()
+        return rows_of(self.connection, self.folder / "rows.sql", name, **self.params)
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, file: Path, name: str, **params: Any) -> pl.DataFrame:
+    """The rows of a query of `file`. params: values of its $names and of others, which DuckDB would refuse."""
+    text = queries(file)[name]
+    return connection.sql(text, params={key: value for key, value in params.items() if f"${key}" in text}).pl()
 
 
 @cache

@@ -14,6 +14,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.engine.grammar import Scope, channel
 from tokentape.dashboards.engine.marks import CHANNELS, layers
 
+SIZED = {"beside": "offset", "row": "position"}
 FACETS = ("facet", "row", "column")
 OF_PANEL = (*CHANNELS, *FACETS, "data", "here", "with", "tips", "marks", "title", "width", "height", "columns", "each")
 OF_GROUP = ("across", "down", "spacing", "resolve", "each", "title")
@@ -96,6 +97,8 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
     title = scope.text(told.get("title", ""))
     split = {key: scope.value(told[key]) for key in FACETS if key in told}
     facets = {key: channel(here, key, text) for key, text in split.items() if text}
+    if not facets and "resolve" in told:
+        drawn["resolve"] = {"scale": scope.inside("resolve").settings(told["resolve"], {})}
     if not facets:
         return {**around, **drawn, **({"title": title} if title else {})}
     around |= {"facet": facets.get("facet", {k: v for k, v in facets.items() if k != "facet"}), "spec": drawn}
@@ -106,9 +109,9 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(scope: Scope, told: Any) -> Any:
-    """A number, or "15 each": for every entry of an axis; "15 beside": for every mark of those side by side."""
+    """A number, or "15 each" (entry of an axis), "15 beside" (mark beside others), "15 row" (entry and all its marks)."""
     told = scope.value(told) if isinstance(told, str) and told.startswith("@") else told
     if not isinstance(told, str):
         return told
     step, _, of = told.partition(" ")
-    return {"step": float(step), **({"for": "offset"} if of == "beside" else {})}
+    return {"step": float(step), **({"for": SIZED[of]} if of in SIZED else {})}

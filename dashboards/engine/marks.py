@@ -24,6 +24,7 @@ TAKES = {
     "line": ("x", "y", "color", "strokeDash", "detail", "order"),
     "area": ("x", "y", "y2", "color", "detail"),
     "point": ("x", "y", "color", "shape", "size", "opacity", *OFFSETS, "tips"),
+    "circle": ("x", "y", "color", "size", "opacity", "tips"),
     "rule": ("x", "y", "color"),
     "tick": ("x", "y", "color", *OFFSETS, "tips"),
     "rect": ("x", "y", "color", "tips"),
@@ -59,7 +60,11 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
     if told.get("here"):
         fits = (word.partition("=") for word in told["here"].split())
         found.append({"filter": " && ".join(f"datum.{name} === {value or name}" for name, _, value in fits)})
-    for text in map(scope.text, told.get("with", ())):
+    for step_told in told.get("with", ()):
+        if not isinstance(step_told, str):  # a transform as Vega-Lite has it
+            found.append(scope.filled(step_told))
+            continue
+        text = scope.text(step_told)
         step, _, rest = text.partition(" ")
         if re.match(r"\w+ = ", text):
             name, _, expression = text.partition(" = ")
@@ -77,10 +82,10 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
             of, _, by = rest.partition(" by ")
             name, _, made = of.partition(" as ")
             found.append(_aggregate([{"op": "max", "field": name, "as": made or name}], by))
-        elif step == "ends":  # of two fields by another: the least of the first as low, the most of the second as high
-            low, high, by = rest.split()
+        elif step == "ends":  # of two fields by others: the least of the first as low, the most of the second as high
+            low, high, *by = rest.split()
             ends = [{"op": "min", "field": low, "as": "low"}, {"op": "max", "field": high, "as": "high"}]
-            found.append(_aggregate(ends, by))
+            found.append(_aggregate(ends, " ".join(by)))
         else:
             raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, most, ends, or name = expression")
     return found

@@ -1,15 +1,5 @@
-"""What the validation page asks of the warehouse: one SQL question per function, with the names the charts use.
-
-Every function takes an open read-only DuckDB connection and returns a polars frame; fractions stay fractions.
-"""
-
-from __future__ import annotations
-
-import duckdb
-import polars as pl
-
-# The vendor's name says nothing here; a setup names the software only where a device was measured in several.
-_SETUPS = """
+-- setups: devices and what they were measured in, part of others
+-- The vendor's name says nothing here; a setup names the software only where a device was measured in several.
 with setups as (
     select distinct device, framework, version, regexp_replace(device, '^(NVIDIA|AMD|Intel) ', '') as short
     from validation where "check" <> 'dram'
@@ -17,20 +7,26 @@ with setups as (
 select device, framework, version,
     short || case when count(*) over (partition by device) > 1 then ', ' || framework || ' ' || version else '' end as setup
 from setups
-"""
 
-_ERRORS = f"""
-with setups as ({_SETUPS})
+-- errors: mean, median and 95th percentile of the error per operator, split and setup
+with setups as ({setups})
 select split_part(v.operator, ': ', 1) as operator, split_part(v.operator, ': ', 2) as regime, s.setup, v.framework, v.version,
     v.split, v.n, v.mape_frac as mape, v.median_frac as median, v.p95_frac as p95
 from validation v join setups s using (device, framework, version)
-where v."check" = $check
+where v."check" = 'gpu_operator'
 order by operator, split, setup, regime
-"""
 
-# An even sample over the measured values: the page carries $n points of each operator, split and setup.
-_POINTS = f"""
-with setups as ({_SETUPS}),
+-- regimes: the same per regime
+with setups as ({setups})
+select split_part(v.operator, ': ', 1) as operator, split_part(v.operator, ': ', 2) as regime, s.setup, v.framework, v.version,
+    v.split, v.n, v.mape_frac as mape, v.median_frac as median, v.p95_frac as p95
+from validation v join setups s using (device, framework, version)
+where v."check" = 'gpu_operator_regime'
+order by operator, split, setup, regime
+
+-- points: Measured and predicted seconds of at most n measurements per operator, split and setup.
+-- An even sample over the measured values: the page carries $n points of each operator, split and setup.
+with setups as ({setups}),
 ranked as (
     select p.*, s.setup, count(*) over w as n, row_number() over (w order by measured, shape) as place
     from validation_points p join setups s using (device, framework, version)
@@ -40,25 +36,9 @@ ranked as (
 select operator, split, setup, regime, shape, measured, predicted from ranked
 where n <= $n or place * $n // n > (place - 1) * $n // n
 order by operator, split, setup, place
-"""
 
-_DRAM = """
+-- dram: Measured and predicted share of the peak bandwidth per preset and pattern, and the signed error.
 select device as preset, replace(operator, '_', ' ') as pattern, regime = 'covered' as covered, measured, predicted,
     predicted / measured - 1 as error
 from validation_points where "check" = 'dram' and measured > 0 order by all
-"""
 
-
-def errors(connection: duckdb.DuckDBPyConnection, check: str) -> pl.DataFrame:
-    """Per operator, split and setup: mean, median and 95th percentile of the error; per regime too for gpu_operator_regime."""
-    return connection.sql(_ERRORS, params={"check": check}).pl()
-
-
-def points(connection: duckdb.DuckDBPyConnection, n: int) -> pl.DataFrame:
-    """Measured and predicted seconds of at most n measurements per operator, split and setup."""
-    return connection.sql(_POINTS, params={"n": n}).pl()
-
-
-def dram(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Measured and predicted share of the peak bandwidth per preset and pattern, and the signed error."""
-    return connection.sql(_DRAM).pl()
