@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,11 @@ def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:
     ask = Ask(duckdb.connect(), tmp_path, params={"more": 2})
     assert ask("two")["n"].to_list() == [3]
     assert ask("one") is ask("one")
+
+
+def test_the_figure_of_the_docs_draws() -> None:
+    text = (Path(__file__).parents[2] / "docs/dashboards.md").read_text(encoding="utf-8")
+    told = tomllib.loads(text.partition("```toml\n")[2].partition("```")[0])
+    words = {"batches": [1, 2], "SYSTEMS": {"a": theme.BLUE}}
+    scope = Scope("docs", words, {"speed": ROWS.rename({"who": "system"})})
+    assert len(chart(scope, told, {"model": "m"}, told["depends"])["vconcat"][0]["layer"]) == 4
