@@ -168,7 +168,7 @@ def _asset(name: str) -> str:
 @cache
 def _vega() -> str:
     version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
-    return vl_convert.javascript_bundle(vl_version=version)
+    return vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
 
 
 def _source(script: str) -> str:

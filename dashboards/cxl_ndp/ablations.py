@@ -9,7 +9,7 @@ from tokentape.dashboards.cxl_ndp.words import HEADLINE, MONDE, OURS, PLACEMENTS
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
 from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, lowest
 
 SERIES = {
     "mac rate": "NDP multiply-adds",
@@ -32,7 +32,7 @@ def ablations(ask: Ask) -> Drawn | None:
     half = -(-len(groups) // 2)
     own = {
         "halves": [{"groups": of} for of in (groups[:half], groups[half:]) if of],
-        "ends": [0.85 * found["decode_gain"].min(), 1.2 * found["decode_gain"].max()],
+        "ends": [0.85 * lowest(found["decode_gain"]), 1.2 * highest(found["decode_gain"])],
         "systems": known(SYSTEMS, found["system"]),
         "setup": found["setup"][0],
     }

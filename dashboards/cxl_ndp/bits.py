@@ -11,7 +11,7 @@ from tokentape.dashboards.answers import percent
 from tokentape.dashboards.cxl_ndp.words import GIVEN, RULES, SHARED, TABLE, rules, setups
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, lowest, mean_of
 
 STAND_IN = "stand-in"  # method of losses that no model was measured for
 
@@ -81,7 +81,7 @@ def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
     """Mean loss by width, how far experts differ, and how often it falls with bits; rows of one table."""
     cells = found.explode("mse").with_columns(expert=pl.int_range(pl.len()).over("bits", "layer"))
     means = cells.group_by("bits").agg(pl.mean("mse")).sort("bits")
-    least = float(means["mse"].min())  # type: ignore[arg-type]
+    least = lowest(means["mse"])
     told = [f"{value / least:,.3g} at {bits}" for bits, value in means.rows()]
     by_expert = cells.pivot("bits", index=["layer", "expert"], values="mse").drop("layer", "expert")
     falls = pl.concat(
@@ -90,11 +90,11 @@ def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
             for a, b in zip(by_expert.columns, by_expert.columns[1:], strict=False)
         ]
     )
-    spread = cells.group_by("bits", "layer").agg(ratio=pl.max("mse") / pl.min("mse"))["ratio"].median()
+    spread = mean_of(cells.group_by("bits", "layer").agg(ratio=pl.max("mse") / pl.min("mse")).select(pl.median("ratio"))["ratio"])
     first = (
         f"In {found['method'][0]} losses of {found['model'][0]}, an expert loses on average, with the least as 1, {joined(told)} "
         f"bits; the most sensitive expert of a layer loses {spread:,.3g} × the least (median). More bits lose less in "
-        f"{percent(float(falls['falls'].mean()))} of the steps."
+        f"{percent(mean_of(falls['falls']))} of the steps."
     )
     both = won.filter(pl.col("trace_id") == found["source"][0]).to_dicts()
     return first + "".join(

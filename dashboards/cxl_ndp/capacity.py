@@ -55,7 +55,7 @@ def _needless(found: pl.DataFrame) -> list[str]:
     said = []
     for (model,), of in found.group_by(["model"], maintain_order=True):
         hbm = of.filter(pl.col("tier") == "hbm")
-        wanted = hbm.filter(pl.col("part") != HOT)["gb"].sum() + of.filter(pl.col("part") == EXPERTS)["gb"].sum()
+        wanted = pl.concat([hbm.filter(pl.col("part") != HOT), of.filter(pl.col("part") == EXPERTS)])["gb"].sum()
         if wanted <= hbm["tier_gb"].max():  # type: ignore[operator]
             said.append(str(model))
     return said

@@ -7,13 +7,13 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.cxl_ndp.words import PLACEMENTS, RULES, rules
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
 from tokentape.dashboards.units import joined
+from tokentape.warehouse.claim_errors import signed
 
 LIVE = Control("live", "Live model")
 FULL, SELECTOR, BY_USE = "full", "prefix_split", "by_use"

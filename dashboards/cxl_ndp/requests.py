@@ -10,7 +10,7 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import highest, joined, lowest, quantity
 
 LENGTHS = Control("lengths", "Lengths")
 
@@ -75,13 +75,13 @@ def answer(found: pl.DataFrame, published: pl.DataFrame) -> str:
         of = found.filter(pl.col("system") == system)
         paper = dict(published.filter(pl.col("system") == system).select("statistic", "published").iter_rows())
         beside = f" (paper {paper['min']:g} to {paper['max']:g})" if paper.keys() >= {"min", "max"} else ""
-        said.append(f"{system} is {of['e2e_gain'].min():.1f} to {times(of['e2e_gain'].max())}{beside}")  # type: ignore[str-format]
+        said.append(f"{system} is {lowest(of['e2e_gain']):.1f} to {times(highest(of['e2e_gain']))}{beside}")
     first = found.filter(pl.col("system").is_in(OURS)).head(1).to_dicts()
     if not said:
         return "None of our own systems was computed."
     over = first[0]["system"]
     hobbit = found.filter(pl.col("system") == over)["gain_over_hobbit"].drop_nulls()
-    up_to = f", {over} up to {times(hobbit.max())} {HOBBIT}" if hobbit.len() else ""  # type: ignore[arg-type]
+    up_to = f", {over} up to {times(highest(hobbit))} {HOBBIT}" if hobbit.len() else ""
     row = first[0]
     parts = sorted(((row[name] / row["e2e_s"], words) for name, words in COLUMNS.items()), reverse=True)
     spent = joined([f"{percent(share, 0)} {words}" for share, words in parts[:3]])

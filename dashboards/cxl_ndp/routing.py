@@ -13,7 +13,7 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, lowest
 
 LAYER = Control("layer", "Layer")
 GUIDED, STATIC = "prefill_guided", "static_global"
@@ -103,7 +103,7 @@ def likeness_answer(mean: pl.DataFrame, layers: pl.DataFrame, whole: pl.DataFram
     """Cosines and how much of them is popularity; hit shares of the placements per batch. Rows of one setup."""
     said = []
     for row in mean.to_dicts():
-        span = f" ({layers['own'].min():.2f} to {layers['own'].max():.2f} over layers)" if layers.height > 1 else ""
+        span = f" ({lowest(layers['own']):.2f} to {highest(layers['own']):.2f} over layers)" if layers.height > 1 else ""
         shared = row["static_frac"]
         static = f"; of what lies above even use {percent(shared, 0)} is popularity" if shared is not None else ""
         said.append(

@@ -50,7 +50,7 @@ def with_published(found: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame
 
 def answer(found: pl.DataFrame) -> str:
     """Throughput and gains of ours on the first setup beside the paper's, then on the others."""
-    said = []
+    said: list[str] = []
     ours = found.filter(pl.col("system").is_in(OURS)).drop_nulls("decode_gain")
     for (setup,), of in ours.group_by(["setup"], maintain_order=True):
         rows = of.to_dicts()

@@ -10,7 +10,7 @@ from tokentape.dashboards.elmoe3d.words import JOULES, OURS, PLATFORMS, facts, m
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import quantity
+from tokentape.dashboards.units import highest, lowest, quantity
 
 REFERENCE = "xpu"
 SETTING = ["law", "model", "batch"]
@@ -39,7 +39,7 @@ def energy(ask: Ask) -> Drawn | None:
         for model in names
     ]
     platforms = totals.sort("place")["words"].unique(maintain_order=True).to_list()
-    own = {"each_model": each, "domain": [0, float(totals["relative"].max()) * 1.3], "platforms": platforms}
+    own = {"each_model": each, "domain": [0, highest(totals["relative"]) * 1.3], "platforms": platforms}
     return Drawn({"energy": found, "energy_totals": totals}, sentences(totals, ["law"], energy_answer), facts(totals) | own)
 
 
@@ -75,7 +75,7 @@ def energy_answer(totals: pl.DataFrame) -> str:
         .agg(pl.min("relative"), pl.col("words").get(pl.col("relative").arg_min()))
     )
     cost = ours["j_per_token"]
-    said = f"A token costs {quantity(float(cost.min()), 'J')} to {quantity(float(cost.max()), 'J')} on ELMoE-3D"
+    said = f"A token costs {quantity(lowest(cost), 'J')} to {quantity(highest(cost), 'J')} on ELMoE-3D"
     said += f"; the xPU takes {mean_words(xpu)} × as much on average" if not xpu.is_empty() else ""
     if prior.is_empty():
         return f"{said}."

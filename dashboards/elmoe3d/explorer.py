@@ -51,7 +51,7 @@ def _grid(points: pl.DataFrame) -> pl.DataFrame:
     once = swept.unique([*KEYS, "scheme"], keep="first", maintain_order=True)
     beside = once.join(paper, on=["model", "scheme", "batch", "gib"], how="left")
     found = by_mode(beside, *KEYS, "scheme", "level", "fidelity")
-    fastest = [-pl.col("speedup").round_sig_figs(SAME_DIGITS), rows.turn(), "mode"]
+    fastest: list[pl.Expr | str] = [-pl.col("speedup").round_sig_figs(SAME_DIGITS), rows.turn(), "mode"]
     ordered = found.sort("law", pl.col("model"), "gib", "batch", *fastest, descending=[False, True, *[False] * 5])
     return ordered.with_columns(is_winner=pl.int_range(pl.len()).over(KEYS) == 0)
 

@@ -9,7 +9,7 @@ from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import EAGLE, MODES, PASS_PARTS, facts
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, lowest
 
 KNEES = {"knee hb": "HB", "knee ext": "EXT"}
 
@@ -60,15 +60,15 @@ def answer(intensity: pl.DataFrame, table: pl.DataFrame) -> str:
     experts = intensity.filter((pl.col("part") == "experts") & (pl.col("mode") == "ar"))
     knee = intensity.filter(pl.col("part") == "knee hb")
     touched = _touched(table)
-    most = int(touched["batch"].max())
+    most = int(highest(touched["batch"]))
     last = touched.filter(pl.col("batch") == most)
     more = (last["verify"] / last["ar"]).to_list()
     gaining = touched.filter(pl.col("gain") > 1)
     said = []
     if not experts.is_empty() and not knee.is_empty():
         said.append(
-            f"At most {significant(float(experts['ops_per_byte'].max()))} operations per byte of an expert in AR, where even "
-            f"HB's roofline bends at {significant(float(knee['ops_per_byte'].min()))}: decoding waits for memory at every "
+            f"At most {significant(highest(experts['ops_per_byte']))} operations per byte of an expert in AR, where even "
+            f"HB's roofline bends at {significant(lowest(knee['ops_per_byte']))}: decoding waits for memory at every "
             f"batch up to {most}"
         )
     said.append(f"At batch {most} a verification touches {min(more):.1f} to {max(more):.1f} × the experts of an AR step")

@@ -12,7 +12,7 @@ from tokentape.dashboards.elmoe3d.words import EAGLE, ELASTIC, PARTS, SCHEMES, f
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, mean_of
 
 TIERS = {"hb": "HB (fast, small)", "ext": "EXT (LPDDR5, large)"}
 FLAT = 0.01  # two latencies nearer than this are called alike
@@ -81,7 +81,7 @@ def latency_answer(table: pl.DataFrame) -> str:
             continue
         ratios = (ours["verify_ms"] / theirs["verify_ms"]).to_list()
         ends = [f"{r:.2f} × at batch {b}" for r, b in zip(ratios, ours["batch"].to_list(), strict=True)]
-        share = float((ours["draft_ms"] / (ours["draft_ms"] + ours["verify_ms"])).mean())
+        share = mean_of(ours["draft_ms"] / (ours["draft_ms"] + ours["verify_ms"]))
         kept = [ends[0], ends[-1]] if len(ends) > 1 else ends
         less = sum(r < 1 - FLAT for r in ratios)
         said.append(

@@ -11,7 +11,7 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined
 
 REPLAYED = "lru"
 OPENS_AT = 0.125  # the cached share nearest to the paper's machines
@@ -45,7 +45,8 @@ def unions(ask: Ask) -> Drawn | None:
     counted = ask("unions")
     if counted.is_empty():
         return None
-    most = int(counted.filter(pl.col("tokens_of") == "one_request")["n_tokens"].max() or counted["n_tokens"].max())
+    of_one = counted.filter(pl.col("tokens_of") == "one_request")
+    most = highest((counted if of_one.is_empty() else of_one)["n_tokens"])
     found = _panels(counted.filter(pl.col("n_tokens") <= most), ask.size).with_columns(
         whose=pl.col("tokens_of").replace(dict(zip(("decode", "one_request", "prefill"), TOKENS_OF, strict=True))),
         fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),

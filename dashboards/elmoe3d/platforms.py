@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from tokentape.dashboards.elmoe3d.words import LAWS, MODES, OURS, PLATFORMS, facts, models
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.units import highest, mean_of
 
 
 def platforms(ask: Ask) -> Drawn | None:
@@ -21,7 +24,7 @@ def platforms(ask: Ask) -> Drawn | None:
         for row in near
     ]
     first = told.row(0, named=True)
-    own = {name: f"{first[name]:g}" for name in ("least_nodes", "most_nodes", "nodes")}
+    own: dict[str, Any] = {name: f"{first[name]:g}" for name in ("least_nodes", "most_nodes", "nodes")}
     own |= {"inputs": "".join(inputs), "batches": told["batch"].unique().sort().to_list()}
     own["panels"] = [f"{model}, {dataset}" for model in models(told) for dataset in told["dataset"].unique().sort()]
     kept = told.select("law", "panel", "words", "mode", "batch", "speedup", "low", "high")
@@ -46,9 +49,9 @@ def platforms_answer(found: pl.DataFrame) -> str:
     if both.is_empty():
         return "Our platform was not computed beside another."
     over = both["speedup"] / both["prior"]
-    least, most = (both["low"] / both["prior_high"]).mean(), (both["high"] / both["prior_low"]).mean()
+    least, most = mean_of(both["low"] / both["prior_high"]), mean_of(both["high"] / both["prior_low"])
     said = (
-        f"ELMoE-3D is {mean_words(ours['speedup'])} × the xPU on average and {float(ours['speedup'].max()):.1f} × at most; "
+        f"ELMoE-3D is {mean_words(ours['speedup'])} × the xPU on average and {highest(ours['speedup']):.1f} × at most; "
         f"over the best other platform without HB it is {mean_words(over)} × on average ({least:.1f} to {most:.1f} × over "
         "what the paper does not give)"
     )
@@ -60,4 +63,4 @@ def platforms_answer(found: pl.DataFrame) -> str:
 
 def mean_words(values: pl.Series) -> str:
     """A mean to one decimal."""
-    return f"{float(values.mean()):.1f}"
+    return f"{mean_of(values):.1f}"

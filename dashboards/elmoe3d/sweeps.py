@@ -8,12 +8,13 @@ from itertools import pairwise
 import polars as pl
 
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, SCHEMES, TABLE, by_mode, facts
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.units import mean_of
+from tokentape.warehouse.claim_errors import signed
 
 # Series -> what varies, its title, its unit where the sentence tells it.
 SWEEPS = {
@@ -153,5 +154,5 @@ def _forms(points: pl.DataFrame) -> str:
     if chain.is_empty():
         return ""
     error = chain["phi_sd"] / chain["published_sd"] - 1
-    off = f"{percent(error.abs().mean())} on average ({signed(error.mean())})"
+    off = f"{percent(mean_of(error.abs()))} on average ({signed(mean_of(error))})"
     return f"With acceptance as a chain, constants not refitted, SD would be off by {off}."

@@ -7,12 +7,12 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import HONESTY, LAWS, LEVEL, MODES, facts
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, mean_of
+from tokentape.warehouse.claim_errors import signed
 
 
 def cells(ask: Ask) -> Drawn | None:
@@ -59,7 +59,7 @@ def answer(found: pl.DataFrame) -> str:
         worst = ranked.row(0, named=True)
         within = ranked.filter(pl.col("size") <= 0.1).height
         said.append(
-            f"{mode}: {percent(float(ranked['size'].mean()))} on average, {within} of {of.height} cells within 10 %; worst "
+            f"{mode}: {percent(mean_of(ranked['size']))} on average, {within} of {of.height} cells within 10 %; worst "
             f"{signed(worst['error'])} ({worst['scheme']}, {worst['model']}, {worst['machine']}, batch {worst['batch']})"
         )
     hidden = found.filter(pl.col("error").is_null()).height

@@ -11,7 +11,7 @@ from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import ELASTIC, HONESTY, MODES, facts
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, mean_of
 
 PANELS = {"ar": "AR: one token a step", "sd": "SD: draft and verify", "best": "the better of the two"}
 SETTING = ["law", "level", "machine", "model", "batch"]
@@ -39,7 +39,7 @@ def thresholds(ask: Ask) -> Drawn | None:
     batches = swept["batch"].unique().sort().to_list()
     end = NEVER * batches[-1]
     ticks = [batches[0], *(b for b in batches[1:] if b & (b - 1) == 0), end]
-    own = {"most": int(found["most"].max()), "end": end, "domain": [batches[0], end], "ticks": ticks}
+    own = {"most": int(highest(found["most"])), "end": end, "domain": [batches[0], end], "ticks": ticks}
     return Drawn(
         {"thresholds": found},
         sentences(found, ["law"], threshold_answer),
@@ -74,7 +74,7 @@ def _pays(table: pl.DataFrame) -> str:
     for (model, machine), of in ours.sort("gib", "batch").group_by(["model", "machine"], maintain_order=True):
         at = pays_from(of["batch"].to_list(), (of["phi_sd"] / of["phi_ar"]).to_list())
         starts.setdefault(at, {}).setdefault(str(model), []).append(str(machine))
-    most = int(ours["batch"].max())
+    most = int(highest(ours["batch"]))
     where = {at: joined([f"{model} ({joined(machines)})" for model, machines in of.items()]) for at, of in starts.items()}
     said = [f"from batch {at} on {where[at]}" for at in sorted(at for at in where if at is not None)]
     never = f"; at no batch up to {most} on {where[None]}" if None in where else ""
@@ -99,7 +99,7 @@ def _right(table: pl.DataFrame, found: pl.DataFrame) -> str:
 
 
 def _error(rows: pl.DataFrame, mode: str) -> str:
-    return percent(float((rows[f"phi_{mode}"] / rows[f"published_{mode}"] - 1).abs().mean()))
+    return percent(mean_of((rows[f"phi_{mode}"] / rows[f"published_{mode}"] - 1).abs()))
 
 
 def threshold_answer(found: pl.DataFrame) -> str:
@@ -141,7 +141,7 @@ def _thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
     """From which batch SD pays, by law, machine, model and scheme: ours over the sweep, the paper's over its open batches."""
     made = []
     keys = ["law", "machine", "gib", "model", "scheme"]
-    largest = int(swept["batch"].max())
+    largest = int(highest(swept["batch"]))
     stated = table.filter(pl.col("level") == swept["level"][0]).drop_nulls("published_sd") if not table.is_empty() else table
     for key, of in swept.group_by(keys, maintain_order=True):
         own = dict(zip(keys, key, strict=True))
@@ -150,8 +150,8 @@ def _thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
         theirs, said_paper = None, "withheld"
         if same.height > 1:
             theirs = pays_from(same["batch"].to_list(), (same["published_sd"] / same["published_ar"]).to_list())
-            said_paper = f"from {theirs}" if theirs is not None else f"not up to {same['batch'].max()}"
-        most = int(of["batch"].max())
+            said_paper = f"from {theirs}" if theirs is not None else f"not up to {highest(same['batch']):.0f}"
+        most = int(highest(of["batch"]))
         shown = float(ours) if ours is not None else NEVER * largest
         words = f"from {ours}" if ours is not None else f"not up to {most}"
         told = {"ours": ours, "shown": shown, "theirs": theirs, "most": most, "said": words, "said_paper": said_paper}

@@ -50,7 +50,8 @@ class Ask:
 def rows_of(connection: duckdb.DuckDBPyConnection, file: Path, name: str, **params: Any) -> pl.DataFrame:
     """The rows of a query of `file`. params: values of its $names and of others, which DuckDB would refuse."""
     text = queries(file)[name]
-    return connection.sql(text, params={key: value for key, value in params.items() if f"${key}" in text}).pl()
+    rows: pl.DataFrame = connection.sql(text, params={key: value for key, value in params.items() if f"${key}" in text}).pl()
+    return rows
 
 
 @cache

@@ -83,9 +83,9 @@ def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
             name, _, made = of.partition(" as ")
             found.append(_aggregate([{"op": "max", "field": name, "as": made or name}], by))
         elif step == "ends":  # of two fields by others: the least of the first as low, the most of the second as high
-            low, high, *by = rest.split()
+            low, high, *others = rest.split()
             ends = [{"op": "min", "field": low, "as": "low"}, {"op": "max", "field": high, "as": "high"}]
-            found.append(_aggregate(ends, " ".join(by)))
+            found.append(_aggregate(ends, " ".join(others)))
         else:
             raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, most, ends, or name = expression")
     return found

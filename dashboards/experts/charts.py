@@ -17,7 +17,7 @@ PERCENT = alt.Axis(format="%")
 CAPACITY = alt.X("capacity:Q", title="cache capacity (% of all experts' bytes)", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
 
 
-def hit_rate(lines: Lines, start: Mapping[str, str]) -> alt.LayerChart:
+def hit_rate(lines: Lines, start: Mapping[str, str]) -> alt.LayerChart | alt.FacetChart:
     """Hit rate against capacity: methods as lines, bounds dashed, L x k marked."""
     base = _runs(start, "trace", "hardware", "scope", "rules", "phase").transform_calculate(hit="datum['hit_' + phase]")
     hit = alt.Y("hit:Q", title="hit rate (% of unique lookups)", axis=PERCENT, scale=alt.Scale(domain=[0, 1]))
@@ -35,7 +35,7 @@ def cost(lines: Lines, start: Mapping[str, str]) -> alt.HConcatChart:
 
 def cost_panel(
     base: alt.Chart, lines: Lines, name: str, unit: str, title: str, width: int = 490, height: int = 300, picks: bool = False
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """One cost against capacity; the band of the picked policy shows its range. picks: this panel owns the legend's pick."""
     value, low, high = (f"{name}_{end}{unit.lower()}" for end in ("", "low_", "high_"))
     tips = [

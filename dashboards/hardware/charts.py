@@ -21,7 +21,7 @@ def clock(
         title=None, orient="top", columns=7, values=alt.ExprRef("operations_of[step] || [' ']"), symbolType="square"
     )
     lanes = alt.EncodingSortField("lane", op="min")
-    return (
+    drawn: alt.Chart = (
         alt.Chart(alt.NamedData("bars"))
         .add_params(*params)
         .transform_filter("datum.step === step && (window === 'all' || datum.early)")
@@ -46,9 +46,10 @@ def clock(
         )
         .properties(width=960, height=alt.Step(46))
     )
+    return drawn
 
 
-def energy(start: Mapping[str, str], n_places: int) -> alt.LayerChart:
+def energy(start: Mapping[str, str], n_places: int) -> alt.LayerChart | alt.FacetChart:
     """pJ/bit of every tier and link of every machine, the chosen machine's in colour."""
     order = alt.EncodingSortField("order", op="min")
     base = (

@@ -180,7 +180,8 @@ def _energy(places: pl.DataFrame) -> pl.DataFrame:
             }
             for n, cost in enumerate(shown)
         ]  # fmt: skip
-    schema = {"name": pl.String, "place": pl.String, "machines": pl.List(pl.String), "value": pl.Float64, "side": pl.String}
+    schema: dict[str, Any] = dict.fromkeys(("name", "place", "side"), pl.String)
+    schema |= {"machines": pl.List(pl.String), "value": pl.Float64}
     return pl.DataFrame(rows) if rows else pl.DataFrame(schema=schema)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.kelle import rows
 from tokentape.dashboards.kelle.live_words import named
 from tokentape.dashboards.kelle.words import GROUPS, WAYS
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined
+from tokentape.warehouse.claim_errors import signed
 
 LARGE = 10.0  # ratios above want a logarithmic axis
 
@@ -35,7 +35,7 @@ def flips(ask: Ask) -> Drawn | None:
     each = []
     for name in PANELS:
         of = found.filter(pl.col("panel") == name)
-        is_large = not of.is_empty() and float(of["high"].max()) > LARGE
+        is_large = not of.is_empty() and highest(of["high"]) > LARGE
         ticks = ",~g values=[1,10,100,1000,10000,100000,1000000]" if is_large else "~g tickCount=6"
         held = set(of["group"])
         each += [{"name": name, "ticks": ticks, "groups": [one for one in GROUPS if one in held]}] if held else []
@@ -49,7 +49,7 @@ def refresh(ask: Ask) -> Drawn | None:
         return None
     storages = []
     for storage in found["storage"].unique().sort(descending=True):
-        is_large = float(found.filter(pl.col("storage") == storage)["high"].max()) > LARGE
+        is_large = highest(found.filter(pl.col("storage") == storage)["high"]) > LARGE
         log, scale = (", log", "log tight padding=10") if is_large else ("", "free")
         storages.append({"storage": storage, "log": log, "scale": scale})
     answers = _table_4_answer(paper)

@@ -82,6 +82,6 @@ def chip_answer(found: pl.DataFrame) -> str:
     for task in dict.fromkeys((held[0], held[-1])):
         of = found.filter(pl.col("workload") == task).sort("share", descending=True)
         first = of.row(0, named=True)
-        refresh = of.filter(pl.col("part") == "refresh")["share"].sum()
+        refresh = float(of.filter(pl.col("part") == "refresh")["share"].sum())
         said.append(f"{percent(first['share'], 0)} into the {first['part']} and {percent(refresh, 0)} into refresh ({task})")
     return f"On the chip {joined(said)}."

@@ -22,7 +22,7 @@ def kept(ask: Ask) -> Drawn | None:
     for (tape,), of in found.group_by(["tape"], maintain_order=True):
         budgets = of["budget"].unique().sort().to_list()
         middle = budgets[(len(budgets) - 1) // 2]
-        choices += [{"tape": str(tape), "keeping": f"{n}"} for n in sorted(budgets, key=lambda n, at=middle: (n != at, n))]
+        choices += [{"tape": str(tape), "keeping": f"{n}"} for n in [middle, *(n for n in budgets if n != middle)]]
     return Drawn(
         {"kept": held},
         sentences(found, ["tape", "budget"], kept_answer),

@@ -13,7 +13,7 @@ from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.kelle import rows
 from tokentape.dashboards.kelle.live_words import FOUR_BITS, RECENT, SCORED, WHOLE, named, whos
 from tokentape.dashboards.kelle.words import TASKS
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, lowest
 
 MACHINES = {"kelle-sram": "SRAM", "kelle-edram": "eDRAM"}
 ALIKE = 1e-9
@@ -51,7 +51,7 @@ def _facts(found: pl.DataFrame) -> dict[str, Any]:
 def budget_answer(found: pl.DataFrame) -> str:
     """The best policy and AERP at the least and the largest budget, and where recent tokens win; rows of one model."""
     held = found.drop_nulls("budget")
-    ends = list(dict.fromkeys((held["budget"].min(), held["budget"].max())))
+    ends = list(dict.fromkeys((int(lowest(held["budget"])), int(highest(held["budget"])))))
     said = []
     for budget in ends:
         of = held.filter(pl.col("budget") == budget).sort("value", "who")

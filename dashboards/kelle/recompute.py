@@ -9,7 +9,7 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.kelle.words import BASELINE, KELLE, MODES, PAPER, SYSTEMS, ZERO, times
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import highest, joined, quantity
 
 
 def roof(ask: Ask) -> Drawn | None:
@@ -59,7 +59,7 @@ def roof_answer(recompute: pl.DataFrame) -> str:
             continue
         none, best, last = of.row(0, named=True), of.sort("tokens_per_s").row(-1, named=True), of.row(-1, named=True)
         gain = best["tokens_per_s"] / none["tokens_per_s"]
-        above = float((of["ops_per_s"] / of["roof"]).max())  # type: ignore[arg-type]
+        above = highest(of["ops_per_s"] / of["roof"])
         roofed = f", which would take up to {above:.0f} × the array's peak" if above > 1.01 else ""
         said.append(
             f"by {words} recomputing {percent(best['frac'])} is best, {times(gain)} the tokens per second{roofed}; recomputing "
@@ -77,5 +77,5 @@ def requests_answer(found: pl.DataFrame) -> str:
     each = [f"{times(gain)} ({lengths}; the prompt is {percent(prompt / total, 0)} of it)" for gain, lengths, prompt, total in
             ours.select("gain", "lengths", "prefill_j", "saved").rows()]  # fmt: skip
     base = found.filter(pl.col("system") == BASELINE)["saved"]
-    most = f", which takes up to {quantity(float(base.max()), 'J')}" if not base.is_empty() else ""  # type: ignore[arg-type]
+    most = f", which takes up to {quantity(highest(base), 'J')}" if not base.is_empty() else ""
     return f"{KELLE} is {joined(each)} as efficient as {BASELINE}{most}."

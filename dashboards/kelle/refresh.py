@@ -8,7 +8,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.answers import significant
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, lowest, mean_of
 
 SCHEDULES = {"baseline": "in program order", "kelle": "Kelle's scheduler"}
 CURVES = (theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE)
@@ -48,10 +48,10 @@ def curve_answer(curves: pl.DataFrame) -> str:
         return "No interval is marked on the curve that is used."
     each = [f"{_rate(rate)} ({name}, {us:,.0f} us)" for name, us, rate in used.select("name", "us", "failures").rows()]
     first = marked.filter(pl.col("name") == used["name"][0])["failures"]
-    mean = _rate(float(used["failures"].mean()))  # type: ignore[arg-type]
+    mean = _rate(mean_of(used["failures"]))
     return (
         f"By the assumed curve {joined(each)} of the bits; {mean} on average. Other curves that agree on this average have "
-        f"{_rate(float(first.min()))} to {_rate(float(first.max()))} for {used['name'][0]}."  # type: ignore[arg-type]
+        f"{_rate(lowest(first))} to {_rate(highest(first))} for {used['name'][0]}."
     )
 
 

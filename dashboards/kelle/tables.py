@@ -6,12 +6,12 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.kelle.words import KELLE, MODELS, ROLES, SYSTEMS, in_full, times
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, mean_of
+from tokentape.warehouse.claim_errors import signed
 
 BUDGET, BATCH = "table-7", "table-9"
 SWEPT = {"refresh interval": "refresh interval (us)", "edram bandwidth": "bandwidth of the eDRAM (GB/s)"}
@@ -57,7 +57,7 @@ def tables_answer(found: pl.DataFrame) -> str:
         of = of.with_columns(error=pl.col("gain") / pl.col("published") - 1).sort(pl.col("error").abs())
         for worst in of.tail(1).to_dicts():
             where = f"{worst['model']}, {worst['budget']} tokens" if series == BUDGET else worst["system"]
-            mean = percent(float(of["error"].abs().mean()), 0)  # type: ignore[arg-type]
+            mean = percent(mean_of(of["error"].abs()), 0)
             said.append(f"{name} is predicted within {mean} on average, {signed(worst['error'])} at worst ({where})")
     return f"{'. '.join(said)}{'. ' if said else ''}{_falls(found)}{_beaten(found)}"
 

@@ -9,13 +9,13 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import PARTS, TOKENS_OF, of_series
 from tokentape.dashboards.shell import Control
 from tokentape.dashboards.units import joined, quantity
+from tokentape.warehouse.claim_errors import signed
 
 # Forms that a curve may have; the first that is there is the one the others are compared with.
 FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "the paper's Table 1", "independent": "independent"}

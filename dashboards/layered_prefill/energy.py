@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import polars as pl
 
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import drawing_order, of_series
 from tokentape.dashboards.units import joined, quantity
+from tokentape.warehouse.claim_errors import signed
 
 SERIES = ("table-2", "table-6", "table-8")
 PARTS = ("static", "bytes", "ops")

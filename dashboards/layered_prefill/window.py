@@ -10,7 +10,7 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import STATES, drawing_order, looks, settings, systems
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import highest, joined, mean_of, quantity
 
 
 def schedule(ask: Ask) -> Drawn | None:
@@ -81,7 +81,7 @@ def _shared(found: pl.DataFrame) -> pl.DataFrame:
 
 def _where(found: pl.DataFrame) -> str:
     row = found.row(0, named=True)
-    return row["setting"] + ("" if row["rate"] is None else f" at {row['rate']:g} requests per second")
+    return str(row["setting"]) + ("" if row["rate"] is None else f" at {row['rate']:g} requests per second")
 
 
 def schedule_answer(found: pl.DataFrame) -> str:
@@ -93,14 +93,14 @@ def schedule_answer(found: pl.DataFrame) -> str:
         if prefill.is_empty():
             said.append(f"{name}: no prefill in {of.height} iterations")
             continue
-        groups = int(prefill["n_groups"].max())  # type: ignore[arg-type]
+        groups = int(highest(prefill["n_groups"]))
         where = "through all layers" if groups == 1 else f"through one of up to {groups} groups"
         said.append(
-            f"{name}: {prefill.height} of {of.height} iterations carry prefill, {prefill['n_prefill_tokens'].mean():,.0f} "
+            f"{name}: {prefill.height} of {of.height} iterations carry prefill, {mean_of(prefill['n_prefill_tokens']):,.0f} "
             "tokens on "
-            f"average {where}; the longest iteration takes {quantity(float(of['whole_s'].max()), 's')}"  # type: ignore[arg-type]
+            f"average {where}; the longest iteration takes {quantity(highest(of['whole_s']), 's')}"
         )
-    length = quantity(float((found["start_s"] + found["seconds"]).max()), "s")  # type: ignore[arg-type]
+    length = quantity(highest(found["start_s"] + found["seconds"]), "s")
     return f"In the same {length}, {'; '.join(said)}."
 
 

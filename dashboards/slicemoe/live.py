@@ -11,6 +11,7 @@ from tokentape.dashboards.slicemoe import live_answers as answers
 from tokentape.dashboards.slicemoe import live_words as words
 from tokentape.dashboards.slicemoe import rows
 from tokentape.dashboards.slicemoe.words import looks
+from tokentape.dashboards.units import highest
 
 
 def budgets(ask: Ask) -> Drawn | None:
@@ -58,6 +59,6 @@ def fidelity(ask: Ask) -> Drawn | None:
     found = words.fidelity(ask("fidelity"), ask.size)
     if found.is_empty():
         return None
-    longest = max(found["low"].abs().max(), found["high"].abs().max()) or 0.01
+    longest = max(highest(found["low"].abs()), highest(found["high"].abs())) or 0.01
     own = {"domain": [-longest, 3.2 * longest], "ticks": [share * longest for share in (-1, -0.5, 0, 0.5, 1)]}
     return Drawn({"fidelity": found}, {"": answers.fidelity(found)}, own)

@@ -8,7 +8,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import highest, joined, mean_of
 from tokentape.dashboards.validation.words import OPERATORS, SPLITS
 
 ROOM_WIDE, ROOM_NARROW = 1.42, 1.75  # axis length over the longest mark: room for words in wide and in narrow panels
@@ -18,7 +18,8 @@ def errors(ask: Ask) -> Drawn | None:
     found = ask.made(_errors)
     if found.is_empty():
         return None
-    return Drawn({"errors": found}, {"": errors_answer(found)}, _facts(found) | {"domain": [0, ROOM_WIDE * found["p95"].max()]})
+    domain = [0, ROOM_WIDE * highest(found["p95"])]
+    return Drawn({"errors": found}, {"": errors_answer(found)}, _facts(found) | {"domain": domain})
 
 
 def points(ask: Ask) -> Drawn | None:
@@ -115,7 +116,7 @@ def dram_answer(dram: pl.DataFrame) -> str:
     said = "With nothing fitted, "
     for worst in inside.head(1).to_dicts():
         said += (
-            f"the form is off by {percent(inside['size'].mean())} on average over the {inside.height} anchors that it covers, "
+            f"the form is off by {percent(mean_of(inside['size']))} on average over the {inside.height} anchors that it covers, "
             f"at most by {percent(worst['size'])} ({worst['pattern']} on {worst['preset']})"
         )
     for worst in outside.head(1).to_dicts():
