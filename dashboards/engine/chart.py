@@ -16,7 +16,7 @@ from tokentape.dashboards.engine.marks import CHANNELS, layers
 
 SIZED = {"beside": "offset", "row": "position"}
 FACETS = ("facet", "row", "column")
-OF_PANEL = (*CHANNELS, *FACETS, "data", "here", "with", "tips", "marks", "title", "width", "height", "columns", "each")
+OF_PANEL = (*CHANNELS, *FACETS, "data", "only", "here", "with", "tips", "marks", "title", "width", "height", "columns", "each")
 OF_GROUP = ("across", "down", "spacing", "resolve", "each", "title")
 OF_CHART = ("rows", "caption", "params", "gap", "join")
 
@@ -93,6 +93,8 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
         raise scope.bad("marks: none")
     own = {key: _size(scope, told[key]) for key in ("width", "height") if key in told}
     drawn = {**(made[0] if len(made) == 1 else {"layer": made}), **own}
+    if told.get("only"):  # before panels are told apart: what no row is left of has none
+        drawn = {"layer": made, **own, "transform": [{"filter": scope.text(told["only"])}]}
     around: dict[str, Any] = {"data": {"name": data}}
     title = scope.text(told.get("title", ""))
     split = {key: scope.value(told[key]) for key in FACETS if key in told}

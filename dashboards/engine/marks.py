@@ -46,7 +46,7 @@ def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if MADE_OF.get(name, name) not in TAKES:
             raise at.bad(f"{name}: no mark; there are {', '.join(sorted({*TAKES, *MADE_OF}))}")
         for key in own:
-            if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end"):
+            if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end", "above"):
                 raise at.bad(f"{key}: neither a channel nor a setting of a layer")
         if name == "columns":
             yield from _columns(at, panel, own, settings)
@@ -146,7 +146,7 @@ def _places(places: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _columns(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], settings: str) -> Iterator[dict[str, Any]]:
-    """Words beside a plot, `field | head | how far behind its end`, the end at `end`."""
+    """Words beside a plot, `field | head | how far behind its end`, the end at `end`, heads `above` it."""
     y = channel(scope, "y", own.get("y", panel["y"]))
     for text in own["columns"]:
         name, title, at, *more = segments(scope.text(text))
@@ -158,5 +158,5 @@ def _columns(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], set
         words = {"mark": mark, "encoding": {"x": x, "y": y, "text": {"field": name, "type": "nominal"}, **tips}}
         yield words | ({"transform": steps(scope, panel)} if steps(scope, panel) else {})
         head = [{"aggregate": [{"op": "count", "as": "n"}]}, {"calculate": theme.quote(title), "as": "title"}]
-        above = {"x": x, "y": {"value": -12}, "text": {"field": "title", "type": "nominal"}}
+        above = {"x": x, "y": {"value": -own.get("above", 12)}, "text": {"field": "title", "type": "nominal"}}
         yield {"transform": [*steps(scope, panel), *head], "mark": {**mark, "fontWeight": 600}, "encoding": above}
