@@ -47,7 +47,8 @@ def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.Dat
 
 def with_figures(page: Page, ask: Ask, names: Iterable[str | Part]) -> Page:
     """The page with its figures: names of files, or parts that are drawn by code."""
-    words = vars(theme) | vars(import_module(f"tokentape.dashboards.{ask.folder.name}.words"))
+    own = f"tokentape.dashboards.{ask.folder.name}.words"
+    words = vars(theme) | (vars(import_module(own)) if (ask.folder / "words.py").exists() else {})
     told = [(name, load(ask.folder, name), ask) if isinstance(name, str) else name for name in names]
     parts = [(one, None) if isinstance(one, Part) else _part(*one, words) for one in told]
     page = with_parts(page, *(replace(part, figures=()) for part, _ in parts))

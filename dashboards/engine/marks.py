@@ -23,17 +23,20 @@ TAKES = {
     "bar": ("x", "y", "x2", "y2", "color", "opacity", "order", *OFFSETS, "tips"),
     "line": ("x", "y", "color", "strokeDash", "detail", "order"),
     "area": ("x", "y", "y2", "color", "detail"),
+    "band": ("x", "y", "color", "detail"),
+    "whisker": ("x", "y", "color", *OFFSETS),
     "point": ("x", "y", "color", "shape", "size", "opacity", *OFFSETS, "tips"),
     "circle": ("x", "y", "color", "size", "opacity", "tips"),
     "rule": ("x", "y", "color"),
+    "level": ("x", "y", "color", "strokeDash", "tips"),
     "tick": ("x", "y", "color", *OFFSETS, "tips"),
     "rect": ("x", "y", "color", "tips"),
     "text": ("x", "y", "text", *OFFSETS),
     "hollow": ("x", "y", "color", *OFFSETS, "tips"),
     "columns": ("y",),
 }
-# Marks made of others: a band or a whisker runs from `low` to `high`, across the axis that has the categories or the time.
-MADE_OF = {"band": "area", "whisker": "rule"}
+# A band or a whisker runs from `low` to `high`, along the axis of quantities; a level is a rule that says what it stands for.
+MADE_OF = {"band": "area", "whisker": "rule", "level": "rule"}
 
 
 def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -43,8 +46,8 @@ def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         own = {"mark": told} if isinstance(told, str) else told
         at = scope.inside(f"marks {n + 1}")
         name, _, settings = at.text(own.get("mark", "")).partition(" ")
-        if MADE_OF.get(name, name) not in TAKES:
-            raise at.bad(f"{name}: no mark; there are {', '.join(sorted({*TAKES, *MADE_OF}))}")
+        if name not in TAKES:
+            raise at.bad(f"{name}: no mark; there are {', '.join(sorted(TAKES))}")
         for key in own:
             if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end", "above"):
                 raise at.bad(f"{key}: neither a channel nor a setting of a layer")
@@ -55,56 +58,52 @@ def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def steps(scope: Scope, told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """here: parameters that rows have to fit; with: filters ("where ..."), fields ("name = expression"), fold, flatten, count."""
+    """here: parameters that rows have to fit; with: filters, fields and what else `_step` knows, in order."""
     found: list[dict[str, Any]] = []
     if told.get("here"):
         fits = (word.partition("=") for word in told["here"].split())
         found.append({"filter": " && ".join(f"datum.{name} === {value or name}" for name, _, value in fits)})
-    for step_told in told.get("with", ()):
-        if not isinstance(step_told, str):  # a transform as Vega-Lite has it
-            found.append(scope.filled(step_told))
-            continue
-        text = scope.text(step_told)
-        step, _, rest = text.partition(" ")
-        if re.match(r"\w+ = ", text):
-            name, _, expression = text.partition(" = ")
-            found.append({"calculate": expression, "as": name})
-        elif step == "where":
-            found.append({"filter": rest})
-        elif step == "flatten":
-            found.append({"flatten": rest.split()})
-        elif step == "fold":
-            names, _, made = rest.partition(" as ")
-            found.append({"fold": names.split(), "as": made.split()})
-        elif step == "count":
-            found.append(_aggregate([{"op": "count", "as": "n"}], rest))
-        elif step == "most":  # "most FIELD as NAME by FIELD ..."
-            of, _, by = rest.partition(" by ")
-            name, _, made = of.partition(" as ")
-            found.append(_aggregate([{"op": "max", "field": name, "as": made or name}], by))
-        elif step == "ends":  # of two fields by others: the least of the first as low, the most of the second as high
-            low, high, *others = rest.split()
+    return found + [_step(scope, step) for step in told.get("with", ())]
+
+
+def _step(scope: Scope, told: Any) -> dict[str, Any]:
+    """A transform; a table is one as Vega-Lite has it."""
+    if not isinstance(told, str):
+        return scope.filled(told)  # type: ignore[no-any-return]
+    text = scope.text(told)
+    if made := re.fullmatch(r"(\w+) = (.*)", text, re.S):
+        return {"calculate": made[2], "as": made[1]}
+    step, _, rest = text.partition(" ")
+    of, _, by = rest.removeprefix("by ").partition(" by ") if step != "count" else ("", "", rest.removeprefix("by "))
+    fields, _, names = of.partition(" as ")
+    match step:
+        case "where":
+            return {"filter": rest}
+        case "flatten":
+            return {"flatten": rest.split()}
+        case "fold":
+            return {"fold": fields.split(), "as": names.split()}
+        case "count":
+            return _aggregate([{"op": "count", "as": "n"}], by)
+        case "most":
+            return _aggregate([{"op": "max", "field": fields, "as": names or fields}], by)
+        case "ends":  # of two fields: the least of the first as low, the most of the second as high
+            low, high = fields.split()
             ends = [{"op": "min", "field": low, "as": "low"}, {"op": "max", "field": high, "as": "high"}]
-            found.append(_aggregate(ends, " ".join(others)))
-        else:
-            raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, most, ends, or name = expression")
-    return found
+            return _aggregate(ends, by)
+    raise scope.inside("with").bad(f"{text}: not where, fold, flatten, count, most, ends, or name = expression")
 
 
 def _aggregate(made: list[dict[str, str]], by: str) -> dict[str, Any]:
-    by = by.removeprefix("by ")
     return {"aggregate": made, **({"groupby": by.split()} if by else {})}
 
 
 def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name: str, settings: str) -> dict[str, Any]:
-    takes = list(TAKES[MADE_OF.get(name, name)])
-    told = {key: panel[key] for key in takes if key in panel}
+    told = {key: panel[key] for key in TAKES[name] if key in panel}
     mark: dict[str, Any] = {"type": MADE_OF.get(name, name), **(scope.settings(settings, {}) or {})}
     transform = [*steps(scope, panel), *steps(scope, own)] if "data" not in own else steps(scope, own)
-    if name in MADE_OF:
+    if name in ("band", "whisker"):
         told |= _ends(told, own)
-    if name == "whisker":
-        told |= {key: panel[key] for key in OFFSETS if key in panel}
     if mark.get("point") and "tips" in panel:
         told["tips"] = panel["tips"]
     told |= {key: value for key, value in own.items() if key in CHANNELS or key == "tips"}
@@ -112,9 +111,7 @@ def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name:
     if told.get("tips"):
         found["tooltip"] = [tooltip(scope, text) for text in told["tips"]]
     if name == "hollow":
-        mark = {"type": "point", "filled": False, "size": 110, "strokeWidth": 1.7} | {
-            k: v for k, v in mark.items() if k != "type"
-        }
+        mark = {"filled": False, "size": 110, "strokeWidth": 1.7} | mark | {"type": "point"}
         if "place" not in own:
             raise scope.bad("place: a hollow mark needs the field of the paper's number")
         transform += _places({key: scope.text(text) for key, text in own["place"].items()})
