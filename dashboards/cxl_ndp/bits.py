@@ -62,9 +62,8 @@ def losses(ask: Ask) -> Drawn | None:
     found = _worded(ask("losses"))
     if found.is_empty():
         return None
-    own = {"rules": rules(found), "widths": found["mean_bits"].unique().sort().to_list()}
     said = sentences(found, ["given", "shared"], losses_answer)
-    return Drawn({"losses": found.drop("rank", "batch")}, said, own, **_menus(ask))
+    return Drawn({"losses": found.drop("rank", "batch")}, said, {"rules": rules(found)}, **_menus(ask))
 
 
 def _menus(ask: Ask) -> dict[str, Any]:

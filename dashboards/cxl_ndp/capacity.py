@@ -23,11 +23,8 @@ def capacity(ask: Ask) -> Drawn | None:
         tier_said=pl.col("tier").replace(TIERS), whole=whole, named=pl.format("{}, K = {}", "model", "hot"),
         place=pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64),
     ).sort("place", "model", "hot", "tier", "part")  # fmt: skip
-    own = {
-        "names": found["named"].unique(maintain_order=True).to_list(),
-        "machines": joined(found["hardware"].unique().sort().to_list()),
-    }
-    return Drawn({"capacity": found}, {"": answer(found)}, own)
+    machines = joined(found["hardware"].unique().sort().to_list())
+    return Drawn({"capacity": found}, {"": answer(found)}, {"machines": machines})
 
 
 def answer(found: pl.DataFrame) -> str:

@@ -51,7 +51,6 @@ def quality(ask: Ask) -> Drawn | None:
     own = {
         "measures": measures,
         "rules": rules(found),
-        "bits": found["bits"].unique().sort().to_list(),
         "prompt": first["prompt"],
         "decode": first["decode"],
     }

@@ -112,8 +112,7 @@ def measured(ask: Ask) -> Drawn | None:
         f"round: {row['phi_sd']:.2f} × in SD, {row['phi_ar']:.2f} × in AR"
         for row in of_law[:4]
     ]
-    labels = told["label"].unique(maintain_order=True).to_list()
-    return Drawn({"measured": told}, {"": f"{'; '.join(said)}."}, {**facts(found), "labels": labels})
+    return Drawn({"measured": told}, {"": f"{'; '.join(said)}."}, facts(found))
 
 
 def _named(ask: Ask) -> pl.DataFrame:

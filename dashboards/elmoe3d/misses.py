@@ -29,8 +29,6 @@ def misses(ask: Ask) -> Drawn | None:
         "law_names": [LAWS.get(name, name) for name in laws],
         "law_colours": [LAW_COLOURS.get(name, theme.QUIET) for name in laws],
         "dashes": [[1, 0] if name == REPLAYED else [6, 4] for name in laws],
-        "batches": found["batch"].unique().sort().to_list(),
-        "panels": found["panel"].unique(maintain_order=True).to_list(),
     }
     return Drawn(
         {"misses": found.drop("source", "origin")},
@@ -53,10 +51,8 @@ def unions(ask: Ask) -> Drawn | None:
     )
     forms = known({"recorded": 0, "power-law": 1}, found["form"])
     own = {
-        "tokens": found["n_tokens"].unique().sort().to_list(),
         "forms": forms,
         "dashes": [[1, 0], *[[6, 4]] * 5][: len(forms)],
-        "panels": found["panel"].unique(maintain_order=True).to_list(),
     }
     return Drawn({"unions": found.drop("source", "origin")}, {"": unions_answer(found)}, facts(found) | own)
 

@@ -25,7 +25,7 @@ def platforms(ask: Ask) -> Drawn | None:
     ]
     first = told.row(0, named=True)
     own: dict[str, Any] = {name: f"{first[name]:g}" for name in ("least_nodes", "most_nodes", "nodes")}
-    own |= {"inputs": "".join(inputs), "batches": told["batch"].unique().sort().to_list()}
+    own["inputs"] = "".join(inputs)
     own["panels"] = [f"{model}, {dataset}" for model in models(told) for dataset in told["dataset"].unique().sort()]
     kept = told.select("law", "panel", "words", "mode", "batch", "speedup", "low", "high")
     return Drawn({"platforms": kept}, sentences(told, ["law"], platforms_answer), facts(told) | own)

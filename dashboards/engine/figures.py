@@ -20,7 +20,20 @@ from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
 
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
-KEYS = {"question", "question_empty", "missing", "rows", "depends", "params", "reading", "like", "chart", "panels"}
+KEYS = {
+    "question",
+    "question_empty",
+    "missing",
+    "rows",
+    "query",
+    "answer",
+    "depends",
+    "params",
+    "reading",
+    "like",
+    "chart",
+    "panels",
+}
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,20 @@ def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
 
 
 def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
-    module, _, function = told["rows"].partition(":")
+    """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`."""
+    key = "rows" if "rows" in told else "answer"
+    module, _, function = told[key].partition(":")
     found = getattr(import_module(f"tokentape.dashboards.{folder.name}.{module}"), function or name, None)
     if found is None:
-        raise BadFigure(f"{folder.name}/figures/{name}.toml: rows: {told['rows']}: no such function")
-    return found  # type: ignore[no-any-return]
+        raise BadFigure(f"{folder.name}/figures/{name}.toml: {key}: {told[key]}: no such function")
+    if key == "rows":
+        return found  # type: ignore[no-any-return]
+
+    def asked(ask: Ask) -> Drawn:
+        rows, depends = ask(told["query"]), told.get("depends")
+        return Drawn({name: rows}, sentences(rows, depends, found) if depends else {} if rows.is_empty() else {"": found(rows)})
+
+    return asked
 
 
 @cache
@@ -122,7 +144,8 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     for key in told:
         if key not in KEYS:
             raise BadFigure(f"{where}: {key}: no part of a figure; there are {', '.join(sorted(KEYS))}")
-    for key in ("question", "missing", "rows", "reading"):
+    wanted = ("query", "answer") if "query" in told else ("rows",)
+    for key in ("question", "missing", "reading", *wanted):
         if key not in told:
             raise BadFigure(f"{where}: {key}: missing")
     return told

@@ -29,6 +29,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "tight": {"nice": False},
     "clamp": {"clamp": True},
     "stacked": {"stack": "zero"},
+    "as_found": {"sort": "as found"},
 }
 GUIDES: dict[str, dict[str, Any]] = {
     "bare": {"ticks": False, "domain": False},
@@ -37,6 +38,7 @@ GUIDES: dict[str, dict[str, Any]] = {
     "top": {"title": None, "orient": "top", "symbolOpacity": 1},
     "squares": {"symbolType": "square", "symbolStrokeWidth": 0},
     "bold": {"labelFontSize": 13, "labelFontWeight": 600},
+    "each": {"values": "each"},
 }
 OF_CHANNEL = ("sort", "stack", "bin", "aggregate")  # written with the scale, but settings of the channel
 GUIDE = {"x": "axis", "y": "axis", "row": "header", "column": "header", "facet": "header"}
@@ -67,6 +69,13 @@ class Scope:
         if name not in self.names:
             raise self.bad(f"{name}: neither a fact of the figure nor a word of its page")
         return self.names[name]
+
+    def column(self, of: str) -> pl.Series:
+        """What the rows have in the field of a channel."""
+        rows, name = self.frames[self.data], of.partition(":")[0]
+        if name not in rows.columns:
+            raise self.bad(f"{name}: the rows have no such field, only {', '.join(rows.columns)}")
+        return rows[name]
 
     def text(self, text: str) -> str:
         """`text` with {name} replaced; {name:q}: as a Vega string."""
@@ -161,11 +170,17 @@ def channel(scope: Scope, name: str, told: Any) -> dict[str, Any]:
         settings["title"] = title
     elif title:
         found["title"] = None if title == "-" else scope.value(title) if title.startswith("@") else title
+    if settings and settings.get("values") == "each":
+        settings["values"] = scope.column(of).drop_nulls().unique().sort().to_list()
     if settings is None or settings:
         found[kind] = settings
     scaled = scope.settings(scale, SCALES) if scale else {}
     if scaled is None:
         return {**found, "scale": None}
+    if scaled.get("sort") == "as found":
+        scaled["sort"] = scope.column(of).unique(maintain_order=True).to_list()
+    if "known" in scaled:
+        scaled["sort"] = known(dict.fromkeys(scope[scaled.pop("known")]), scope.column(of))
     found |= {key: _sort(scaled.pop(key)) for key in OF_CHANNEL if key in scaled}
     scaled = _looks(scope, name, found.get("field", ""), scaled)
     return {**found, "scale": scaled} if scaled else found

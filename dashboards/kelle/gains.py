@@ -23,16 +23,10 @@ def gains(ask: Ask) -> Drawn | None:
     own = {
         "systems": known(SYSTEMS, headline["system"]),
         "models": headline["model"].unique().sort().to_list(),
-        "tasks": tasks(headline),
     }
     return Drawn({"headline": headline, "means": means}, said, own)
 
 
-def chip(ask: Ask) -> Drawn | None:
-    found = ask("chip")
-    if found.is_empty():
-        return None
-    return Drawn({"chip": found}, sentences(found, ["reading"], chip_answer), {"tasks": tasks(found)})
 
 
 def averaged(headline: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from tokentape.dashboards.answers import percent
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import Drawn, sentences
 from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.kelle.words import SIZES, tasks
+from tokentape.dashboards.kelle.words import SIZES
 from tokentape.dashboards.units import joined
 
 RECOMPUTE, REFRESH = "recompute", "refresh policy"
@@ -43,7 +43,7 @@ def settings(ask: Ask) -> Drawn | None:
         for series, order in ORDER.items()
         if series in held
     ]
-    return Drawn({"settings": found}, sentences(found, ["reading"], settings_answer), {"series": each, "tasks": tasks(found)})
+    return Drawn({"settings": found}, sentences(found, ["reading"], settings_answer), {"series": each})
 
 
 def memory_answer(sram: pl.DataFrame, memory: pl.DataFrame) -> str:

@@ -24,7 +24,7 @@ def budgets(ask: Ask) -> Drawn | None:
     if found.is_empty():
         return None
     fall = _table_3_answer(paper)
-    printed = [{"budgets": paper["budget"].drop_nulls().unique().sort().to_list(), "tasks": known(TASKS, paper["task"])}]
+    printed = [{"tasks": known(TASKS, paper["task"])}]
     own = _facts(found) | {"paper": [] if paper.is_empty() else printed}
     said = sentences(found, ["model"], lambda of: f"{budget_answer(of)}{fall}")
     return Drawn({"budgets": found, "table_3": paper}, said, own)
@@ -45,7 +45,7 @@ def _of(ask: Ask, series: str, metric: str) -> pl.DataFrame:
 
 
 def _facts(found: pl.DataFrame) -> dict[str, Any]:
-    return {**whos(found), "dataset": found["dataset"][0], "budgets": found["budget"].drop_nulls().unique().sort().to_list()}
+    return {**whos(found), "dataset": found["dataset"][0]}
 
 
 def budget_answer(found: pl.DataFrame) -> str:

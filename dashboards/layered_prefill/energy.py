@@ -37,8 +37,7 @@ def energy(ask: Ask) -> Drawn | None:
         label=pl.format("{} at {}/s", "system", "rate"),
     )
     settings = [{"setting": name} for name in told["setting"].unique(maintain_order=True)]
-    own = {"settings": settings, "labels": told["label"].unique(maintain_order=True).to_list()}
-    return Drawn({"energy": told}, {"": answer(told)}, own)
+    return Drawn({"energy": told}, {"": answer(told)}, {"settings": settings})
 
 
 def answer(found: pl.DataFrame) -> str:

@@ -37,7 +37,6 @@ def gains(ask: Ask) -> Drawn | None:
     own = {
         "at": percent(words.MATCHED_FRAC, 0),
         "both": both if is_merged else "",
-        "gigabytes": found["gb"].unique().sort().to_list(),
     }
     said = {"|".join(place): answers.gains(found, *place) for place in places.iter_rows()}
     return Drawn({"gains": found}, said, words.looks(found["series"]) | own)

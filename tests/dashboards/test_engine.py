@@ -17,6 +17,7 @@ from tokentape.dashboards.engine.ask import Ask, queries
 from tokentape.dashboards.engine.chart import chart, expression
 from tokentape.dashboards.engine.figures import Drawn, load, sentences, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
+from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.shell import Page
 
 ROWS = pl.DataFrame(
@@ -68,6 +69,9 @@ def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
     assert colour["legend"]["columns"] == 2
     assert channel(scope, "y", "ms:Q | - | sort=by:low:min | none")["sort"] == {"field": "low", "op": "min"}
     assert channel(scope, "color", "=vermillion") == {"value": theme.VERMILLION}
+    assert channel(scope, "y", "who:N | | as_found")["sort"] == ["b", "a"]
+    assert channel(scope, "y", "who:N | | known=LOOKS")["sort"] == ["a", "b"]
+    assert channel(scope, "x", "ms:Q | | | each")["axis"] == {"values": [2.0, 3.0]}
 
 
 def test_whiskers_lie_along_the_axis_of_quantities(scope: Scope) -> None:
@@ -111,6 +115,7 @@ def test_a_panel_for_each_item_in_rows_under_a_caption(scope: Scope) -> None:
     ({"x": "batch"}, "chart: marks 1: x: batch: not a field with its type, as in ms:Q"),
     ({"x": "batch:Q | title | lgo"}, "chart: marks 1: x: lgo: not key=value, a number format, or one of log,"),
     ({"color": "who:N | | looks=LOKS"}, "chart: marks 1: color: LOKS: neither a fact of the figure nor a word of its page"),
+    ({"y": "mss:Q | | as_found"}, "chart: marks 1: y: mss: the rows have no such field, only batch, ms, low, high, paper, who"),
     ({"data": "row"}, "chart: data: row: the figure has no such rows; it has rows"),
     ({"marks": ["lien"]}, "chart: marks 1: lien: no mark; there are area, band, bar,"),
     ({"marks": [{"mark": "bar", "colour": "=ink"}]}, "chart: marks 1: colour: neither a channel nor a setting of a layer"),
@@ -129,7 +134,8 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(scope: Scope, wrong: dict
 @pytest.mark.parametrize(("text", "said"), [
     ("question = ", "Invalid value"),
     ('question = "Q?"', "missing: missing"),
-    ('question = "Q?"\nmissing = "M"\nrows = "a"\nreading = "R"\ncolour = 1', "colour: no part of a figure; there are chart,"),
+    ('question = "Q?"\nmissing = "M"\nquery = "a"\nreading = "R"', "answer: missing"),
+    ('question = "Q?"\nmissing = "M"\nrows = "a"\nreading = "R"\ncolour = 1', "colour: no part of a figure; there are answer,"),
 ])  # fmt: skip
 def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "figures").mkdir()
@@ -145,6 +151,15 @@ def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
         assert figure.chart is None
         assert "Run: tokentape study elmoe3d" in figure.missing
+
+
+def test_a_query_may_be_drawn_as_it_is() -> None:
+    ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
+    shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
+    ask.asked["chip"] = pl.DataFrame(shares)
+    (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
+    assert figure.chart is not None
+    assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
 
 
 def test_a_sentence_for_each_selection() -> None:
