@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
-from bench import elastic as bench_elastic
+from bench import cxl_ndp as bench_cxl_ndp
+from bench import elmoe3d as bench_elmoe3d
 from bench import hardware as bench_hardware
 from bench import imports as bench_imports
 from bench import kelle as bench_kelle
 from bench import kv as bench_kv
-from bench import ndp as bench_ndp
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -61,8 +61,8 @@ def main() -> None:
     report |= bench_kelle.bench()
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
-    report |= bench_elastic.bench()
-    report |= bench_ndp.bench()
+    report |= bench_elmoe3d.bench()
+    report |= bench_cxl_ndp.bench()
     report |= bench_kv.bench()
     report |= {name: round(value, 4) for name, value in (bench_capture.measure() | bench_closed_loop.measure()).items()}
     sys.stdout.flush()

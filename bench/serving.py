@@ -147,7 +147,7 @@ def bench() -> dict[str, Any]:
     many = json.loads(done.stdout.splitlines()[-1])
     print(f"serving a million requests: {many['cpu_s']:.1f} s, peak {many['peak_bytes'] / 2**20:.0f} MiB")
     study_s = study_cpu_s()
-    print(f"the study layered-prefill, {N_SEEDS} seeds at every point: {study_s:.0f} s of CPU")
+    print(f"the study layered_prefill, {N_SEEDS} seeds at every point: {study_s:.0f} s of CPU")
     return report | {
         "serving_million_requests_cpu_s": many["cpu_s"],
         "serving_million_peak_bytes": many["peak_bytes"],

@@ -91,7 +91,7 @@ def find(name: str) -> Source:
     """
     path = EMBEDDED_PATH if name == EMBEDDED else Path(name)
     if name == EMBEDDED and not (path / "config.json").is_file():
-        raise ValueError("the embedded model is not installed; make it with `tokentape train-embedded`")
+        raise ValueError("the embedded model is not installed; make it with `tokentape models train`")
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(f"{name}: no config.json in this directory; give a model saved by save_pretrained")

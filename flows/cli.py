@@ -7,34 +7,39 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import logging
 import os
 import signal
 import sys
+from functools import lru_cache
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from tokentape.flows.commands import capture as commands_capture
-from tokentape.flows.commands import claims as commands_claims
-from tokentape.flows.commands import elastic as commands_elastic
-from tokentape.flows.commands import flows as commands_flows
-from tokentape.flows.commands import hardware as commands_hardware
-from tokentape.flows.commands import imports as commands_import
-from tokentape.flows.commands import kelle as commands_kelle
-from tokentape.flows.commands import kv as commands_kv
-from tokentape.flows.commands import live as commands_live
-from tokentape.flows.commands import models as commands_models
-from tokentape.flows.commands import ndp as commands_ndp
-from tokentape.flows.commands import placement as commands_placement
-from tokentape.flows.commands import quantise as commands_quantise
-from tokentape.flows.commands import replay as commands_replay
-from tokentape.flows.commands import serving as commands_serving
-from tokentape.flows.commands import serving_fit as commands_serving_fit
-from tokentape.flows.commands import speculation as commands_speculation
-from tokentape.flows.commands import store as commands_store
-from tokentape.flows.commands import synthesize as commands_synthesize
-from tokentape.flows.commands import warehouse as commands_warehouse
+from tokentape.flows import console, words
+from tokentape.flows.commands import (
+    capture,
+    claims,
+    cxl_ndp,
+    elmoe3d,
+    flows,
+    hardware,
+    imports,
+    kelle,
+    kv,
+    live,
+    models,
+    placement,
+    quantise,
+    replay,
+    serving,
+    serving_fit,
+    speculation,
+    store,
+    synthesize,
+    warehouse,
+)
 from tokentape.flows.effects import without_effect
 
 EXTRAS = {
@@ -45,38 +50,102 @@ EXTRAS = {
 }
 
 INTERRUPTED = 130
+SENTENCE = 200  # characters; what is longer is cut
+HEADINGS = {  # of the help, what is used most first
+    "Tapes": ("capture", "import", "synthesize", "ls", "show", "check", "rm", "migrate"),
+    "Replays": ("study", "claims", "replay", "decide", "serving", "step", "timeline", "verify"),
+    "Machines and models": ("hardware", "models", "calibrate"),
+    "Inside a live model": ("evaluate", "orderings", "fidelity"),
+    "Answers": ("load", "query", "sql", "site", "serve", "demo"),
+}
+
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Every step, and where an error is from.")]
+
+
+def _everywhere(
+    is_json: Annotated[bool, typer.Option("--json", help="The tables as JSON.")] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """The options of every command."""
+
+
+@lru_cache
+def _common_options() -> tuple[Any, ...]:
+    alone = typer.Typer(add_completion=False)
+    alone.command()(_everywhere)
+    return tuple(typer.main.get_command(alone).params)
+
+
+def _listen(quiet: bool, verbose: bool) -> None:
+    if quiet and verbose:
+        raise ValueError("--quiet and --verbose ask for opposite things; give one of them")
+    if quiet or verbose:
+        console.log.setLevel(logging.WARNING if quiet else logging.DEBUG)
 
 
 class Command(TyperCommand):
-    """Refuses an option that would be dropped in silence: given twice where it takes one value, or idle beside others."""
+    """Has the options of every command, and refuses what would be dropped in silence: an option given twice that takes one value,
+    or one that is idle beside others."""
+
+    has_tables = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        is_own = any(parameter.name == "as_json" for parameter in self.params)
+        self.params += [p for p in _common_options() if p.name != "is_json" or (self.has_tables and not is_own)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        path = ctx.command_path.partition(" ")[2]
+        if now := words.of_arguments(path, args):
+            ctx.fail(now)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         given = [parameter for parameter in order if parameter.param_type_name == "option"]
         for parameter in given:
             if not parameter.multiple and given.count(parameter) > 1:
                 ctx.fail(f"{parameter.opts[0]} is given {given.count(parameter)} times and takes one value")
         rest = super().parse_args(ctx, args)
-        said = without_effect(ctx.command_path.partition(" ")[2], {parameter.name for parameter in given}, ctx.params)
+        said = without_effect(path, {parameter.name for parameter in given}, ctx.params)
         if said:
             ctx.fail(said)
         return rest
 
+    def invoke(self, ctx: Any) -> Any:
+        _listen(ctx.params.pop("quiet"), ctx.params.pop("verbose"))
+        if not ctx.params.pop("is_json", False):
+            return super().invoke(ctx)
+        with console.one_document():
+            try:
+                return super().invoke(ctx)
+            except typer.Exit as ended:  # what it found wrong is in the document
+                said = ended
+        raise said
 
-class Group(typer.Typer):
-    """Commands that refuse what they would ignore."""
 
-    def command(self, name: str | None = None, **options: Any) -> Any:
-        return super().command(name, cls=Command, **options)
+class Action(Command):
+    """Leaves something, and prints at most its name: no table that could be JSON."""
+
+    has_tables = False
 
 
-app = Group(
-    name="tokentape",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="""Record what a real language model did, token by token; replay it through memory policies and hardware.
+class Headed(TyperGroup):
+    """Shows the commands under HEADINGS with a sentence each, and tells the new spelling of an old one."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, names in HEADINGS.items() if ctx.parent is None else (("Commands", self.commands),):
+            rows = [(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names if name in self.commands]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and (now := words.of_command(ctx.command_path.partition(" ")[2], args[0])):
+            ctx.fail(now)
+        return super().resolve_command(ctx, args)
+
+
+HELP = """Record what a real language model did, token by token; replay it through memory policies and hardware.
 
     \b
     A first tour:
@@ -91,13 +160,9 @@ app = Group(
       tokentape site                                          pages that open from a file
 
     Tapes and results live in the store: --store, else TOKENTAPE_STORE, else ./tape.
-    """,
-)
-importers = Group(no_args_is_help=True, rich_markup_mode=None, help="Turn another engine's trace into a tape.")
-models = Group(no_args_is_help=True, rich_markup_mode=None, help="Model geometry: parameters, bytes, operations.")
-machines = Group(no_args_is_help=True, rich_markup_mode=None, help="Machines: list, show, compare, start your own.")
-calibrate = Group(no_args_is_help=True, rich_markup_mode=None, help="Fit cost models to measurements.")
-validate = Group(no_args_is_help=True, rich_markup_mode=None, help="Compare cost models with measurements.")
+    """
+plain: dict[str, Any] = {"cls": Headed, "no_args_is_help": True, "rich_markup_mode": None}
+app = typer.Typer(name="tokentape", help=HELP, pretty_exceptions_enable=False, **plain)
 
 
 def _version(is_asked: bool) -> None:
@@ -111,66 +176,50 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
     ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """The options before the command."""
+    console.log.setLevel(logging.INFO)
+    _listen(quiet, verbose)
 
 
-app.command("demo")(commands_flows.demo)
-app.command("capture")(commands_capture.capture)
-app.add_typer(importers, name="import")
-importers.command("bigmoe")(commands_import.import_bigmoe)
-importers.command("vllm")(commands_import.import_vllm)
-importers.command("routing")(commands_import.import_routing)
-importers.command("requests")(commands_import.import_requests)
-importers.command("acceptance")(commands_import.import_acceptance)
-app.command("synthesize")(commands_synthesize.synthesize)
-app.command("ls")(commands_store.ls)
-app.command("show")(commands_store.show)
-app.command("rm")(commands_store.rm)
-app.command("check")(commands_store.check)
-app.command("migrate")(commands_store.migrate)
-app.command("replay")(commands_replay.replay)
-app.command("kv")(commands_kv.kv)
-app.command("placement")(commands_placement.placement)
-app.command("bits")(commands_placement.bits)
-app.command("timeline")(commands_replay.timeline)
-app.command("verify")(commands_replay.verify)
-app.command("study")(commands_replay.study)
-app.command("simulate")(commands_serving.simulate)
-app.command("kv-step")(commands_kelle.kv_step)
-app.command("capacity")(commands_serving.capacity)
-app.command("speculate")(commands_elastic.speculate)
-app.command("ndp")(commands_ndp.ndp)
-app.add_typer(models, name="models")
-models.command("list")(commands_models.models_list)
-models.command("show")(commands_models.models_show)
-app.add_typer(machines, name="hardware")
-machines.command("list")(commands_hardware.hardware_list)
-machines.command("show")(commands_hardware.hardware_show)
-machines.command("diff")(commands_hardware.hardware_diff)
-machines.command("new")(commands_hardware.hardware_new)
-app.command("step")(commands_hardware.step)
-app.add_typer(calibrate, name="calibrate")
-calibrate.command("gpu")(commands_hardware.calibrate_gpu)
-calibrate.command("router")(commands_synthesize.calibrate_router)
-calibrate.command("kelle")(commands_kelle.calibrate_kelle)
-calibrate.command("serving")(commands_serving_fit.calibrate_serving)
-calibrate.command("elmoe3d")(commands_elastic.calibrate_elmoe3d)
-calibrate.command("cxl-ndp")(commands_ndp.calibrate_cxl_ndp)
-app.add_typer(validate, name="validate")
-validate.command("hardware")(commands_hardware.validate_hardware)
-app.command("claims")(commands_claims.claims)
-app.command("load")(commands_warehouse.load)
-app.command("sql")(commands_warehouse.sql)
-app.command("query")(commands_warehouse.query)
-app.command("site")(commands_warehouse.site)
-app.command("serve")(commands_flows.serve)
-app.command("evaluate")(commands_live.evaluate)
-app.command("acceptance")(commands_speculation.acceptance)
-app.command("orderings")(commands_live.orderings)
-app.command("fidelity")(commands_live.fidelity)
-app.command("quantise-report")(commands_quantise.quantise_report)
-app.command("train-embedded")(commands_capture.train_embedded)
+def _group(name: str, meaning: str) -> typer.Typer:
+    made = typer.Typer(help=meaning, **plain)
+    app.add_typer(made, name=name)
+    return made
+
+
+def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
+    for name, function in commands.items():
+        to.command(name, cls=cls)(function)
+
+
+_add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)
+_add(app, Command, timeline=replay.timeline, verify=replay.verify, query=warehouse.query, sql=warehouse.sql)
+_add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
+_add(app, Action, capture=capture.capture, synthesize=synthesize.synthesize, show=store.show, rm=store.rm, migrate=store.migrate)
+_add(app, Action, load=warehouse.load, site=warehouse.site, serve=flows.serve, demo=flows.demo)
+importers = _group("import", "Turn another engine's trace into a tape.")
+_add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)
+_add(importers, Action, requests=imports.import_requests, acceptance=imports.import_acceptance)
+decide = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
+_add(decide, Command, kv=kv.kv, place=placement.placement, precision=placement.bits, draft=speculation.acceptance)
+engine = _group("serving", "Serve requests iteration by iteration: latencies at a rate, the highest rate within limits.")
+_add(engine, Command, simulate=serving.simulate, capacity=serving.capacity)
+step = _group("step", "Estimate one step of a model on a machine, in closed form: time, bytes, energy.")
+_add(step, Command, gpu=hardware.step, kelle=kelle.kv_step, elmoe3d=elmoe3d.speculate, cxl_ndp=cxl_ndp.decode)
+machines = _group("hardware", "Machines: list, show, compare, start your own, set beside measurements.")
+_add(machines, Command, list=hardware.hardware_list, show=hardware.hardware_show, diff=hardware.hardware_diff)
+_add(machines, Command, validate=hardware.validate_hardware)
+_add(machines, Action, new=hardware.hardware_new)
+geometry = _group("models", "Models: parameters, bytes and operations, what bits cost them, and training the embedded one.")
+_add(geometry, Command, list=models.models_list, show=models.models_show, quantise=quantise.quantise_report)
+_add(geometry, Action, train=capture.train_embedded)
+calibrate = _group("calibrate", "Fit cost models to measurements and to what papers publish.")
+_add(calibrate, Command, gpu=hardware.calibrate_gpu, serving=serving_fit.calibrate_serving, kelle=kelle.calibrate_kelle)
+_add(calibrate, Command, elmoe3d=elmoe3d.calibrate_elmoe3d, cxl_ndp=cxl_ndp.calibrate_cxl_ndp)
+_add(calibrate, Command, router=synthesize.calibrate_router)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -189,6 +238,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("TOKENTAPE_DEBUG"):
             raise
+        console.log.debug("", exc_info=error)
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
 

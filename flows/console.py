@@ -1,15 +1,22 @@
-"""What the terminal shows: tables on stdout, progress and notes on stderr. Imports rich only when something is shown."""
+"""What the terminal shows: tables on stdout, progress and notes on stderr. Imports rich only when something is shown.
+
+Notes and progress are lines of the logger `tokentape`: --quiet shows none, --verbose also every step of a progress. Where stderr
+is no terminal, a line begins with its time. With --json what would be tables and sentences is one JSON document.
+"""
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import json
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,12 +29,67 @@ BETWEEN, EDGE = 3, 1  # characters that a table needs beside what is in it: per 
 PROGRESS_EVERY_S = 10.0  # between lines of progress where there is no terminal
 PIPED_WIDTH = 160  # columns of a table that goes to a file or another program
 
+log = logging.getLogger("tokentape")
+_document: ContextVar[list[dict[str, Any]] | None] = ContextVar("document", default=None)
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        when = "" if sys.stderr.isatty() else time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(record.created))
+        print(f"{when}{self.format(record)}", file=sys.stderr, flush=True)
+
+
+log.addHandler(_Lines())
+log.setLevel(logging.INFO)
+log.propagate = False
+
+
+class Shown(str):
+    """How a value is shown, and the value: a number in its unit, two of a band, none."""
+
+    value: object
+
+    def __new__(cls, text: str, value: object) -> Self:
+        made = super().__new__(cls, text)
+        made.value = value
+        return made
+
+
+@contextmanager
+def one_document() -> Iterator[None]:
+    """What is shown inside becomes one JSON document, printed at the end: tables with their rows by heading, and sentences."""
+    shown: list[dict[str, Any]] = []
+    outside = _document.set(shown)
+    try:
+        yield
+    finally:
+        _document.reset(outside)
+    print(json.dumps(shown, indent=1, ensure_ascii=False))
+
+
+def _told(cell: object) -> object:
+    """What JSON can hold of a cell: plain numbers, and null for none and for what is no number."""
+    value = cell.value if isinstance(cell, Shown) else cell
+    plain = value.item() if hasattr(value, "item") else value
+    return None if plain != plain else plain
+
+
+def say(text: str) -> None:
+    """A sentence on stdout, beside the tables."""
+    if (document := _document.get()) is None:
+        print(text)
+    else:
+        document.append({"said": text})
+
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
     """A table on stdout under its title; the columns in `numbers` are right-aligned.
 
     Columns come by importance: a terminal too narrow for the words of all headings shows the first, and a note names the rest.
     """
+    if (document := _document.get()) is not None:
+        document.append({"title": title, "rows": [dict(zip(columns, map(_told, row), strict=True)) for row in rows]})
+        return
     from rich.cells import cell_len
     from rich.console import Console
 
@@ -102,7 +164,7 @@ def _narrowed(natural: Sequence[int], least: Sequence[int], room: int) -> list[i
 
 def note(text: str) -> None:
     """A line on stderr, so that stdout holds results only."""
-    print(text, file=sys.stderr, flush=True)
+    log.info(text)
 
 
 @contextmanager
@@ -113,7 +175,7 @@ def progress_bar(label: str, unit: str = "") -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or log.level != logging.INFO:
         with _progress_lines(label) as tell:
             yield tell
         return
@@ -131,6 +193,7 @@ def _progress_lines(label: str) -> Iterator[Callable[..., None]]:
     def tell(done: float, total: float | None, text: str = "") -> None:
         share = f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"
         latest[0] = f"{share}, {text}, " if text else f"{share}, "
+        log.debug(f"{label}: {latest[0]}{time.monotonic() - began:,.0f} s")
 
     def repeat() -> None:
         while not ended.wait(PROGRESS_EVERY_S):
@@ -159,21 +222,33 @@ def capture_bar(dataset: str) -> Iterator[Callable[[Progress], None]]:
         yield tell
 
 
-def mebibytes(n_bytes: float) -> str:
-    return f"{n_bytes / 2**20:,.1f}"
+def mebibytes(n_bytes: float) -> Shown:
+    return Shown(f"{n_bytes / 2**20:,.1f}", n_bytes / 2**20)
 
 
-def quantity(value: float, unit: str) -> str:
+def quantity(value: float, unit: str) -> Shown:
     """A value with its unit as people read them: seconds in ms or us, bytes in decimal GB or MB, joules in mJ."""
     for scaled, factor, floor in SCALES.get(unit, ()):
         if abs(value) >= floor:
-            return f"{value * factor:,.3f} {scaled}"
+            return Shown(f"{value * factor:,.3f} {scaled}", {"value": value, "unit": unit})
     text = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
-    return text if unit == "1" else f"{text} {unit}"
+    return Shown(text, value) if unit == "1" else Shown(f"{text} {unit}", {"value": value, "unit": unit})
 
 
-def percent(frac: float) -> str:
-    return f"{100 * frac:.2f} %"
+def number(value: float | str | None, how: str = "", unit: str = "") -> Shown:
+    """A number in a format; nothing for none. unit: what is written after it."""
+    return Shown("" if value is None else f"{value:{how}}{unit}", value)
+
+
+def percent(frac: float | None, how: str = ".2f") -> Shown:
+    return Shown("" if frac is None else f"{100 * frac:{how}} %", frac)
+
+
+def band(low: float | None, high: float | None, shown: Callable[[float], str]) -> Shown:
+    """From one end to the other, each as it is `shown`; nothing where there is none."""
+    if low is None or high is None:
+        return Shown("", None)
+    return Shown(f"{shown(low)} to {shown(high)}", [low, high])
 
 
 # unit -> (shown as, factor, from this value on)

@@ -47,27 +47,34 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "query": (
         Idle(ASKING, lambda of: of["name"] is None, "without a query"),
         Idle(("store",), lambda of: of["database"] is not None, "with --database"),
+        Idle(("format",), lambda of: of["as_json"], "with --json"),
     ),
-    "sql": (Idle(("store",), lambda of: of["database"] is not None, "with --database"),),
+    "sql": (
+        Idle(("store",), lambda of: of["database"] is not None, "with --database"),
+        Idle(("format",), lambda of: of["as_json"], "with --json"),
+    ),
+    "models quantise": (Idle(("format",), lambda of: of["as_json"], "with --json"),),
     "site": (Idle(("store",), lambda of: of["database"] is not None, "with --database"),),
-    "step": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
-    "speculate": (
+    "step gpu": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
+    "step elmoe3d": (
         Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
         Idle(("head_gb",), lambda of: "eagle3" not in of["scheme"].lower(), "where no scheme is EAGLE3"),
     ),
-    "ndp": (Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),),
-    "placement": (
+    "step cxl_ndp": (
+        Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),
+    ),
+    "decide place": (
         Idle(("beta",), lambda of: "ema" not in (of["placements"] or "ema"), "where no placement is ema"),
         Idle(("seed",), lambda of: "random" not in (of["placements"] or "random"), "where no placement is random"),
     ),
-    "bits": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
+    "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "import requests": (
         Idle(
             ("arrival", "prompt", "output"), lambda of: of["form"] in ("azure", "mooncake"), "on a form with columns of its own"
         ),
     ),
     "calibrate kelle": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
-    "calibrate cxl-ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
+    "calibrate cxl_ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
     "calibrate serving": (
         Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),
     ),

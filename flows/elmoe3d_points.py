@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, load
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.energy import joules_per_token, prices_of
 from tokentape.replay.elmoe3d.points import SCHEMES, Compute, Point, Points
@@ -22,18 +22,18 @@ from tokentape.warehouse.load import claims
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line asks for; schemes, batches and nodes are lists with commas, None is the paper's or the fit's."""
+    """What the command line asks for; scheme, batch and nodes are lists with commas, None is the paper's or the fit's."""
 
     model: str
     hardware: str
-    schemes: str
-    batches: str
-    context_tokens: int
+    scheme: str
+    batch: str
+    context: int
     hit_model: str
     accepted_form: str
     fit: str
     alpha: float | None = None
-    accepted_len: float | None = None
+    accepted: float | None = None
     expert_format: str | None = None
     beta: float | None = None
     exponent: float | None = None
@@ -47,7 +47,7 @@ class Options:
         expert_format = self.expert_format or formats.get(found.name, STATIC_FORMAT)
         law, machine = self._law(constants, found.name), machine_of(load_hardware(self.hardware))
         shape, drafter = shape_of(found.name, found.geometry, expert_format), drafter_of(models.load(study.drafter).geometry)
-        is_given = self.alpha is not None or self.accepted_len is not None
+        is_given = self.alpha is not None or self.accepted is not None
         return [
             Point(
                 shape=shape,
@@ -57,15 +57,15 @@ class Options:
                 scheme=scheme,
                 batch=batch,
                 alpha=self.alpha if is_given else _published(found.name, self.hardware, scheme, batch),
-                accepted_len=self.accepted_len,
+                accepted_len=self.accepted,
                 accepted_form=self.accepted_form,
-                context_tokens=self.context_tokens,
+                context_tokens=self.context,
                 hit_model=self.hit_model,
                 drafter=drafter,
                 compute=self._compute(),
             )
-            for scheme in map(_scheme, self.schemes.split(","))
-            for batch in _numbers("--batch", self.batches)
+            for scheme in map(_scheme, self.scheme.split(","))
+            for batch in _numbers("--batch", self.batch)
         ]
 
     def _compute(self) -> Compute | None:
@@ -76,7 +76,7 @@ class Options:
             raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
         return Compute(verify_nodes=found[0], draft_nodes=found[1])
 
-    def _law(self, fit: ElasticConstants, model: str) -> ModelLaw:
+    def _law(self, fit: ELMoE3DConstants, model: str) -> ModelLaw:
         """What is given, else what is fitted."""
         fitted = fit.laws.get(model)
         beta = self.beta if self.beta is not None or fitted is None else fitted.beta

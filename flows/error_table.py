@@ -77,7 +77,7 @@ def _slicemoe(store: Store) -> list[Row]:
     study = slicemoe.Settings.shipped()
     study = study.model_copy(update={"pairs": study.pairs[:1], "targets": ()})  # the others answer nothing
     swept = [
-        study.rows_of(store, "sliced_points", slicemoe_sweeps.of_tape(store, study, job))
+        study.rows_of(store, "slicemoe_points", slicemoe_sweeps.of_tape(store, study, job))
         for job in product(study.models, study.seeds)
     ]
     points = pl.concat((pl.DataFrame(rows, infer_schema_length=None) for rows in swept), how="vertical_relaxed")
@@ -101,7 +101,7 @@ def lines(answers: Iterable[Mapping[str, Any]]) -> list[str]:
 def _line(row: Row) -> str:
     name = row["system"]
     cells = (
-        f"[{name.replace('_', '-')}](docs/{name}.md)",
+        f"[{name}](docs/{name}.md)",
         *(row["n_fitted"], f"{_percent(row['fitted_median'])}, {_percent(row['fitted_mean'])} %"),
         *(row["n_predicted"], f"{_percent(row['median'])}, {_percent(row['mean'])} %"),
         f"{signed(row['worst'], row['worst_unit'])}: {row['worst_row']}",

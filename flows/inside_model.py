@@ -1,7 +1,7 @@
 """How a policy is tried in a live model, from what was typed: with the windows, storage or tape that it needs beside it.
 
 `pair`, `router.strength`, ... are of slicemoe; `storage`, `rate` or `intervals`, `resample`, `bits` say how a KV policy's keys
-and values are stored; `losses` and `method` are of ndp's replicas; `prompt_tokens` and `decode_tokens` of the windows of text.
+and values are stored; `losses`, `method` are of cxl_ndp's replicas; `prompt_tokens` and `decode_tokens` of the windows of text.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Store, Tape
 
 if TYPE_CHECKING:
-    from tokentape.capture.cxl_ndp.evaluate import NDPRun
+    from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
     from tokentape.capture.evaluate_policy import PolicyRun
     from tokentape.capture.kv.evaluate import KVRun
 
-SLICEMOE, NDP = "slicemoe", "ndp"
+SLICEMOE, CXL_NDP = "slicemoe", "cxl_ndp"
 OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
 OF_WINDOWS = ("prompt_tokens", "decode_tokens")
 OF_REPLICAS = ("losses", "method")
 
 
 class Replicated(NamedTuple):
-    """How ndp is tried, the tape its losses come from and the quantiser of its replicas."""
+    """How cxl_ndp is tried, the tape its losses come from and the quantiser of its replicas."""
 
-    run: NDPRun
+    run: CXLNDPRun
     tape: Tape
     method: str
 
@@ -67,21 +67,21 @@ def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
     return dataclasses.replace(run, parameters=told | given)
 
 
-def ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None = None) -> Replicated:
-    """ndp; hot: half of the experts where it is not given. Raises ValueError where there is no tape of losses."""
-    from tokentape.capture.cxl_ndp.evaluate import NDPRun  # needs torch
+def cxl_ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None = None) -> Replicated:
+    """cxl_ndp; hot: half of the experts where it is not given. Raises ValueError where there is no tape of losses."""
+    from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun  # needs torch
 
     if "losses" not in params:
         raise ValueError(
-            f"{NDP} needs a tape of losses: run `tokentape capture --model MODEL --dataset docs --tables losses`, then give "
+            f"{CXL_NDP} needs a tape of losses: run `tokentape capture --model MODEL --dataset docs --tables losses`, then give "
             "--param losses=TRACE"
         )
     of_policy = {k: v for k, v in params.items() if k not in (*OF_WINDOWS, *OF_REPLICAS)}
-    resolve("system", NDP, {"hot": 0} | of_policy)  # what is wrong with them, before a tape is read
+    resolve("system", CXL_NDP, {"hot": 0} | of_policy)  # what is wrong with them, before a tape is read
     tape, method = (store or Store()).open(str(params["losses"])), str(params.get("method", "gptq"))
     losses = loss_table(tape, method)
-    policy = resolve("system", NDP, {"hot": tape.geometry.n_experts // 2} | of_policy)
-    return Replicated(NDPRun(policy, losses, n_items=n_items, **_windows(params)), tape, method)
+    policy = resolve("system", CXL_NDP, {"hot": tape.geometry.n_experts // 2} | of_policy)
+    return Replicated(CXLNDPRun(policy, losses, n_items=n_items, **_windows(params)), tape, method)
 
 
 def _windows(params: Mapping[str, Any]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Placements over recorded routing, and bit widths over measured losses: what the commands `placement` and `bits` compute."""
+"""Placements over recorded routing, and bit widths over measured losses: for `decide place` and `decide precision`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.names import unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import ShuffledPrompts
@@ -17,7 +17,7 @@ from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
 from tokentape.replay.cxl_ndp.hits import Hits, Placement, hits_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches, joined
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
 from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
 from tokentape.replay.cxl_ndp.similarity import similarity
 from tokentape.replay.cxl_ndp.tapes import Reading
@@ -52,10 +52,10 @@ def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
 class Placed:
     """The answer of a tape, or of several together.
 
-    hits: by (placement, batch). similarity: rows of ndp_similarity, empty where there is no control.
+    hits: by (placement, batch). similarity: rows of cxl_ndp_similarity, empty where there is no control.
     """
 
-    routing: NDPRouting
+    routing: CXLNDPRouting
     capacity: Capacity
     hits: dict[tuple[str, int], Hits]
     similarity: list[dict[str, Any]]
@@ -74,7 +74,7 @@ def placed(
     use_requests: int,
     bin_steps: int,
 ) -> Placed:
-    """Computes hit shares and similarity and writes ndp_hits, ndp_similarity and ndp_use. Several tapes count as one.
+    """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
 
     names: None for all that go with the scope. Batches of more sequences than the tape has are left out, and shuffled prompts of
     a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps. Raises ValueError on bad input;
@@ -84,7 +84,7 @@ def placed(
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
     fitting = [name for name, placement in PLACEMENTS.items() if placement.kind == "fixed" or not size.across_layers]
     made = dict(make(name, given) for name in names or fitting)
-    tapes = [ndp_routing.of_tape(store, trace, reading) for trace in traces]
+    tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
     of_tape: dict[str, object] = {"study": STUDY, "model_id": manifest.model_id}
@@ -104,7 +104,11 @@ def placed(
     alike = similarity_rows(similarity(routing), routing.layers)
     used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:use_requests], bin_steps)
     of_seeds: dict[str, object] = of_tape | {"n_seeds": 1}
-    for name, table, known in (("ndp_hits", rows, of_seeds), ("ndp_similarity", alike, of_seeds), ("ndp_use", used, of_tape)):
+    for name, table, known in (
+        ("cxl_ndp_hits", rows, of_seeds),
+        ("cxl_ndp_similarity", alike, of_seeds),
+        ("cxl_ndp_use", used, of_tape),
+    ):
         if table:
             write_rows(store, name, [{**known, **row} for row in table])
     return Placed(routing, size, found, alike)
@@ -138,7 +142,7 @@ def bit_losses(
         scores = by_loss(table)
         hot = np.zeros(scores.shape, np.bool_)
     else:
-        used = ndp_routing.of_tape(store, routing)
+        used = cxl_ndp_routing.of_tape(store, routing)
         used.refuse_other_model(geometry.n_experts, geometry.top_k, f"losses tape {tape.trace_id}")
         if used.layers != tuple(geometry.moe_layers):
             raise ValueError(f"tape {used.trace_id} has MoE layers {used.layers}, {tape.trace_id} {tuple(geometry.moe_layers)}")

@@ -246,7 +246,7 @@ def shipped() -> tuple[dict[str, Fit], ...]:
 
 
 def _shipped_files() -> list[Path]:
-    return sorted(FITS.glob("*_*.toml"))
+    return sorted(FITS.glob("*_*_*.toml"))  # as `file_name` calls them
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:

@@ -47,5 +47,5 @@ class Knobs:
 
 
 _ASSUMED = tuple(field.name for field in fields(Knobs) if field.name not in BOUNDS)
-FILES = FitFiles("cxl-ndp", Knobs, "mean of |ln(ours / published)|", assumed=_ASSUMED)
+FILES = FitFiles("cxl_ndp", Knobs, "mean of |ln(ours / published)|", assumed=_ASSUMED)
 load, save = FILES.load, FILES.save

@@ -52,7 +52,7 @@ class Speculation:
 
 
 @dataclass(frozen=True)
-class ElasticConstants:
+class ELMoE3DConstants:
     """level: of LEVELS; rows: of ROWS; laws: by model."""
 
     level: str
@@ -76,5 +76,5 @@ def fit_name(level: str, rows: str) -> str:
     return f"elmoe3d-{level.lower()}" + ("" if rows == ROWS[0] else f"-{rows}")
 
 
-FILES = FitFiles("elmoe3d", ElasticConstants, "mean square of the relative errors of Phi_SD", digits=7)
+FILES = FitFiles("elmoe3d", ELMoE3DConstants, "mean square of the relative errors of Phi_SD", digits=7)
 load, save = FILES.load, FILES.save

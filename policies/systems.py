@@ -6,4 +6,4 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.sliced import SliceMoE
 
 System = SliceMoE | MixedPrecision
-SYSTEMS: dict[str, type[System]] = {"slicemoe": SliceMoE, "ndp": MixedPrecision}
+SYSTEMS: dict[str, type[System]] = {"slicemoe": SliceMoE, "cxl_ndp": MixedPrecision}

@@ -33,10 +33,10 @@ RUN_BY = {
     "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
     "tokentape study kelle": "tests/flows/test_kelle_study.py",
     "tokentape claims kelle": "tests/flows/test_kelle_study.py",
-    "tokentape study layered-prefill": "tests/flows/test_layered_prefill.py",
-    "tokentape claims layered-prefill": "tests/flows/test_layered_prefill.py",
-    "tokentape study cxl-ndp": "tests/flows/test_cxl_ndp.py",
-    "tokentape claims cxl-ndp": "tests/flows/test_cxl_ndp.py",
+    "tokentape study layered_prefill": "tests/flows/test_layered_prefill.py",
+    "tokentape claims layered_prefill": "tests/flows/test_layered_prefill.py",
+    "tokentape study cxl_ndp": "tests/flows/test_cxl_ndp.py",
+    "tokentape claims cxl_ndp": "tests/flows/test_cxl_ndp.py",
     "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",
     "tokentape claims elmoe3d": "tests/flows/test_elmoe3d.py",
 }
@@ -188,9 +188,8 @@ def test_operator_errors_are_those_of_the_calibration_page():
 def test_error_table_counts_the_rows_of_every_system():
     """Its errors are held beside what each study computes, in tests/flows."""
     found, _ = compared(claims(), [])
-    for study in SYSTEMS:
-        system = study.replace("-", "_")
+    for system in SYSTEMS:
         counted = [row["role"] for row in found if row["system"] == system and row["bound"] == "" and row["paper"] is not None]
-        (line,) = [line for line in README.splitlines() if line.startswith(f"| [{study}](docs/{system}.md) |")]
+        (line,) = [line for line in README.splitlines() if line.startswith(f"| [{system}](docs/{system}.md) |")]
         cells = line.split(" | ")
         assert (int(cells[1]), int(cells[3])) == (counted.count("calibrate"), counted.count("predict")), system

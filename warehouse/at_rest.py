@@ -205,7 +205,8 @@ def _run(name: str, run_id: str, row: dict[str, Any], maker: Maker) -> dict[str,
     """A row of `runs`."""
     view = VIEWS[name]
     given = [column for column in facts(name) if column not in FOUND]
-    system = {slot: row[column] for slot, column in view.decisions.items() if row[column] is not None} | maker.decide(row)
+    system = {slot: row[column] for slot, column in view.decisions.items() if row[column] is not None}
+    system |= maker.decide(row)
     own = {column: row[column] for column in OWN_COLUMNS if column in row}
     rules = {column: row[column] for column in SEMANTICS if column in row}
     others = {column: value for column, value in row.items() if column not in {*own, *rules, view.run_id}}

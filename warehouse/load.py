@@ -25,7 +25,7 @@ from tokentape.warehouse.at_rest import metric_defs, view_sql
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
 from tokentape.warehouse.claim_errors import create_view
 from tokentape.warehouse.columns import COLUMNS
-from tokentape.warehouse.migrate import older
+from tokentape.warehouse.migrate import older, older_names
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, WAREHOUSE_TABLES, BadTable, conform, schema
@@ -143,7 +143,8 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
     left_out = found.height - chosen.height, chosen.height - runs.height
-    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, len(older(store)), *left_out, damaged)
+    n_older = len(older(store)) + len(older_names(found))
+    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, n_older, *left_out, damaged)
 
 
 def _key(name: str, row: Mapping[str, object]) -> tuple[object, ...]:

@@ -23,32 +23,24 @@ HEADINGS = (
 
 
 def rows(models: Iterable[Model]) -> list[tuple[str, ...]]:
-    """One row per model under HEADINGS, as text: B is 1e9 parameters, MB and kB are decimal."""
-    return [_row(model) for model in models]
+    """One row per model under HEADINGS, as text."""
+    return [tuple("" if value is None else f"{value:{how}}{unit}" for value, how, unit in cells(model)) for model in models]
 
 
-def _row(model: Model) -> tuple[str, ...]:
+def cells(model: Model) -> list[tuple[str | float | None, str, str]]:
+    """(value, format, unit) of a model by HEADINGS; none where there is nothing. B is 1e9 parameters, MB and kB are decimal."""
     g, published = model.geometry, model.published
-    deviation = model.deviation_frac
+    deviation, has_experts = model.deviation_frac, bool(g.n_experts)
     active = (model_sizes.active_params(g, True), model_sizes.decode_params(g), model_sizes.active_params(g, False))
-    return (
-        model.name,
-        str(g.n_layers),
-        str(len(g.moe_layers)),
-        str(g.n_experts) if g.n_experts else "",
-        str(g.top_k) if g.n_experts else "",
-        _billions(model_sizes.total_params(g)),
-        _billions(published.total_params) if published else "",
-        f"{100 * deviation:+.2f} %" if deviation is not None else "",
-        *map(_billions, active),
-        _billions(published.active_params) if published and published.active_params else "",
-        f"{value_bytes(g.expert_params, 'bf16') / 1e6:,.2f}" if g.n_experts else "",
-        f"{model_sizes.kv_bytes_per_token(g, 'bf16') / 1e3:,.2f}",
-    )
-
-
-def _billions(n: int) -> str:
-    return f"{n / 1e9:,.3f}"
+    shape = (model.name, g.n_layers, len(g.moe_layers), g.n_experts if has_experts else None, g.top_k if has_experts else None)
+    billions = (model_sizes.total_params(g), published and published.total_params, *active, published and published.active_params)
+    total, stated, *others = [(n / 1e9 if n else None, ",.3f", "") for n in billions]
+    expert_mb = value_bytes(g.expert_params, "bf16") / 1e6 if has_experts else None
+    return [
+        *((value, "", "") for value in shape),
+        *(total, stated, (None if deviation is None else 100 * deviation, "+.2f", " %"), *others),
+        *((expert_mb, ",.2f", ""), (model_sizes.kv_bytes_per_token(g, "bf16") / 1e3, ",.2f", "")),
+    ]
 
 
 def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:

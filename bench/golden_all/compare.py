@@ -51,6 +51,13 @@ AS_BEFORE = {
 }
 # Other ids within words: a SHA-256, a git commit, the id of a result, the end of a tape's name.
 HASH = re.compile(r"(?<![0-9a-z])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-z])|(?<=[a-z0-9]-)[0-9a-f]{8}(?![0-9a-z])")
+# Names of before, wherever they stand, and what they are now.
+NAMES = {
+    re.compile(r"cxl-ndp|(?<![a-z0-9_-])ndp(?![a-z0-9])"): "cxl_ndp",
+    re.compile("layered-prefill"): "layered_prefill",
+    re.compile("(?<![a-z0-9_])elastic_"): "elmoe3d_",
+    re.compile("(?<![a-z0-9_])sliced_"): "slicemoe_",
+}
 PAYLOAD = re.compile(r'<script type="application/json" id="page-data">(.*?)</script>', re.S)
 SAME = 1e-12  # relative; what lies closer may have been added up in another order
 EXAMPLES = 3
@@ -99,6 +106,8 @@ def _tables(part: str, old: Path, new: Path) -> Iterator[Finding]:
         sides = before, after
         columns = [_columns(side) for side in sides]
         asked = AS_BEFORE if "metric_defs" in columns[1] and "metric_defs" not in columns[0] else {}
+        gone = columns[0].keys() - columns[1].keys()
+        asked = asked | {table: f"from {masked(table)}" for table in gone if masked(table) in columns[1]}
         for table, sql in asked.items():
             columns[1][table] = [name for name, *_ in after.execute(f"describe {sql}").fetchall()]
         yield from _names(part, "tables and views", *columns)
@@ -196,8 +205,10 @@ def _told(row: Row) -> str:
 
 
 def masked(value: Any) -> Any:
-    """A JSON value without the hashes in its words. What then has one name in an object is a sorted list."""
+    """A JSON value without the hashes in its words, with today's names. What then has one name in an object is a sorted list."""
     if isinstance(value, str):
+        for before, now in NAMES.items():
+            value = before.sub(now, value)
         return HASH.sub("#", value)
     if isinstance(value, dict):
         named = defaultdict(list)

@@ -21,13 +21,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a study is told to leave out what it measures inside a live model; layered-prefill measures nothing there.
+# What a study is told to leave out what it measures inside a live model; layered_prefill measures nothing there.
 CLOSED_FORMS = {
     "elmoe3d": ("--no-live",),
     "kelle": ("--no-live",),
-    "layered-prefill": (),
+    "layered_prefill": (),
     "slicemoe": ("--no-live",),
-    "cxl-ndp": ("--no-live",),
+    "cxl_ndp": ("--no-live",),
 }
 PARTS = ("help", "demo", *CLOSED_FORMS)
 # What a side with live parts has in place of a study's own efforts, in the tables [live...] of the files systems/*/study.toml.
@@ -40,7 +40,9 @@ LIVE_SIZES = {
     "whole_windows": "2",
     "recorded_requests": "2",
 }
-COMMANDS = re.compile(r"^Commands:\n((?:  .*\n?)+)", re.M)
+COMMANDS = re.compile(r"^(?!Options|Arguments)[A-Z][\w ]*:\n((?:  .*\n?)+)", re.M)  # under one heading or several
+# How revisions before flows/words.py spell what is spelled otherwise now.
+BEFORE = {"--json": ("--format", "json"), "cxl_ndp": ("cxl-ndp",), "layered_prefill": ("layered-prefill",)}
 Command = tuple[str, ...]
 
 
@@ -87,6 +89,8 @@ class Side:
                 self._help(place, (*command, line.split()[0]))
 
     def _run(self, place: Path, command: Command) -> str:
+        if not (self.folder / "checkout" / "flows" / "words.py").is_file():
+            command = tuple(old for word in command for old in BEFORE.get(word, (word,)))
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         environment = {
@@ -122,8 +126,8 @@ def _planned(part: str, is_live: bool) -> Iterator[tuple[Command, str]]:
         yield ("study", part, *(() if is_live else CLOSED_FORMS[part]), *place), "study.txt"
         yield ("load", *place), "load.txt"
         yield ("site", *place, *pages), "site.txt"
-        yield ("claims", part, "--format", "json", *place), "claims.json"
-        yield ("claims", "--format", "json", *place), "systems.json"
+        yield ("claims", part, "--json", *place), "claims.json"
+        yield ("claims", "--json", *place), "systems.json"
 
 
 def build(tree: str, work: Path, is_live: bool = False, is_again: bool = False) -> Side:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.loop import Counts, NDPLoop
+from tokentape.capture.cxl_ndp.loop import Counts, CXLNDPLoop
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.datasets import items
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
@@ -28,11 +28,11 @@ from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
 
-NAME = "ndp"
+NAME = "cxl_ndp"
 
 
 @dataclass(frozen=True)
-class NDPRun:
+class CXLNDPRun:
     """A policy and how it is tried. losses: (L, E, 4), what the rule goes by. n_items: windows of text, or items that have an
     answer."""
 
@@ -56,7 +56,7 @@ class PlainText:
     """A seed's windows under the unmodified model: log probabilities of decoded tokens, what prompts and decode selected."""
 
     @torch.inference_mode()
-    def __init__(self, loaded: models.Loaded, dataset: str, run: NDPRun, seed: int) -> None:
+    def __init__(self, loaded: models.Loaded, dataset: str, run: CXLNDPRun, seed: int) -> None:
         self.model, self.n_prompt = loaded.model, run.prompt_tokens
         self.ids = torch.tensor(windows(loaded, dataset, run, seed), device=models.device_of(loaded.model))
         vocabulary = loaded.model.config.get_text_config().vocab_size
@@ -87,11 +87,11 @@ class PlainText:
         return logits[:, self.n_prompt :].float()
 
 
-def evaluate_ndp(
+def evaluate_cxl_ndp(
     loaded: models.Loaded,
     experts: ReplicaExperts,
     dataset: str,
-    run: NDPRun,
+    run: CXLNDPRun,
     seed: int = 0,
     progress: Report = lambda done, total, name: None,
     plain: PlainText | None = None,
@@ -100,7 +100,7 @@ def evaluate_ndp(
 
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
-    loop = NDPLoop(experts, run.policy, run.losses)
+    loop = CXLNDPLoop(experts, run.policy, run.losses)
     found = items(dataset, run.n_items * (seed + 1))
     with models.suitable_threads(loaded.model):
         if all(item.answer is not None for item in found):
@@ -115,7 +115,9 @@ def evaluate_ndp(
 
 
 @torch.inference_mode()
-def on_text(plain: PlainText, loop: NDPLoop, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+def on_text(
+    plain: PlainText, loop: CXLNDPLoop, progress: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, Any]:
     """Perplexity, KL, acceptance and agreement of the policy on windows; `loop` counts the rest."""
     sums = dict.fromkeys(("nll", "kl", "acceptance", "agreement_frac"), 0.0)
     targets = plain.ids[:, plain.n_prompt + 1 :]

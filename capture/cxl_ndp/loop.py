@@ -1,6 +1,6 @@
 """Placement and mixed precision inside a live model: the prompt runs at full precision, its routing decides, decode runs on that.
 
-    with NDPLoop(experts, policy, losses) as loop:
+    with CXLNDPLoop(experts, policy, losses) as loop:
         in_loop(loop)(model, requests, ...)       # as capture.decode.decode: each request places by its own prompt
         loop.place(seen)                          # or windows of text whose prompts were counted before,
         loop.hold(rows, n_prompt)
@@ -46,7 +46,7 @@ class Counts:
         np.add.at(self.weights[:, layer], (row, experts), weights.float().cpu().numpy()[counted.ravel()].ravel())
 
 
-class NDPLoop:
+class CXLNDPLoop:
     """Context manager. losses: (L, E, 4) at 1 to 4 bits, of the model (warehouse/losses.py)."""
 
     def __init__(self, experts: ReplicaExperts, policy: MixedPrecision, losses: NDArray[np.float64]) -> None:
@@ -60,7 +60,7 @@ class NDPLoop:
         self._served: Ints = np.zeros((0, 2), np.int64)  # (rows, hot and all selections) of the pass
         self._stack = ExitStack()
 
-    def __enter__(self) -> NDPLoop:
+    def __enter__(self) -> CXLNDPLoop:
         with ExitStack() as stack:
             stack.enter_context(self.experts)
             for index, (layer, block) in enumerate(find_blocks(self.experts.model).items()):

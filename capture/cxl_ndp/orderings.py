@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.evaluate import NDPRun, PlainText, evaluate_ndp
+from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.orderings import DATASET, Ordering, measured
 from tokentape.policies.mixed import MixedPrecision
@@ -50,14 +50,14 @@ class Lab:
         self.plain = PlainText(bench.loaded, DATASET, self._run(METHODS[0], MixedPrecision(bench.half)), seed)
         self.row = cache(self._row)
 
-    def _run(self, method: str, policy: MixedPrecision) -> NDPRun:
+    def _run(self, method: str, policy: MixedPrecision) -> CXLNDPRun:
         effort = self.bench.effort
-        return NDPRun(policy, self.bench.losses[method], effort.prompt_tokens, effort.decode_tokens, effort.n_windows)
+        return CXLNDPRun(policy, self.bench.losses[method], effort.prompt_tokens, effort.decode_tokens, effort.n_windows)
 
     def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
         """A row of table `quality`."""
         run, experts = self._run(method, policy), self.bench.experts[method]
-        return evaluate_ndp(self.bench.loaded, experts, DATASET, run, self.seed, plain=self.plain)
+        return evaluate_cxl_ndp(self.bench.loaded, experts, DATASET, run, self.seed, plain=self.plain)
 
     def perplexity(self, method: str, rule: str, bits: float, loss_weight: str = "none") -> float:
         policy = MixedPrecision(self.bench.half, bits, rule, loss_weight=loss_weight)

@@ -82,7 +82,7 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
             evaluate="tokentape evaluate --model embedded",
             quality="\n".join(_quality_line(row) for row in quality),
             together=together,
-            command=f"tokentape train-embedded --tokens {recipe.tokens} --out OUT",
+            command=f"tokentape models train --tokens {recipe.tokens} --out OUT",
             log=LOG,
             every=every,
             rows="\n".join(_log_line(row) for row in shown),

@@ -37,7 +37,7 @@ class KVLoop(AttentionCapture):
     def __init__(self, model: PreTrainedModel, policy: KVPolicy, storage: Plain | None = None, keeps_trail: bool = False) -> None:
         super().__init__(model)
         if policy.is_bound:
-            raise ValueError(f"{type(policy).__name__} sees the future: it runs over a tape only; use `tokentape kv`")
+            raise ValueError(f"{type(policy).__name__} sees the future: it runs over a tape only; use `tokentape decide kv`")
         self.policy, self.storage, self.keeps_trail = policy, storage or Plain(), keeps_trail
         self.windows = windows_of(model)
         text = model.config.get_text_config()

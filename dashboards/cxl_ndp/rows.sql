@@ -30,33 +30,33 @@ select {setup}, p.series, p.setting, setting_value as number, system, batch, hot
     max(low) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_low,
     max(high) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_high,
     max(low) filter (metric = 'hit_frac') as hit_frac_low, max(high) filter (metric = 'hit_frac') as hit_frac_high
-from ndp_points p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
+from cxl_ndp_points p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
 
 -- requests: Seconds of a batch from prompt to last token, by part.
 select {setup}, p.setting as lengths, system, batch, n_context_tokens as prompt, n_decode_tokens as answer,
     streamed_experts as streamed, prefill_s, transfer_s, other_s, gpu_s, wait_s, ndp_s, e2e_s, e2e_gain, low, high,
     gain_over_hobbit, is_extrapolated
-from ndp_requests p left join traces t on p.source = t.trace_id where p.study = $study order by all
+from cxl_ndp_requests p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
 -- lanes: Busy stretches of one layer-step.
 select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
-from ndp_lanes where study = $study order by all
+from cxl_ndp_lanes where study = $study order by all
 
 -- hits: Hit shares by placement; layer null: of all layers.
 select {setup}, batch, placement, is_bound, hot_experts as hot, layer, gpu_hit_frac as hit, low, high
-from ndp_hits p left join traces t on p.source = t.trace_id where p.study = $study order by all
+from cxl_ndp_hits p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
 -- similarity: Cosines of prompt and decode by layer; layer null: mean of layers.
 select {setup}, layer, own_cosine as own, shuffled_cosine as shuffled, static_cosine as popular, flat_cosine as flat,
     static_frac, p.n_requests
-from ndp_similarity p left join traces t on p.source = t.trace_id where p.study = $study order by all
+from cxl_ndp_similarity p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
 -- use: A row per request and layer. steps: first of each bin; experts, used: experts selected in it, and their shares.
 -- What a layer's two requests use in every bin of steps, as lists: a page with a row per cell would be too large.
 with of_bins as (
     select {setup}, p.request_id, p.layer, first_step, bin_steps, list(expert order by expert) as experts,
         list(round(use_frac, 4) order by expert) as used
-    from ndp_use p left join traces t on p.source = t.trace_id where p.study = $study group by all
+    from cxl_ndp_use p left join traces t on p.source = t.trace_id where p.study = $study group by all
 )
 select setup, rank, model, layer, request_id as request, any_value(bin_steps) as bin_steps,
     list(first_step order by first_step) as steps,
@@ -66,10 +66,10 @@ from of_bins group by all order by all
 -- tables: A row per layer and width of a loss table, measured ones first; mse: by expert.
 -- Where the study used a measured table the same one is in expert_losses, with held-out losses beside it.
 with named as (
-    select model_id, source, method, layer, expert, bits, mse from ndp_loss_tables where study = $study
+    select model_id, source, method, layer, expert, bits, mse from cxl_ndp_loss_tables where study = $study
     union all
     select model_id, trace_id, method, layer, expert, bits, mse from expert_losses join traces using (trace_id)
-    where (trace_id, method) not in (select (source, method) from ndp_loss_tables where study = $study)
+    where (trace_id, method) not in (select (source, method) from cxl_ndp_loss_tables where study = $study)
 )
 select p.model_id as model, p.source, method, {rank}, format('{}, {}', p.model_id,
     if(method = 'stand-in', method, format('{} ({} {})', method, coalesce(t.dataset, ''), right(p.source, 4)))
@@ -86,10 +86,10 @@ where g.method = 'gptq' and r.method = 'rtn' group by trace_id order by all
 -- A list by rank in a row of its own: of 128 experts, a row per rank would make the page too large.
 select {given}, rule, mean_bits, batch, n_ranked, list(round(bits_mean, 3) order by importance_rank) as bits,
     list(round(bits_p05, 3) order by importance_rank) as low, list(round(bits_p95, 3) order by importance_rank) as high
-from ndp_bits p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
+from cxl_ndp_bits p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
 
 -- losses: Table loss of a rule over that of uniform bits.
-select {given}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n from ndp_losses p left join traces t on p.source = t.trace_id where p.study = $study order by all
+select {given}, rule, mean_bits, batch, loss_ratio as ratio, low, high, n from cxl_ndp_losses p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
 -- quality: Quality of live models with their experts placed and at the widths of a rule, over seeds.
 -- Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
@@ -103,7 +103,7 @@ with told as (
         perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
         max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
         if(is_accuracy, base - level, level / base - 1) as worse
-    from quality where policy = 'ndp' and coalesce(perplexity, accuracy) is not null
+    from quality where policy = 'cxl_ndp' and coalesce(perplexity, accuracy) is not null
 ), beside as (
     select *, max(worse) filter (rule = 'uniform') over same as uniform,
         max(worse) filter (rule = 'reversed') over same as reversed
@@ -120,13 +120,13 @@ from beside group by all order by all
 
 -- capacity: GB of every part in HBM and in the NDP's memory.
 select hardware, model_id as model, hot_experts as hot, tier, part, placed_bytes / 1e9 as gb, tier_bytes / 1e9 as tier_gb
-from ndp_capacity where study = $study order by all
+from cxl_ndp_capacity where study = $study order by all
 
 -- checks: Bars of the model and numbers derived a second way.
-select "check", value, published, unit, bar_low, bar_high, how from ndp_checks where study = $study order by all
+select "check", value, published, unit, bar_low, bar_high, how from cxl_ndp_checks where study = $study order by all
 
 -- accuracy: The paper's Table 3.
-select model_id as model, method, task, accuracy_pct as accuracy from ndp_accuracy order by all
+select model_id as model, method, task, accuracy_pct as accuracy from cxl_ndp_accuracy order by all
 
 -- published: What the paper says a system gains, and whether it was fitted on.
 -- The paper's ratios of a system: over MoNDE or HOBBIT while decoding, over MoNDE end to end.

@@ -8,8 +8,8 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
 
-NAME, PAPER = "cxl-ndp", "cxl_ndp"
-STUDY = "Run: tokentape study cxl-ndp, then tokentape load and tokentape site."
+NAME = PAPER = "cxl_ndp"
+STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
 DIGITS = 4  # of a number, as the page carries it
 HEADLINE = "headline"
 MONDE, HOBBIT = "MoNDE", "HOBBIT"
@@ -89,7 +89,7 @@ LINES = dict(COSINES.values())
 LINE_WORDS = theme.literal({name: words for name, (words, _) in COSINES.items()})
 RULE_COLOURS = dict(RULES.values())
 PALE = theme.HEAT[:3]
-RUN = "Run: tokentape evaluate --policy ndp, then tokentape load and tokentape site."
+RUN = "Run: tokentape evaluate --policy cxl_ndp, then tokentape load and tokentape site."
 SEEDS = "Bands: least to most of the seeds, which read different texts."
 LEGEND = "top columns=6"
 SQUARES = "top columns=7 symbolType=square symbolStrokeWidth=0"

@@ -68,8 +68,8 @@ ERRORS = "Error bars: ±20 %, which is typical, and ±35 %, the worst met (assum
 SEEDS = "Bands: least to most of the seeds, which read different texts."
 RANGE = "Means over seeds, which read different texts; the tooltip of a mark has the least and the most of them."
 REPLAY = (
-    "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape kv TRACE "
-    "--policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
+    "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape decide kv "
+    "TRACE --policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
 )
 LEGEND = "top columns=6"
 SQUARES = "top columns=6 symbolType=square symbolStrokeWidth=0"

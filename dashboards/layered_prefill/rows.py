@@ -13,7 +13,7 @@ import polars as pl
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.warehouse import models
 
-STUDY = "layered-prefill"
+STUDY = "layered_prefill"
 SETTING = ("model", "workload", "arrival", "hardware", "coverage")  # all but the rate and the scheduler
 KINDS = ("value", "low", "high")
 KNOBS = {"chunk_tokens": pl.Int64, "n_max": pl.Int64, "n_lg_rule": pl.String, "pass_tokens": pl.Int64}

@@ -5,9 +5,9 @@ swept as (
             when configuration = 'high-bit' then router else configuration || ' ' || router end as configuration),
         if(capacity_bytes >= 1e9, round(capacity_bytes / 1e9, 2) || ' GB', round(capacity_bytes / 1e6, 2) || ' MB') as cache,
         capacity_bytes / 1e9 as gb, coalesce(origin, '') = 'captured' as is_captured
-    from sliced_points p left join traces using (trace_id)
+    from slicemoe_points p left join traces using (trace_id)
     where study = 'slicemoe' and budget = 'none' and (p.model_id, capacity_bytes) in
-        (select (model_id, capacity_bytes) from sliced_points where configuration = 'dbsc' and budget = 'none')
+        (select (model_id, capacity_bytes) from slicemoe_points where configuration = 'dbsc' and budget = 'none')
 )
 
 -- gains: How many times less energy and time than the high-bit cache, at equal kept gate mass, per place and series.
@@ -65,7 +65,7 @@ from swept where warmup = 'last_layer' group by all order by all
 select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
         configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
     max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
-from sliced_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
+from slicemoe_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
 
 -- flash: Share of a decoded token's energy that Flash takes under hard budgets, over seeds.
 select * exclude (seed, flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac order by seed) as flash,
@@ -139,7 +139,7 @@ from stated where s.scheme <> '' and s.bits = right(s.pair, 1) group by all havi
 -- Recorded tapes before drawn ones, the study's before others.
 select trace_id, model_id, dataset, origin from traces
 where trace_id in (select trace_id from early_popularity union select trace_id from critical_experts)
-order by (origin <> 'synthetic') desc, (trace_id in (select trace_id from sliced_points)) desc, created_utc desc, trace_id
+order by (origin <> 'synthetic') desc, (trace_id in (select trace_id from slicemoe_points)) desc, created_utc desc, trace_id
 limit $size
 
 -- early: Per tape and layer: share (%) of the selections of every expert in prefill and in the first ten decode steps, how alike they are, and what the half of the experts that prefill used most takes of early decode. Layers without one have no row.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 VALIDATE = (
-    "Run: tokentape validate hardware FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
+    "Run: tokentape hardware validate FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
 )
 BARS = "Bar: mean of |predicted / measured - 1|; white tick: median; circle: 95th percentile."
 SPLITS = {"fitted": "rows fitted on", "held_out": "rows never seen", "other_device": "device never seen"}

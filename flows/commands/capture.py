@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked
 
 DatasetOption = Annotated[
     str,
@@ -27,6 +27,7 @@ TablesOption = Annotated[
 
 
 def capture(
+    ctx: typer.Context,
     model: ModelOption,
     dataset: DatasetOption,
     tables: TablesOption = "requests,tokens,routing,scores",
@@ -112,29 +113,8 @@ def capture(
     if draft is not None:
         knobs = (draft_depth, draft_width, verify_nodes, pool, pool_frac, draft_bits, draft_scheme, draft_static)
         speculation = DraftSettings(draft, *knobs)
-    settings = CaptureSettings(
-        model=model,
-        dataset=dataset,
-        tables=tuple(name.strip() for name in tables.split(",") if name.strip()),
-        max_requests=max_requests,
-        max_prompt_tokens=max_prompt_tokens,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        seed=seed,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        teacher_forced=teacher_forced,
-        chat_template=chat_template,
-        attention=attention,
-        split=split,
-        subset=subset,
-        field=field,
-        speculation=speculation,
-    )
+    named = tuple(name.strip() for name in tables.split(",") if name.strip())
+    settings = asked(CaptureSettings, ctx, tables=named, speculation=speculation)
     place = Store(store)
     expected = estimate(settings, place)
     free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {place.uri}"

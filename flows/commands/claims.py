@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import JsonOption, StoreOption
 from tokentape.flows.systems import SYSTEMS
 
 COLUMNS = (
@@ -25,7 +25,7 @@ def claims(
     paper: Annotated[
         str | None, typer.Argument(metavar="[PAPER]", help=f"{', '.join(SYSTEMS)}: the short name of the paper. Without: all.")
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Show a paper's numbers and what its study computed for them, with the error of each and of all by role.
@@ -45,28 +45,25 @@ def claims(
     from tokentape.warehouse.results import read_rows
     from tokentape.warehouse.tape import Store
 
-    if format not in ("table", "json"):
-        raise ValueError(f"unknown format {format!r}; known: table, json")
     stated = published()
     answers = read_rows(Store(store), "answers")
     if paper is None:
         if not answers:
             raise ValueError("no study of a published system in this store; run `tokentape study kelle`, say, first")
         errors = by_system(*compared(stated, answers))
-        print(json.dumps(errors, indent=1)) if format == "json" else _print_systems(errors)
+        print(json.dumps(errors, indent=1)) if as_json else _print_systems(errors)
         return
-    paper, papers = paper.replace("-", "_"), set(stated["paper"].to_pylist())  # named so in claim ids; studies as words are
+    papers = set(stated["paper"].to_pylist())
     if paper not in papers:
         raise unknown("paper", paper, papers)
-    of_study = paper.replace("_", "-")
-    answers = [row for row in answers if row["study"] == of_study]
+    answers = [row for row in answers if row["study"] == paper]
     if not answers:
-        raise ValueError(f"no study of {paper} in this store; run `tokentape study {of_study}` first")
+        raise ValueError(f"no study of {paper} in this store; run `tokentape study {paper}` first")
     found, summary = compared(stated, answers)
     rows = sorted((row for row in found if row["system"] == paper), key=lambda row: ROLES.index(row["role"]))
     # What is counted physically comes apart, after what is counted as the paper does.
     summary = sorted(summary, key=lambda row: (row["mode"] == PHYSICAL, ROLES.index(row["role"]), row["mode"]))
-    if format == "json":
+    if as_json:
         listed = [{name: row[name] for name in COLUMNS} | {"setting": _setting(row)} for row in rows]
         print(json.dumps({"claims": listed, "summary": summary}, indent=1))
     else:
@@ -74,21 +71,21 @@ def claims(
 
 
 def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> None:
-    from tokentape.flows.console import note, print_table
+    from tokentape.flows.console import band, note, number, print_table
 
     answered = [row for row in rows if row["replay"] is not None]
     n_stated, n_answered = (len({row["claim_id"] for row in of}) for of in (rows, answered))
     shown = [
         (
-            *(row["role"], row["metric"], _setting(row), _number(row["paper"]), _number(row["replay"])),
-            *(_band(row), _error(row), row["mode"]),
+            *(row["role"], row["metric"], _setting(row), number(row["paper"], ".4g"), number(row["replay"], ".4g")),
+            *(band(row["band_low"], row["band_high"], "{:.4g}".format), _error(row), row["mode"]),
         )
         for row in answered
     ]
     columns = ("role", "metric", "setting", "paper", "replay", "over seeds", "error", "mode")
     print_table(f"{paper}: {n_answered} of {n_stated} claims", columns, shown, numbers=("paper", "replay", "error"))
     if n_answered < n_stated:
-        note(f"{n_stated - n_answered} claims have no value here: they need the real models (--format json lists them)")
+        note(f"{n_stated - n_answered} claims have no value here: they need the real models (--json lists them)")
     units = {row["claim_id"]: row["unit"] for row in rows}
     of_all = [
         (
@@ -137,16 +134,10 @@ def _setting(row: Row) -> str:
     return ", ".join(part for part in (row["model"], row["setting"]) if part)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
 def _frac(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f} %"
+    from tokentape.flows.console import percent
 
-
-def _band(row: Row) -> str:
-    return "" if row["band_low"] is None else f"{row['band_low']:.4g} to {row['band_high']:.4g}"
+    return percent(value, ".1f")
 
 
 def _error(row: Row) -> str:

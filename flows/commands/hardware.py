@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from tokentape.hw.measured import Measurements
@@ -51,11 +51,12 @@ def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A sh
       tokentape hardware show h100
       tokentape hardware show my.toml
     """
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import Shown, print_table
     from tokentape.hw import catalogue, spec
 
     machine = spec.load(name)
-    rows = [(row.key, row.value, row.band, row.source) for row in catalogue.rows(machine)]
+    raw = [number.value for _, number in machine.numbers()]
+    rows = [(of.key, Shown(of.value, value), of.band, of.source) for of, value in zip(catalogue.rows(machine), raw, strict=True)]
     print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
 
 
@@ -123,7 +124,7 @@ def calibrate_gpu(
     force: Annotated[
         bool, typer.Option("--force", help="Write constants that are more than 50 % off on their own rows.")
     ] = False,
-    format: Annotated[str, typer.Option("--format", help="table or json (errors, and every row that was left out).")] = "table",
+    as_json: JsonOption = False,
 ) -> None:
     """Fit the GPU operator models to measured tables and print how well they do.
 
@@ -138,7 +139,6 @@ def calibrate_gpu(
     from tokentape.flows.console import note, progress_bar
     from tokentape.hw import calibrate, measured, spec, validate
 
-    _check_format(format)
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = measured.read(_tables(files), dtype)
     beyond = _unreachable(tables, machines)
@@ -163,12 +163,12 @@ def calibrate_gpu(
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)
         note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
-    _print_rows(rows, format, [one for found in beyond for one in found])
+    _print_rows(rows, as_json, [one for found in beyond for one in found])
 
 
 def validate_hardware(
     files: FilesArgument = None,
-    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    as_json: JsonOption = False,
     fits: FitsOption = None,
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
@@ -182,15 +182,14 @@ def validate_hardware(
 
     \b
     Examples:
-      tokentape validate hardware
-      tokentape validate hardware my-gpu/ --hardware my-gpu.toml --format json
+      tokentape hardware validate
+      tokentape hardware validate my-gpu/ --hardware my-gpu.toml --json
     """
     from tokentape.flows.console import note
     from tokentape.hw import calibrate, measured, spec, validate
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
 
-    _check_format(format)
     machines = tuple(spec.load(name) for name in hardware or [])
     rows, points = validate.dram_rows(), validate.dram_points()
     found = _tables(files)
@@ -207,7 +206,7 @@ def validate_hardware(
         write_rows(place, "validation", validate.as_dicts(rows))
         write_rows(place, "validation_points", validate.as_dicts(points))
         note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
-    _print_rows(rows, format)
+    _print_rows(rows, as_json)
 
 
 def tables_folder() -> Path | None:
@@ -229,11 +228,6 @@ def _tables(files: list[Path] | None) -> list[Path]:
     return [folder] if folder else []
 
 
-def _check_format(format: str) -> None:
-    if format not in ("table", "json"):
-        raise ValueError(f"unknown format {format!r}; known: table, json")
-
-
 def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[list[LeftOut]]:
     """By table, the rows that no fit and no error counts. Raises BadSpec for a device without a machine."""
     from tokentape.hw import calibrate, reachable
@@ -250,19 +244,19 @@ def _tell(beyond: list[list[LeftOut]]) -> None:
         note(reachable.said(found))
 
 
-def _print_rows(rows: list[Row], format: str, left_out: list[LeftOut] | None = None) -> None:
-    """left_out: what a table says in a note, json as rows beside the errors."""
+def _print_rows(rows: list[Row], as_json: bool, left_out: list[LeftOut] | None = None) -> None:
+    """left_out: what a table says in a note, JSON as rows beside the errors."""
     from dataclasses import asdict
 
-    from tokentape.flows.console import percent, print_table
+    from tokentape.flows.console import number, percent, print_table
 
-    if format == "json":
+    if as_json:
         errors = [asdict(row) for row in rows]
         print(json.dumps(errors if left_out is None else {"errors": errors, "left_out": list(map(asdict, left_out))}, indent=1))
         return
     shown = [
         (
-            *(r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", f"{r.n:,}"),
+            *(r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", number(r.n, ",")),
             *(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac)),
         )
         for r in sorted(rows, key=lambda r: (r.check, r.operator, r.split, r.device))
@@ -301,10 +295,10 @@ def step(
 
     \b
     Examples:
-      tokentape step qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
-      tokentape step mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
+      tokentape step gpu qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
+      tokentape step gpu mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
     """
-    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.flows.console import note, number, percent, print_table, quantity, say
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import calibrate
@@ -318,16 +312,16 @@ def step(
         made.write(Store(store))
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
     rows = [
-        (name, f"{n:,}", quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), f"{ops / n_bytes:,.1f}")
+        (name, n, quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), number(ops / n_bytes, ",.1f"))
         for name, n, seconds, n_bytes, ops in made.by_name()
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
     print_table(f"{made.title}: {quantity(made.seconds, 's')}", columns, rows, numbers=columns[1:])
     total = tuple(sum(ends) for ends in zip(*made.joules.values(), strict=True))
     parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
-    print(f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}; ", end="")
-    print(f"mean power {total[0] / made.seconds:,.0f} W")
+    energy = f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}"
+    say(f"{energy}; mean power {total[0] / made.seconds:,.0f} W")
     for sentence in made.coverage:
-        print(sentence)
+        say(sentence)
     for sentence in made.outside:
         note(f"extrapolated: {sentence}")

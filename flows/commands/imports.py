@@ -166,7 +166,7 @@ def import_acceptance(
 ) -> None:
     """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
 
-    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape acceptance`.
+    Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape decide draft`.
 
     \b
     Example:
@@ -205,7 +205,7 @@ def import_requests(
     Examples:
       tokentape import requests AzureLLMInferenceTrace_code.csv
       tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
-      tokentape simulate --workload TRACE --scheduler layered --rate 2
+      tokentape serving simulate --workload TRACE --scheduler layered --rate 2
     """
     from tokentape.capture.importers import request_traces
     from tokentape.policies.names import unknown

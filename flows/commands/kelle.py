@@ -24,7 +24,7 @@ def calibrate_kelle(
       tokentape calibrate kelle --check kelle      how the shipped knobs do
       tokentape calibrate kelle --out my-kelle.toml
     """
-    from tokentape.flows.console import note, print_table
+    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.kelle.checks import order_lines, recompute_lines
     from tokentape.flows.systems.kelle.settings import Settings
     from tokentape.flows.systems.kelle.setup import ZERO, setup
@@ -45,9 +45,9 @@ def calibrate_kelle(
     wanted = sorted(ratios(made.stated.values(), fitted), key=lambda ratio: ratio.role)
     shown = [
         (
-            *(ratio.role, f"{ratio.metric}: {ratio}", f"{ratio.published:.4g}"),
-            *(f"{steps.value(ratio)[0]:.4g}" for steps in (plain, fitted)),
-            f"{100 * (fitted.value(ratio)[0] / ratio.published - 1):+.1f} %",
+            *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g")),
+            *(number(steps.value(ratio)[0], ".4g") for steps in (plain, fitted)),
+            percent(fitted.value(ratio)[0] / ratio.published - 1, "+.1f"),
         )
         for ratio in wanted
     ]
@@ -82,13 +82,13 @@ def kv_step(
 
     \b
     Examples:
-      tokentape kv-step llama-2-7b
-      tokentape kv-step my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --mode physical
+      tokentape step kelle llama-2-7b
+      tokentape step kelle my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --mode physical
     """
     from dataclasses import replace
     from math import isnan
 
-    from tokentape.flows.console import note, percent, print_table
+    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.systems.kelle.settings import Settings
     from tokentape.flows.systems.kelle.setup import CALIBRATED, setup
@@ -115,9 +115,13 @@ def kv_step(
         parts = (step.joules["dram_j"], step.joules["weight_sram_j"] + step.joules["kv_j"], step.joules["refresh_j"])
         for text in step.notes:
             noted.setdefault(text, []).append(name)
-        row = (f"{1e3 * step.seconds:.4g}", f"{step.energy_j:.4g}", *(percent(part / step.energy_j) for part in parts))
+        row = (
+            number(1e3 * step.seconds, ".4g"),
+            number(step.energy_j, ".4g"),
+            *(percent(part / step.energy_j) for part in parts),
+        )
         timed = row if step.is_feasible else ("does not fit", "", "", "", "")
-        shown.append((name, *timed, *("" if isnan(gain) else f"{gain:.3g}x" for gain in gains)))
+        shown.append((name, *timed, *("" if isnan(gain) else number(gain, ".3g", "x") for gain in gains)))
     columns = ("system", "ms", "J", "DRAM", "on-chip reads", "refresh", "speed", "energy")
     title = f"{named.name}: a step of {batch} x ({context} + {decode}) tokens, budget {budget}, mode {mode}, knobs {knobs}"
     print_table(title, columns, shown, numbers=columns[1:])

@@ -35,11 +35,11 @@ def kv(
     \b
     Examples:
       tokentape capture --model embedded --dataset code --tables requests,tokens,attention
-      tokentape kv TRACE --policy aerp --param budget=64 --param sink=4
-      tokentape kv TRACE --policy oracle --param budget=64
+      tokentape decide kv TRACE --policy aerp --param budget=64 --param sink=4
+      tokentape decide kv TRACE --policy oracle --param budget=64
     """
     from tokentape.flows import kv_tape
-    from tokentape.flows.console import note, percent, print_table, progress_bar, quantity
+    from tokentape.flows.console import note, number, percent, print_table, progress_bar, quantity
     from tokentape.policies.registry import blamed
     from tokentape.policies.resolve import parse, resolve
     from tokentape.warehouse.tape import Store
@@ -51,7 +51,7 @@ def kv(
     high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
     rows = [
         ("attention on retained tokens", percent(row["kept_mass_frac"]) + high),
-        ("tokens evicted", f"{row['n_evicted']:,}"),
+        ("tokens evicted", number(row["n_evicted"], ",")),
         ("tokens that most heads retain, of those that any does", percent(row["popular_frac"])),
         ("keys and values", quantity(row["kv_bytes"], "B")),
         ("layer inputs in their place", quantity(row["x_bytes"], "B")),

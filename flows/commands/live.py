@@ -15,8 +15,8 @@ ParamOption = Annotated[
     typer.Option(
         "--param",
         help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
-        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of ndp: losses=TRACE, "
-        "bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
+        "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of cxl_ndp: "
+        "losses=TRACE, bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
     ),
 ]
 CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
@@ -24,7 +24,7 @@ SchemeOption = Annotated[
     str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
 ]
 
-SLICED, NDP, CACHE_FRAC, SCHEME = "slicemoe", "ndp", "37.5%", "amat"
+SLICED, CXL_NDP, CACHE_FRAC, SCHEME = "slicemoe", "cxl_ndp", "37.5%", "amat"
 
 
 def evaluate(
@@ -39,7 +39,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--policy",
-            help="Run it inside the model: slicemoe, ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
+            help="Run it inside the model: slicemoe, cxl_ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
             "random, full; my.py:MyPolicy. [default: the model as it is]",
             show_default=False,
         ),
@@ -69,7 +69,7 @@ def evaluate(
       tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
       tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
       tokentape evaluate --datasets code --policy full --param storage=quarot
-      tokentape evaluate --datasets code --policy ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
+      tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
     from tokentape.flows.console import note, print_table, progress_bar
     from tokentape.policies.registry import blamed
@@ -103,7 +103,7 @@ def orderings(
         str,
         typer.Option(
             "--of",
-            help="experts (precision, router), drafts (what is accepted), kv (eviction, lost bits, refresh) or ndp (bit widths).",
+            help="experts (precision, router), drafts (what is accepted), kv (eviction, refresh), or cxl_ndp (bit widths).",
         ),
     ] = "experts",
     seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
@@ -111,21 +111,21 @@ def orderings(
 ) -> None:
     """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
 
-    Held-out text, teacher-forced; about three minutes for the embedded model, seven with --of kv, five with --of ndp, which first
-    captures the losses of the experts if the store has none. A row holds if every seed keeps the margin.
+    Held-out text, teacher-forced; about three minutes for the embedded model, seven with --of kv, five with --of cxl_ndp, which
+    first captures the losses of the experts if the store has none. A row holds if every seed keeps the margin.
 
     \b
     Examples:
       tokentape orderings --model embedded
       tokentape orderings --model embedded --of kv
-      tokentape orderings --model embedded --of ndp
+      tokentape orderings --model embedded --of cxl_ndp
     """
     from functools import partial
 
     from tokentape.capture import models
     from tokentape.capture import orderings as of_experts
     from tokentape.capture.kv import orderings as kv_orderings
-    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.flows.console import Shown, band, number, print_table, progress_bar
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -135,7 +135,7 @@ def orderings(
         "experts": ("slicemoe", of_experts.orderings),
         "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
         "kv": ("kelle", kv_orderings.orderings),
-        "ndp": ("cxl-ndp", partial(_orderings_of_ndp, store=place)),
+        "cxl_ndp": ("cxl_ndp", partial(_orderings_of_cxl_ndp, store=place)),
     }
     if of not in measures:
         raise unknown("kind of orderings", of, measures)
@@ -145,14 +145,20 @@ def orderings(
         rows = measure(loaded, range(seeds), progress=show)
     write_rows(place, "orderings", [{"study": study} | row for row in rows])
     shown = [
-        (r["assertion"], r["margin"], f"{r['mean']:.3f}", f"{r['low']:.3f} to {r['high']:.3f}", "yes" if r["holds"] else "NO")
+        (
+            r["assertion"],
+            r["margin"],
+            number(r["mean"], ".3f"),
+            band(r["low"], r["high"], "{:.3f}".format),
+            Shown("yes" if r["holds"] else "NO", r["holds"]),
+        )
         for r in rows
     ]
     columns = ("ratio or difference", "margin", "mean", f"over {seeds} seeds", "holds")
     print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
 
 
-def _orderings_of_ndp(loaded: Any, seeds: range, progress: Any, store: Any) -> list[dict[str, Any]]:
+def _orderings_of_cxl_ndp(loaded: Any, seeds: range, progress: Any, store: Any) -> list[dict[str, Any]]:
     """With the losses on `docs`, captured now if the store does not hold them."""
     from tokentape.capture.cxl_ndp.orderings import CALIBRATION, Bench, orderings
     from tokentape.capture.run import CaptureSettings, capture
@@ -184,7 +190,7 @@ def fidelity(
     Example:
       tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
     """
-    from tokentape.flows.console import print_table, progress_bar, quantity
+    from tokentape.flows.console import band, percent, print_table, progress_bar, quantity
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
     from tokentape.warehouse.results import write_rows
@@ -199,14 +205,14 @@ def fidelity(
     shown = []
     for name, unit in UNITS.items():
         pairs = [(row["open_loop"], row["closed_loop"]) for row in rows if row["metric"] == name]
-        gaps = [100 * (opened / closed - 1) if closed else 0.0 for opened, closed in pairs]
+        gaps = [opened / closed - 1 if closed else 0.0 for opened, closed in pairs]
         means = [sum(side) / len(pairs) for side in zip(*pairs, strict=True)]
         shown.append(
             (
                 name,
                 *(quantity(mean, unit) for mean in means),
-                f"{sum(gaps) / len(gaps):+.2f} %",
-                f"{min(gaps):+.2f} to {max(gaps):+.2f} %",
+                percent(sum(gaps) / len(gaps), "+.2f"),
+                band(min(gaps), max(gaps), lambda gap: percent(gap, "+.2f")),
             )
         )
     columns = ("per decoded token", "open loop", "closed loop", "open / closed - 1", "over seeds")
@@ -216,17 +222,17 @@ def fidelity(
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
     from tokentape.capture.evaluate_policy import DEFAULT_WINDOWS
-    from tokentape.flows.inside_model import kv_run, ndp_run, sliced_run
+    from tokentape.flows.inside_model import cxl_ndp_run, kv_run, sliced_run
     from tokentape.policies import registry
     from tokentape.policies.resolve import parse
 
     if policy != SLICED and (cache, scheme) != (CACHE_FRAC, SCHEME):
         raise ValueError(f"--cache and --scheme are of {SLICED}; give what {policy} takes by --param")
     params, n_items = parse(param), max_items or DEFAULT_WINDOWS
-    if policy == NDP:
-        return ndp_run(params, n_items, store)
+    if policy == CXL_NDP:
+        return cxl_ndp_run(params, n_items, store)
     if policy != SLICED:
-        registry.find("kv", policy, also=(SLICED, NDP))
+        registry.find("kv", policy, also=(SLICED, CXL_NDP))
         return kv_run(policy, params, n_items)
     share = cache.removesuffix("%")
     if share == cache or not share.replace(".", "", 1).isdigit():
@@ -247,7 +253,7 @@ def _measure_policy(
     loaded = models.load(models.find(model), device, dtype)
     rows, tapes = [], []
     if isinstance(run, Replicated):
-        return _measure_ndp(loaded, names, run, seeds, show), []
+        return _measure_cxl_ndp(loaded, names, run, seeds, show), []
     if not isinstance(run, PolicyRun):
         return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []
     for name, seed in product(names, range(seeds)):
@@ -257,12 +263,12 @@ def _measure_policy(
     return rows, tapes
 
 
-def _measure_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
-    from tokentape.capture.cxl_ndp.evaluate import evaluate_ndp
+def _measure_cxl_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
+    from tokentape.capture.cxl_ndp.evaluate import evaluate_cxl_ndp
     from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 
     experts = ReplicaExperts(loaded, chosen.tape, chosen.method, show)
-    return [evaluate_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
+    return [evaluate_cxl_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
 
 
 MEASURED = (
@@ -272,4 +278,6 @@ MEASURED = (
 
 
 def _short(value: object) -> object:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else value
+    from tokentape.flows.console import number
+
+    return number(value, ".4f") if isinstance(value, float) else value

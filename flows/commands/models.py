@@ -9,11 +9,12 @@ import typer
 
 def models_list() -> None:
     """List the models whose geometry ships with the project, their parameters beside the published counts."""
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import number, print_table
     from tokentape.warehouse import model_tables, models
 
     headings = model_tables.HEADINGS
-    print_table("", headings, model_tables.rows(models.shipped()), numbers=headings[1:])
+    rows = [[number(*cell) for cell in model_tables.cells(model)] for model in models.shipped()]
+    print_table("", headings, rows, numbers=headings[1:])
 
 
 def models_show(

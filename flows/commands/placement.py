@@ -54,16 +54,16 @@ def placement(
 ) -> None:
     """How often decode finds its experts on the GPU, by placement, and how far prompts foretell the experts of their decode.
 
-    Open loop: the tape's routing. Writes tables ndp_hits, ndp_similarity and ndp_use.
+    Open loop: the tape's routing. Writes tables cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use.
 
     \b
     Examples:
-      tokentape placement TRACE
-      tokentape placement TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
-      tokentape placement TRACE --scope global --alpha 1
-      tokentape placement embedded-math embedded-code embedded-docs
+      tokentape decide place TRACE
+      tokentape decide place TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
+      tokentape decide place TRACE --scope global --alpha 1
+      tokentape decide place embedded-math embedded-code embedded-docs
     """
-    from tokentape.flows.console import note, percent, print_table
+    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.placement import placed
     from tokentape.replay.cxl_ndp.tapes import Reading
     from tokentape.warehouse.tape import Store
@@ -78,7 +78,7 @@ def placement(
     for label in dict.fromkeys(label for label, _ in found.hits):
         of_batch = [found.hits.get((label, b)) for b in batches]
         hit = ["" if hits is None else percent(hits.hit_frac) for hits in of_batch]
-        moved = ["" if hits is None else f"{hits.moves_per_step().mean():.3g}" for hits in of_batch]
+        moved = ["" if hits is None else number(hits.moves_per_step().mean(), ".3g") for hits in of_batch]
         rows.append((label, *hit, *moved))
     columns = (*(f"hits, batch {b}" for b in batches), *(f"moved per layer-step, batch {b}" for b in batches))
     where = f"{found.capacity.experts} of a layer's {found.routing.n_experts} experts on the GPU"
@@ -87,7 +87,7 @@ def placement(
     if len(batches) < len(numbers):
         note(f"left out: batches of more than the tape's {sequences} sequences")
     shown = ("own_cosine", "shuffled_cosine", "static_cosine", "flat_cosine", "static_frac")
-    cells_of = [["" if row[name] is None else f"{row[name]:.3f}" for name in shown] for row in found.similarity]
+    cells_of = [[number(row[name], ".3f") for name in shown] for row in found.similarity]
     layers = ["all" if row["layer"] is None else str(row["layer"]) for row in found.similarity]
     words = ("own prompt", "other prompts", "all others summed", "nothing in common", "share of popularity")
     if found.similarity:
@@ -121,10 +121,10 @@ def bits(
 
     \b
     Examples:
-      tokentape bits LOSSES --mean-bits 2,2.5,3
-      tokentape bits LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
+      tokentape decide precision LOSSES --mean-bits 2,2.5,3
+      tokentape decide precision LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
     """
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import number, print_table
     from tokentape.flows.placement import bit_losses
     from tokentape.warehouse.tape import Store
 
@@ -134,13 +134,15 @@ def bits(
     shown = []
     for row in totals:
         over = (_over(row["loss"], row[f"{of}_loss"]) for of in ("uniform", "optimum"))
-        shown.append((row["rule"], f"{row['mean_bits']:g}", f"{row['loss']:.4g}", *over))
+        shown.append((row["rule"], number(row["mean_bits"], "g"), number(row["loss"], ".4g"), *over))
     columns = ("rule", "mean bits", "table loss", "over uniform", "over the optimum")
     print_table(f"{totals[0]['source']}, {method}, ranked by {totals[0]['ranking']}", columns, shown, numbers=columns[1:])
 
 
 def _over(loss: float, reference: float) -> str:
-    return f"{loss / reference:.4f}" if reference else ""
+    from tokentape.flows.console import number
+
+    return number(loss / reference if reference else None, ".4f")
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], Number]) -> list[Number]:

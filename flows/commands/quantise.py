@@ -1,11 +1,12 @@
-"""quantise-report: what bits cost the weights of a checkpoint."""
+"""models quantise: what bits cost the weights of a checkpoint."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tokentape.flows.options import FormatOption, JsonOption, OutOption, format_of
 
 
 def quantise_report(
@@ -28,8 +29,9 @@ def quantise_report(
         str | None,
         typer.Option("--device", help="cpu, cuda, mps or auto: calculate there in torch. [default: numpy]", show_default=False),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")] = "table",
-    out: Annotated[Path | None, typer.Option("--out", help="Write to this file. [default: stdout]", show_default=False)] = None,
+    format: FormatOption = "table",
+    as_json: JsonOption = False,
+    out: OutOption = None,
 ) -> None:
     """Show what each quantisation scheme costs a checkpoint's weights: error and bytes, low-bit slices against the original.
 
@@ -37,23 +39,22 @@ def quantise_report(
 
     \b
     Examples:
-      tokentape quantise-report embedded
-      tokentape quantise-report Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
-      tokentape quantise-report model.safetensors --only 'mlp.(up|down)_proj' --group 128
+      tokentape models quantise embedded
+      tokentape models quantise Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
+      tokentape models quantise model.safetensors --only 'mlp.(up|down)_proj' --group 128
     """
     import polars as pl
 
     from tokentape.capture.quantise_report import report
     from tokentape.flows.console import progress_bar
     from tokentape.policies.matryoshka import MAT, SCHEMES
-    from tokentape.warehouse.sql import FORMATS, render
+    from tokentape.warehouse.sql import render
 
-    if format not in FORMATS:  # before an hour of reading, not after
-        raise ValueError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    shape = format_of(format, as_json)  # refused before an hour of reading, not after
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"{out.parent}: no such directory; make it or give another --out")
     wanted = [MAT.parse(name) for name in pairs.split(",") if name.strip()]
     names = [name.strip() for name in schemes.split(",") if name.strip()] or list(SCHEMES)
     with progress_bar("quantise") as show:
         rows = report(model, wanted, names, group, only, by, device, show)
-    render(pl.DataFrame(rows), format, out)
+    render(pl.DataFrame(rows), shape, out)

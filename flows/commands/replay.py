@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption, TraceArgument
+from tokentape.flows.options import JsonOption, StoreOption, TraceArgument
 
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
@@ -96,13 +97,14 @@ def replay(
 
 
 def _print_result(replay_id: str, result: ReplayResult) -> None:
-    from tokentape.flows.console import note, percent, print_table, quantity
+    from functools import partial
+
+    from tokentape.flows.console import band, note, percent, print_table, quantity
 
     ran, rows = result.settings, []
     for name, m in sorted(result.metrics.items()):
         shown = percent(m.value) if name.partition("_frac")[1] else quantity(m.value, m.unit)
-        band = "" if m.low is None or m.high is None else f"{quantity(m.low, m.unit)} to {quantity(m.high, m.unit)}"
-        rows.append((name, shown, band, m.denominator or ""))
+        rows.append((name, shown, band(m.low, m.high, partial(quantity, unit=m.unit)), m.denominator or ""))
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
     rules = f"{ran['lookup']} lookup, {ran['recency']} recency, {ran['prefill']} prefill, {ran['start']} start"
@@ -159,7 +161,7 @@ def verify(
     Example:
       tokentape verify TRACE --budget-mib 4000
     """
-    from tokentape.flows.console import percent, print_table, progress_bar, quantity
+    from tokentape.flows.console import number, percent, print_table, progress_bar, quantity, say
     from tokentape.warehouse.tape import Store
 
     if not 0 < budget_mib < 2**33:
@@ -179,14 +181,14 @@ def verify(
         ("decode rows that agree", f"{found.n_agree:,} of {found.n_decode_rows:,}"),
         ("hit rate, of unique lookups", percent(found.hit_frac)),
         ("hit rate in decode", percent(found.hit_frac_decode)),
-        ("prefill misses", f"{found.n_prefill_misses:,}"),
+        ("prefill misses", number(found.n_prefill_misses, ",")),
         ("read from the backing tier", quantity(found.backing_bytes, "B")),
     )
     print_table(
         f"tape {tape.trace_id}, LRU of {budget_mib:g} MiB as the engine runs it", ("", "replay"), rows, numbers=("replay",)
     )
     if found.n_agree != found.n_decode_rows:
-        print(f"the first that differs is decode lookup {found.first_difference}: another budget or policy, or a damaged tape")
+        say(f"the first that differs is decode lookup {found.first_difference}: another budget or policy, or a damaged tape")
         raise typer.Exit(1)
 
 
@@ -208,18 +210,19 @@ def study(
     live: Annotated[
         bool, typer.Option("--live/--no-live", help="Also measure inside a live model, which takes minutes and needs torch.")
     ] = True,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
-    The studies of published systems (cxl-ndp, elmoe3d, kelle, layered-prefill, slicemoe) make their own inputs and answer the
-    paper's numbers: see `tokentape claims`. All but layered-prefill also measure inside a live model, unless --no-live.
+    The studies of published systems (cxl_ndp, elmoe3d, kelle, layered_prefill, slicemoe) make their own inputs and answer the
+    paper's numbers: see `tokentape claims`. All but layered_prefill also measure inside a live model, unless --no-live.
 
     \b
     Examples:
       tokentape study baselines
       tokentape study slicemoe
-      tokentape study layered-prefill
+      tokentape study layered_prefill
       tokentape study kelle --no-live
       tokentape study my.toml --runner processes
     """
@@ -227,12 +230,14 @@ def study(
     from tokentape.flows.systems import questions
 
     if name is None:
-        for study_name, question in questions().items():  # plain, so that the list is there at once
-            print(f"{study_name:16} {question}")
+        listed = [f"{study_name:16} {question}" for study_name, question in questions().items()]
+        print(json.dumps(questions(), indent=1) if as_json else "\n".join(listed))  # plain, so that the list is there at once
         return
     check(name, runner, live)
     from tokentape.flows.workers import gone_soon
     from tokentape.warehouse.tape import Store
 
     with gone_soon():
-        run_study(name, Store(store), runner, workers, live)
+        counts = run_study(name, Store(store), runner, workers, live)
+    if as_json:
+        print(json.dumps({"study": name} | counts))

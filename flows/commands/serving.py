@@ -44,6 +44,7 @@ MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 
 def simulate(
+    ctx: typer.Context,
     scheduler: SchedulerOption = "layered",
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.", show_default=False)] = None,
     param: ParamOption = None,
@@ -77,14 +78,14 @@ def simulate(
 
     \b
     Examples:
-      tokentape simulate --scheduler layered --rate 1.3
-      tokentape simulate --scheduler chunked --param chunk_tokens=1024 --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
-      tokentape simulate --scheduler layered --rate 1.3 --cv 3                      bursts
-      tokentape simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
-      tokentape simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
-      tokentape simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
+      tokentape serving simulate --scheduler layered --rate 1.3
+      tokentape serving simulate --scheduler chunked --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
+      tokentape serving simulate --scheduler layered --rate 1.3 --cv 3                      bursts
+      tokentape serving simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
+      tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
+      tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
-    from tokentape.flows.console import note, progress_bar
+    from tokentape.flows.console import note, progress_bar, say
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import measure, rows_of
     from tokentape.flows.serving.setup import COVERAGES
@@ -92,10 +93,7 @@ def simulate(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    point = point_of(
-        scheduler, param, model, hardware, workload, arrival, rate, cv, requests, seeds, kv_blocks, memory_frac, max_seqs,
-        coverage, expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=40,
-    )  # fmt: skip
+    point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
     with progress_bar(f"simulate {scheduler}") as show:
         measured = measure(place, point, level, progress=show)
@@ -105,12 +103,13 @@ def simulate(
     if coverage not in COVERAGES or coverage == "recorded":
         trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
         for sentence in _coverage_errors(trace, fit):
-            print(sentence)
+            say(sentence)
     for sentence in measured.outside:
         note(f"outside the envelope: {sentence}")
 
 
 def capacity(
+    ctx: typer.Context,
     scheduler: SchedulerOption = "layered",
     param: ParamOption = None,
     model: ServedOption = "qwen3-30b-a3b",
@@ -139,12 +138,12 @@ def capacity(
 
     \b
     Examples:
-      tokentape capacity --scheduler chunked
-      tokentape capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
+      tokentape serving capacity --scheduler chunked
+      tokentape serving capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
     """
     from dataclasses import replace
 
-    from tokentape.flows.console import note, percent, progress_bar
+    from tokentape.flows.console import note, number, percent, print_table, progress_bar
     from tokentape.flows.serving.points import serve_point
     from tokentape.flows.serving.setup import engine_of
     from tokentape.replay.serving.capacity import capacity as search
@@ -153,10 +152,7 @@ def capacity(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    point = point_of(
-        scheduler, param, model, hardware, workload, arrival, None, cv, None, seeds, kv_blocks, memory_frac, max_seqs, coverage,
-        expert_format, expert_times, prefix_cache, verify_nodes, acceptance, draft_ms, fit, default_seeds=10,
-    )  # fmt: skip
+    point = point_of(ctx, default_seeds=10)
     if point.scheduler == "disaggregated":
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     if point.arrival == "at_once":
@@ -178,30 +174,26 @@ def capacity(
             return serve_point(place, point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests}), engine, seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
-    limits = f"{level.ttft_s:g} s to the first token, {1e3 * level.tbt_s:g} ms between tokens"
-    if found.rate_per_s == 0:
-        print(f"{scheduler}: no rate meets {limits} for {percent(attained)} of the requests")
-    else:
-        print(
-            f"{scheduler}: {found.rate_per_s:.4g} requests/s meet {limits} for {percent(found.attained_frac)} of the requests; "
-            f"{found.first_missed_per_s:.4g} do not"
-        )
+    columns = ("scheduler", "requests/s that meet both", "of the requests", "requests/s that do not")
+    is_met = found.rate_per_s > 0
+    row = (number(found.rate_per_s, ".4g"), percent(found.attained_frac), number(found.first_missed_per_s, ".4g"))
+    title = (
+        f"{level.ttft_s:g} s to the first token, {1e3 * level.tbt_s:g} ms between tokens, for {percent(attained)} of the requests"
+    )
+    print_table(title, columns, [(scheduler, *(row if is_met else ("no rate", "", "")))], numbers=columns[1:])
     for sentence in engine.outside:
         note(f"outside the envelope: {sentence}")
 
 
 def _print(measured: Measured, level: ServiceLevel | None) -> None:
-    from tokentape.flows.console import percent, print_table, quantity
+    from tokentape.flows.console import band, percent, print_table, quantity
 
     point = measured.point
     rows = []
     for name, metric in measured.metrics.items():
         shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)
-        low, high = metric.low, metric.high
-        band = ""
-        if point.n_seeds > 1 and low is not None and high is not None:
-            band = f"{shown(low)} to {shown(high)}"
-        rows.append((name, shown(metric.value), band, metric.denominator or ""))
+        ends = (metric.low, metric.high) if point.n_seeds > 1 else (None, None)
+        rows.append((name, shown(metric.value), band(*ends, shown), metric.denominator or ""))
     rate = "" if point.rate_per_s is None else f" at {point.rate_per_s:g} requests/s"
     limits = "" if level is None else f"; within limits: {level.ttft_s:g} s, {1e3 * level.tbt_s:g} ms"
     title = (

@@ -40,7 +40,7 @@ def calibrate_serving(
     \b
     Examples:
       tokentape calibrate serving --check h100x2              how the shipped constants do
-      tokentape calibrate serving --out my-fit.toml && tokentape simulate --rate 1.3 --fit my-fit.toml
+      tokentape calibrate serving --out my-fit.toml && tokentape serving simulate --rate 1.3 --fit my-fit.toml
     """
     from tokentape.flows.console import note, progress_bar
     from tokentape.flows.grid import load_hardware
@@ -77,7 +77,7 @@ def calibrate_serving(
 
 
 def _print_left_out(searches: list[Any]) -> None:
-    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.flows.console import number, print_table, progress_bar
     from tokentape.replay.serving.fit import left_out
 
     found: list[dict[str, float]] = []
@@ -86,7 +86,7 @@ def _print_left_out(searches: list[Any]) -> None:
         for search in searches:
             found.append(left_out(search, lambda line: show(len(found), len(searches), line)))
     shown = [
-        (f"{search.pull:g}", *(f"{of[group]:.1f}" for group in of), f"{sum(of.values()):.1f}")
+        (number(search.pull, "g"), *(number(of[group], ".1f") for group in of), number(sum(of.values()), ".1f"))
         for search, of in zip(searches, found, strict=True)
     ]
     columns = ("pull", *found[0], "all")
@@ -96,7 +96,7 @@ def _print_left_out(searches: list[Any]) -> None:
 
 
 def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import number, percent, print_table
     from tokentape.flows.grid import load_hardware
     from tokentape.replay.serving.cost import cost_tables
     from tokentape.replay.serving.coverage import published_coverage
@@ -108,7 +108,12 @@ def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants.engine, coverage)
     made = simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
     shown = [
-        (" ".join(fact.key), f"{fact.target:.4g}", f"{made[fact.key]:.4g}", f"{100 * (made[fact.key] / fact.target - 1):+.1f} %")
+        (
+            " ".join(fact.key),
+            number(fact.target, ".4g"),
+            number(made[fact.key], ".4g"),
+            percent(made[fact.key] / fact.target - 1, "+.1f"),
+        )
         for fact in facts(rows, mode)
     ]
     title = f"{found.model} on {found.machine}: facts that the constants are fitted on, in SI units"

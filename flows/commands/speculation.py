@@ -26,21 +26,21 @@ def acceptance(
 
     \b
     Examples:
-      tokentape acceptance TRACE
-      tokentape acceptance TRACE --pool lru --pool-frac 0.25
+      tokentape decide draft TRACE
+      tokentape decide draft TRACE --pool lru --pool-frac 0.25
     """
-    from tokentape.flows.console import print_table
+    from tokentape.flows.console import number, print_table
     from tokentape.flows.speculation import metrics_of, replayed
     from tokentape.warehouse.tape import Store
 
     tape = Store(store).open(trace)
-    shown = [(name, f"{value:.4g}") for name, value in metrics_of(tape).items()]
+    shown = [(name, number(value, ".4g")) for name, value in metrics_of(tape).items()]
     print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
     if pool is None and pool_frac is None and not _has_pools(tape.manifest.settings):
         return
     found = replayed(tape, pool, pool_frac)
     proxies = [("pool_overlap_frac", found.overlap_frac), ("captured_mass_frac", found.captured_mass_frac)]
-    print_table(f"pools, {found.fidelity}", ("metric", "value"), [(n, f"{v:.4g}") for n, v in proxies], numbers=("value",))
+    print_table(f"pools, {found.fidelity}", ("metric", "value"), [(n, number(v, ".4g")) for n, v in proxies], numbers=("value",))
 
 
 def _has_pools(settings: dict[str, Any]) -> bool:

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import DatabaseOption, StoreOption, TraceArgument
+from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument
 
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
-    from tokentape.flows.console import mebibytes, note, print_table
+    from tokentape.flows.console import mebibytes, note, number, print_table
     from tokentape.warehouse.results import replay_ids
     from tokentape.warehouse.tape import Store
 
@@ -25,7 +25,16 @@ def ls(store: StoreOption = None) -> None:
         m, trace_id = tape.manifest, tape.trace_id
         n_tokens, size = m.rows.get("tokens", 0), mebibytes(place.size_bytes(trace_id))
         rows.append(
-            (trace_id, m.origin, m.model_id, m.dataset, m.rows.get("requests", 0), f"{n_tokens:,}", ", ".join(m.tables), size)
+            (
+                trace_id,
+                m.origin,
+                m.model_id,
+                m.dataset,
+                m.rows.get("requests", 0),
+                number(n_tokens, ","),
+                ", ".join(m.tables),
+                size,
+            )
         )
     for trace_id, reason in damaged.items():
         rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(place.size_bytes(trace_id))))
@@ -62,7 +71,7 @@ def rm(
 
 
 def migrate(store: StoreOption = None) -> None:
-    """Take over the results that an older version wrote, one file per replay and table, as runs. Tapes stay as they are.
+    """Take over the results that an older version wrote: as runs, and under the names of today. Tapes stay as they are.
 
     Interrupted, it goes on where it stopped when it is run again. `tokentape load` says where there is something to take over.
     """
@@ -73,10 +82,10 @@ def migrate(store: StoreOption = None) -> None:
     place = Store(store)
     if not place.exists:
         raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
-    n_files = len(older.older(place))
+    n_files = 0
     with progress_bar("migrate", "files") as show:
-        for done, total in older.migrate(place):
-            show(done, total)
+        for n_files, total in older.migrate(place):
+            show(n_files, total)
     note(f"{place.uri}: {n_files} files taken over" if n_files else f"{place.uri}: no results of an older version")
 
 
@@ -87,7 +96,7 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Remove litter, damaged results and a damaged warehouse: they can be made again.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of findings as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read every tape, result and the warehouse; name what is damaged, missing or orphaned. Exit code 1: something is wrong.
 

@@ -82,7 +82,7 @@ def calibrate_router() -> None:
       tokentape calibrate router
     """
     from tokentape.capture.synthetic import calibrate, profiles
-    from tokentape.flows.console import print_table, progress_bar
+    from tokentape.flows.console import number, print_table, progress_bar
     from tokentape.warehouse import load, models
 
     claims, names = load.claims().to_pylist(), profiles.fitted_models()
@@ -94,6 +94,8 @@ def calibrate_router() -> None:
             shipped = profiles.fit_of(name)
             aim = calibrate.anchor(claims, shipped["claim_id"])
             found = calibrate.calibrate(profiles.default_generator(), models.load(name).geometry, aim, seeds, length)
-            rows.append((name, aim, f"{shipped['sd_b']:.3f}", f"{found.sd_b:.3f}", f"{found.lru_miss_frac:.4f}"))
+            rows.append(
+                (name, aim, number(shipped["sd_b"], ".3f"), number(found.sd_b, ".3f"), number(found.lru_miss_frac, ".4f"))
+            )
     columns = ("model", "LRU miss rate of the anchor", "sd_b shipped", "sd_b found", "LRU miss rate reached")
     print_table("", columns, rows, numbers=columns[1:])

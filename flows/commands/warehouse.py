@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import DatabaseOption, StoreOption
+from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, OutOption, StoreOption, format_of
 
 if TYPE_CHECKING:
     import polars as pl
-
-FormatOption = Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Write to this file instead of the terminal (parquet needs it).")]
 
 
 def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
@@ -38,6 +35,7 @@ def sql(
     store: StoreOption = None,
     database: DatabaseOption = None,
     format: FormatOption = "table",
+    as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
     """Ask the warehouse in SQL, read-only.
@@ -47,7 +45,7 @@ def sql(
       tokentape sql "select trace_id, dataset, n_tokens from traces"
       tokentape sql "from baselines" --format csv --out baselines.csv
     """
-    _answer(statement, store, database, format, out)
+    _answer(statement, store, database, format_of(format, as_json), out)
 
 
 def query(
@@ -55,20 +53,24 @@ def query(
     store: StoreOption = None,
     database: DatabaseOption = None,
     format: FormatOption = "table",
+    as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
     """Ask a standing question of the warehouse by name (warehouse/queries/*.sql)."""
-    from tokentape.flows.console import print_table
+    from contextlib import nullcontext
+
+    from tokentape.flows.console import one_document, print_table
     from tokentape.policies.names import unknown
     from tokentape.warehouse.sql import named
 
     queries = named()
     if name is None:
-        print_table("", ("query", "question"), [(n, q.question) for n, q in sorted(queries.items())])
+        with one_document() if as_json else nullcontext():
+            print_table("", ("query", "question"), [(n, q.question) for n, q in sorted(queries.items())])
         return
     if name not in queries:
         raise unknown("query", name, queries)
-    _answer(queries[name].sql, store, database, format, out)
+    _answer(queries[name].sql, store, database, format_of(format, as_json), out)
 
 
 def site(

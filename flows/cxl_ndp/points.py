@@ -1,4 +1,4 @@
-"""What the options of `ndp` name, as the replays that answer it."""
+"""What the options of `step cxl_ndp` name, as the replays that answer it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
-from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw import cxl_ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.names import unknown
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.prefill import Request, request
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Machine, Shape, machine_of, shape_of, system_of
 from tokentape.warehouse import models
@@ -73,7 +73,7 @@ class Options:
 
     def answer(self) -> Answer:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
-        knobs, machine = ndp_knobs.load(self.knobs).constants, machine_of(load_hardware(self.hardware))
+        knobs, machine = cxl_ndp_knobs.load(self.knobs).constants, machine_of(load_hardware(self.hardware))
         systems = self._systems()
         shape, routing_of = self._source()
         hot = shape.n_experts // 2 if self.hot is None else self.hot
@@ -113,15 +113,15 @@ class Options:
         except ValueError:
             raise ValueError(f"--bits {self.bits}: give mean bits from 1 to 4, or 16, with commas") from None
 
-    def _source(self) -> tuple[Shape, Callable[[], NDPRouting]]:
+    def _source(self) -> tuple[Shape, Callable[[], CXLNDPRouting]]:
         """The model's shape, and what reads the tape's routing or draws one."""
         if self.tape is None:
             if self.model is None:
                 raise ValueError("nothing to decode: give --model, --tape or both")
             model = models.load(self.model)
             shape = shape_of(model.name, model.geometry)
-            n_sequences = max(self.batch, ndp_routing.N_PROMPT // 8)
-            return shape, partial(ndp_routing.drawn, model.geometry, n_sequences, self.seed)
+            n_sequences = max(self.batch, cxl_ndp_routing.N_PROMPT // 8)
+            return shape, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.seed)
         store = Store(self.store)
         (trace_id, *others) = matching((self.tape,), store.trace_ids())
         if others:
@@ -131,4 +131,4 @@ class Options:
         manifest = store.open(trace_id).manifest
         named = models.load(self.model) if self.model else None
         shape = shape_of(named.name, named.geometry) if named else shape_of(manifest.model_id, manifest.geometry)
-        return shape, partial(ndp_routing.of_tape, store, trace_id)
+        return shape, partial(cxl_ndp_routing.of_tape, store, trace_id)

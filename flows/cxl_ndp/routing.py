@@ -7,7 +7,7 @@ import numpy as np
 from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.tapes import Reading, routing_of_tape
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
@@ -16,7 +16,7 @@ from tokentape.warehouse.tape import Store
 N_PROMPT, N_STEPS = 128, 128
 
 
-def of_tape(store: Store, trace: str, reading: Reading | None = None) -> NDPRouting:
+def of_tape(store: Store, trace: str, reading: Reading | None = None) -> CXLNDPRouting:
     """A tape's requests, shard by shard. Raises BadTape, ValueError as routing_of_tape."""
     tape, reading = store.open(trace), reading or Reading()
     scores = tape.shards("scores") if reading.weight_source == "softmax" and tape.has("scores") else None
@@ -25,13 +25,13 @@ def of_tape(store: Store, trace: str, reading: Reading | None = None) -> NDPRout
     return routing_of_tape(tape.trace_id, tape.manifest.origin, tape.geometry, requests, *tables, reading)
 
 
-def drawn(geometry: Geometry, n_sequences: int, seed: int = 0, n_prompt: int = N_PROMPT, n_steps: int = N_STEPS) -> NDPRouting:
+def drawn(geometry: Geometry, n_sequences: int, seed: int = 0, n_prompt: int = N_PROMPT, n_steps: int = N_STEPS) -> CXLNDPRouting:
     """Sequences whose prompts foretell their decode as published for Mixtral-8x7B (docs/placement.md); 250 of them a second.
 
     The draws are those of `tokentape synthesize --routing context` with the same seed and lengths.
     """
     made = counted(profiles.context_generator(), geometry, seed, n_sequences, Length(n_prompt, n_steps + 1))
-    return NDPRouting(
+    return CXLNDPRouting(
         trace_id=f"context-{seed}",
         origin="synthetic",
         layers=tuple(geometry.moe_layers),

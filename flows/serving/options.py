@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -103,53 +104,32 @@ DraftOption = Annotated[float, typer.Option("--draft-ms", help="Milliseconds in 
 PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
 
 
-def point_of(
-    scheduler: str,
-    param: list[str] | None,
-    model: str,
-    hardware: str,
-    workload: str,
-    arrival: str | None,
-    rate: float | None,
-    cv: float,
-    requests: int | None,
-    seeds: int | None,
-    kv_blocks: str | None,
-    memory_frac: float | None,
-    max_seqs: int,
-    coverage: str,
-    expert_format: str,
-    expert_times: str,
-    prefix_cache: bool,
-    verify_nodes: int,
-    acceptance: str | None,
-    draft_ms: float,
-    fit: str,
-    default_seeds: int,
-) -> Point:
+def point_of(ctx: typer.Context, default_seeds: int) -> Point:
     """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
     from tokentape.flows.serving.setup import ONE_PROMPT, Point
     from tokentape.policies.resolve import parse, resolve
     from tokentape.replay.serving.memory import MEMORY_FRAC
     from tokentape.replay.serving.workload import LENGTHS
 
-    params: dict[str, int | float | str] = {**parse(param)}
-    resolve("schedule", scheduler, params)
+    of = SimpleNamespace(**{"rate": None, "requests": None} | ctx.params)
+    workload, rate, kv_blocks, memory_frac = of.workload, of.rate, of.kv_blocks, of.memory_frac
+    params: dict[str, int | float | str] = {**parse(of.param)}
+    resolve("schedule", of.scheduler, params)
     is_prompt = workload.startswith(ONE_PROMPT)
     own = workload not in LENGTHS and not is_prompt
-    chosen = arrival or ("at_once" if is_prompt else "gamma" if cv != 1.0 else "trace" if own else "poisson")
-    if cv != 1.0 and chosen != "gamma":
-        raise ValueError(f"--cv {cv:g} goes with --arrival gamma, not with {chosen}")
+    chosen = of.arrival or ("at_once" if is_prompt else "gamma" if of.cv != 1.0 else "trace" if own else "poisson")
+    if of.cv != 1.0 and chosen != "gamma":
+        raise ValueError(f"--cv {of.cv:g} goes with --arrival gamma, not with {chosen}")
     is_one_run = is_prompt or (own and chosen in ("trace", "at_once"))
     said = f"--workload {workload}" if is_prompt else f"--arrival {chosen}"
     as_recorded = f"{workload} is served as it is; --arrival poisson with --rate draws from it"
     without = {  # option: whether it was given and would be ignored, and why
         "--arrival": (is_prompt and chosen != "at_once", "one prompt comes alone"),
         "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
-        "--requests": (is_one_run and requests is not None, "it is one prompt" if is_prompt else as_recorded),
-        "--seeds": (is_one_run and seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
-        "--verify-nodes": (is_prompt and verify_nodes > 0, "it asks for one token, and nothing decodes"),
-        "--prefix-cache": (prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
+        "--requests": (is_one_run and of.requests is not None, "it is one prompt" if is_prompt else as_recorded),
+        "--seeds": (is_one_run and of.seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
+        "--verify-nodes": (is_prompt and of.verify_nodes > 0, "it asks for one token, and nothing decodes"),
+        "--prefix-cache": (of.prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
     }
     for option, (is_ignored, why) in without.items():
         if is_ignored:
@@ -157,27 +137,27 @@ def point_of(
     if kv_blocks is not None and memory_frac is not None:
         raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
     return Point(
-        model=model,
-        hardware=hardware,
-        fit=fit,
-        scheduler=scheduler,
+        model=of.model,
+        hardware=of.hardware,
+        fit=of.fit,
+        scheduler=of.scheduler,
         params=params,
         workload=workload,
         arrival=chosen,
         rate_per_s=rate,
-        cv=cv,
-        n_requests=requests or (500 if chosen == "at_once" and not is_one_run else None),
-        n_seeds=1 if is_one_run else seeds or default_seeds,
+        cv=of.cv,
+        n_requests=of.requests or (500 if chosen == "at_once" and not is_one_run else None),
+        n_seeds=1 if is_one_run else of.seeds or default_seeds,
         kv_blocks=_blocks(kv_blocks),
         memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
-        max_seqs=max_seqs,
-        coverage=coverage,
-        expert_format=expert_format,
-        expert_times=expert_times,
-        prefix_cache=prefix_cache,
-        verify_nodes=verify_nodes,
-        acceptance=acceptance,
-        draft_s=draft_ms / 1e3,
+        max_seqs=of.max_seqs,
+        coverage=of.coverage,
+        expert_format=of.expert_format,
+        expert_times=of.expert_times,
+        prefix_cache=of.prefix_cache,
+        verify_nodes=of.verify_nodes,
+        acceptance=of.acceptance,
+        draft_s=of.draft_ms / 1e3,
     )
 
 

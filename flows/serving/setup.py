@@ -1,4 +1,4 @@
-"""A point of a serving engine by names: model, machine, scheduler, workload, coverage. What `simulate` and studies run."""
+"""A point of a serving engine by names: model, machine, scheduler, workload, coverage. What `serving` and studies run."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from tokentape.policies.names import unknown
 
 SYSTEMS = {
-    "cxl-ndp": "tokentape.flows.systems.cxl_ndp.study",
+    "cxl_ndp": "tokentape.flows.systems.cxl_ndp.study",
     "elmoe3d": "tokentape.flows.systems.elmoe3d.study",
     "kelle": "tokentape.flows.systems.kelle.study",
-    "layered-prefill": "tokentape.flows.systems.layered_prefill.study",
+    "layered_prefill": "tokentape.flows.systems.layered_prefill.study",
     "slicemoe": "tokentape.flows.systems.slicemoe.study",
 }
 GRIDS = Path(__file__).parents[1] / "studies"
-IN_MODEL = frozenset({"cxl-ndp", "elmoe3d", "kelle", "slicemoe"})  # they also measure inside a live model, for minutes
+IN_MODEL = frozenset({"cxl_ndp", "elmoe3d", "kelle", "slicemoe"})  # they also measure inside a live model, for minutes
 
 
 def grids() -> list[str]:

@@ -13,7 +13,7 @@ from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, import
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp import timing as t
-from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import Machine, Shape, System
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Placed:
 
 
 def place(
-    routing: NDPRouting, batch: int, hot_experts: int, alpha: float = 0.5, placement: FixedPlacement | None = None
+    routing: CXLNDPRouting, batch: int, hot_experts: int, alpha: float = 0.5, placement: FixedPlacement | None = None
 ) -> Placed:
     """One placement per batch of `batch` sequences in tape order, from the sums over its members. placement: prefill-guided.
 
@@ -122,7 +122,7 @@ class Decoded:
         }
 
 
-def refuse_other_model(routing: NDPRouting, shape: Shape) -> None:
+def refuse_other_model(routing: CXLNDPRouting, shape: Shape) -> None:
     """Raises ValueError, with both values, where the tape's experts, top k or layers are not the model's."""
     routing.refuse_other_model(shape.n_experts, shape.top_k, shape.name)
     if routing.n_layers != shape.n_layers:
@@ -132,7 +132,7 @@ def refuse_other_model(routing: NDPRouting, shape: Shape) -> None:
 
 
 def replay(
-    routing: NDPRouting,
+    routing: CXLNDPRouting,
     placed: Placed,
     shape: Shape,
     machine: Machine,

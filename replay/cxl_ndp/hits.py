@@ -19,7 +19,7 @@ from tokentape.policies.placement import (
     importance,
     start_average,
 )
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 
 Placement = FixedPlacement | ReactivePlacement
 
@@ -50,7 +50,9 @@ class Hits:
         return np.asarray(self.moved.sum(axis=0) / max(1, int(self.steps.sum())), np.float64)
 
 
-def hits_of(routing: NDPRouting, groups: NDArray[np.int64], placement: Placement, capacity: Capacity, alpha: float = 0.5) -> Hits:
+def hits_of(
+    routing: CXLNDPRouting, groups: NDArray[np.int64], placement: Placement, capacity: Capacity, alpha: float = 0.5
+) -> Hits:
     """Of the groups (G, B) of sequences. alpha: of the set that a reactive placement starts from.
 
     Raises ValueError for more places than experts, and for a reactive placement across layers.

@@ -18,7 +18,7 @@ ENDED = -1
 
 
 @dataclass(frozen=True, eq=False)
-class NDPRouting:
+class CXLNDPRouting:
     """S sequences, L MoE layers, E experts per layer, top k, T steps of the longest decode.
 
     layers: absolute numbers (L,). request_ids: (S,) i64. prefill_counts: (S, L, E) i32, P. prefill_weights: (S, L, E) f64, W;
@@ -79,7 +79,7 @@ class NDPRouting:
                 raise ValueError(f"tape {self.trace_id} routes over {here} {name}, {model} has {there}; give another tape")
 
 
-def joined(routings: Sequence[NDPRouting]) -> NDPRouting:
+def joined(routings: Sequence[CXLNDPRouting]) -> CXLNDPRouting:
     """The sequences of several tapes of one model as one, in order; request ids are counted anew. Weights of decode are dropped.
 
     Raises ValueError where the tapes are of different layers, experts or top k.
@@ -92,7 +92,7 @@ def joined(routings: Sequence[NDPRouting]) -> NDPRouting:
     longest = max(routing.n_steps for routing in routings)
     short = [((0, 0), (0, longest - routing.n_steps), (0, 0), (0, 0)) for routing in routings]
     ids = [np.pad(routing.decode_ids, pad, constant_values=ENDED) for routing, pad in zip(routings, short, strict=True)]
-    return NDPRouting(
+    return CXLNDPRouting(
         trace_id=" + ".join(routing.trace_id for routing in routings),
         origin=" + ".join(dict.fromkeys(routing.origin for routing in routings)),
         layers=first.layers,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.replay.cxl_ndp.hits import Hits
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.similarity import Similarity
 
 Rows = list[dict[str, Any]]
@@ -46,7 +46,7 @@ def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> Rows:
     return rows
 
 
-def use_rows(routing: NDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> Rows:
+def use_rows(routing: CXLNDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> Rows:
     """Columns request_id, layer, first_step, bin_steps, expert, use_frac of these sequences' decode."""
     if bin_steps < 1:
         raise ValueError(f"bin of {bin_steps} steps must be 1 or more")

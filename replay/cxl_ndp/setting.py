@@ -13,7 +13,7 @@ from tokentape.policies.bits import assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ def stand_in_losses(n_layers: int, n_experts: int, errors: Sequence[float], seed
 
 
 def widths(
-    routing: NDPRouting, placed: Placed, losses: Floats, mean_bits: float, rule: str, weighted: bool = True
+    routing: CXLNDPRouting, placed: Placed, losses: Floats, mean_bits: float, rule: str, weighted: bool = True
 ) -> NDArray[np.int8]:
     """(G, L, E) bits of the NDP's experts, 0 of hot ones. weighted: losses count by the experts' shares of the prompts.
 
@@ -62,7 +62,7 @@ def widths(
     return assign(resolve("precision", rule), losses, placed.scores, placed.hot, mean_bits, share=share)
 
 
-def placed_by(routing: NDPRouting, setting: Setting) -> Placed:
+def placed_by(routing: CXLNDPRouting, setting: Setting) -> Placed:
     """The setting's placement of every batch."""
     return place(routing, setting.batch, setting.hot_experts, setting.alpha, _placement(setting))
 
@@ -73,7 +73,7 @@ def _placement(setting: Setting) -> FixedPlacement | None:
 
 
 def run(
-    routing: NDPRouting,
+    routing: CXLNDPRouting,
     shape: Shape,
     machine: Machine,
     knobs: Knobs,
@@ -93,7 +93,7 @@ def run(
 
 
 def _bits(
-    routing: NDPRouting, placed: Placed, system: System, setting: Setting, losses: Floats | None
+    routing: CXLNDPRouting, placed: Placed, system: System, setting: Setting, losses: Floats | None
 ) -> NDArray[np.int8] | None:
     if losses is None or not setting.rule or system.bits == FP16_BITS:
         return None

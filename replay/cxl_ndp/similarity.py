@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class Similarity:
         return np.asarray(np.divide(shuffled, own, out=np.full(own.size, np.nan), where=own > 0))
 
 
-def similarity(routing: NDPRouting) -> Similarity:
+def similarity(routing: CXLNDPRouting) -> Similarity:
     """Of sequences that decode at least one token; the others have NaN and take part in nothing."""
     prompts, decoded = routing.prefill_counts.astype(np.float64), routing.decode_counts().astype(np.float64)
     is_used = routing.n_decode > 0

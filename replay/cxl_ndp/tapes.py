@@ -1,4 +1,4 @@
-"""From a tape's tables to NDPRouting, shard by shard: prompts are summed as they come, decode rows kept as ids."""
+"""From a tape's tables to CXLNDPRouting, shard by shard: prompts are summed as they come, decode rows kept as ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokentape.replay.cxl_ndp.routing import ENDED, NDPRouting
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.warehouse.geometry import Geometry
 
 WEIGHT_SOURCES = ("gate", "softmax")
@@ -48,7 +48,7 @@ def routing_of_tape(
     routing: Iterable[pa.Table],
     scores: Iterable[pa.Table] | None = None,
     reading: Reading | None = None,
-) -> NDPRouting:
+) -> CXLNDPRouting:
     """The tape's requests as sequences. passes: columns pass_id and kind. routing, scores: shards in order; scores for softmax.
 
     A verify pass of speculative decoding counts as decode. Memory: the result and one shard. Raises ValueError naming the row or
@@ -154,7 +154,7 @@ class _Sums:
         found = self._index(frame["pass_id"], self._pass_ids, "pass", "table passes does not list")
         return np.asarray(self._is_prefill[found])
 
-    def routing(self, origin: str) -> NDPRouting:
+    def routing(self, origin: str) -> CXLNDPRouting:
         self._refuse_prompts()
         columns = [np.concatenate(parts) for parts in zip(*self._decoded, strict=True)]
         by_step = [column[np.lexsort((columns[2], columns[1], columns[0]))] for column in columns]  # position within layer
@@ -169,7 +169,7 @@ class _Sums:
         weights = np.zeros(shape, np.float32) if self.reading.with_decode_weights else None
         if weights is not None:
             weights[where] = by_step[4]
-        return NDPRouting(
+        return CXLNDPRouting(
             trace_id=self.trace_id,
             origin=origin,
             layers=tuple(self.geometry.moe_layers),

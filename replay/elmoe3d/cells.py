@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.points import Point
 from tokentape.replay.elmoe3d.shape import Drafter, Machine, Shape
 
@@ -80,7 +80,7 @@ class Setup:
     machines: Mapping[int, Machine]
     drafter: Drafter
 
-    def point(self, cell: Cell, fit: ElasticConstants, **changed: Any) -> Point:
+    def point(self, cell: Cell, fit: ELMoE3DConstants, **changed: Any) -> Point:
         """The cell as a point; changed: fields of Point that differ. Raises ValueError for a model without a law."""
         fields: dict[str, Any] = {
             "shape": self.shapes[cell.model],

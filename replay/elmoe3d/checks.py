@@ -1,4 +1,4 @@
-"""How far a fit is from ELMoE-3D's open rows: errors, winners, means, by the words of table elastic_checks.
+"""How far a fit is from ELMoE-3D's open rows: errors, winners, means, by the words of table elmoe3d_checks.
 
 The FORMS of the model were chosen with the table in view; parameter values are out of sample in predicted rows, forms are not.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
 from tokentape.replay.elmoe3d.fit import fit_speculation
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, SCHEMES, as_points
@@ -28,7 +28,7 @@ HONESTY = (
 
 @dataclass(frozen=True)
 class Check:
-    """A number about n rows, under its name in table elastic_checks."""
+    """A number about n rows, under its name in table elmoe3d_checks."""
 
     block: str
     value: float
@@ -79,7 +79,7 @@ def elastic_over_eagle(table: Sequence[Cell], found: Outcome) -> Floats:
     return np.array([of[scenario, ELASTIC] / of[scenario, EAGLE] for scenario in scenarios])
 
 
-def held_out(table: Sequence[Cell], setup: Setup, fit: ElasticConstants) -> list[Check]:
+def held_out(table: Sequence[Cell], setup: Setup, fit: ELMoE3DConstants) -> list[Check]:
     """Speculation refitted without some open rows, and its error on those: by capacity of HB, and without GPT-OSS."""
     opened = [cell for cell in table if cell.is_open]
     splits = {
@@ -98,7 +98,7 @@ def held_out(table: Sequence[Cell], setup: Setup, fit: ElasticConstants) -> list
     return made
 
 
-def link_checks(table: Sequence[Cell], setup: Setup, fit: ElasticConstants, verify_nodes: float) -> list[Check]:
+def link_checks(table: Sequence[Cell], setup: Setup, fit: ELMoE3DConstants, verify_nodes: float) -> list[Check]:
     """Tokens in one expert whose partial sums a link carries while a slice is fetched, and tokens in the hottest expert.
 
     The latter at the table's largest batch, with so many nodes verified per request. Of sliced models, with the largest HB.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.coverage import STEEPEST
-from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ElasticConstants, ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, as_points
@@ -29,7 +29,7 @@ LEAST_BETA, HALVINGS = 1e-3, 60
 
 def calibrate(
     cells: Sequence[Cell], setup: Setup, level: str = "L1", rows: str = ROWS[0], n_draft_steps: int = 8
-) -> Fit[ElasticConstants]:
+) -> Fit[ELMoE3DConstants]:
     """The constants. rows: `calibrate` fits speculation on the cells whose role_sd says so, `all-open` on every open one.
 
     Deterministic; a second. Raises ValueError for an unknown level or rows, and where a model lacks a calibration cell or no
@@ -46,7 +46,7 @@ def calibrate(
     start = replace(START, n_draft_steps=n_draft_steps)
     speculation, loss = fit_speculation(chosen, setup, laws, start)
     fitted_on = tuple(sorted({cell.ar_claim for cell in of_laws} | {cell.sd_claim for cell in chosen}))
-    return Fit(ElasticConstants(level, rows, speculation, laws), fitted_on, loss)
+    return Fit(ELMoE3DConstants(level, rows, speculation, laws), fitted_on, loss)
 
 
 def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tuple[ModelLaw, list[Cell]]:
@@ -57,7 +57,7 @@ def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tupl
         raise ValueError(f"{model}: needs open cells to calibrate on, of {ELASTIC}, {EAGLE} and, at {LEVELS[1]}, one more scheme")
 
     def error(cell: Cell, law: ModelLaw) -> float:
-        fit = ElasticConstants(level, "", START, {model: law})
+        fit = ELMoE3DConstants(level, "", START, {model: law})
         found = evaluate(as_points([setup.point(cell, fit)]))
         assert cell.phi_ar is not None
         return float(found.phi_ar[0]) - cell.phi_ar
@@ -78,7 +78,7 @@ def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tupl
 def _betas(cell: Cell, setup: Setup) -> tuple[float, float]:
     """Where Phi_AR falls with beta: below the first one HB would be the slower tier."""
     law = ModelLaw(beta=1.0, exponent=0.0)
-    point = setup.point(cell, ElasticConstants("", "", START, {cell.model: law}))
+    point = setup.point(cell, ELMoE3DConstants("", "", START, {cell.model: law}))
     share, machine = evaluate(as_points([point])).mapping.share[0], point.machine
     both_busy = machine.hb_bytes_per_s / (machine.hb_bytes_per_s + machine.ext_bytes_per_s)
     return max(LEAST_BETA, float(np.log(both_busy) / np.log(share))), 1.0
@@ -105,7 +105,7 @@ def fit_speculation(
         raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
     if len(cells) < len(BOUNDS):
         raise ValueError(f"{len(cells)} cells cannot fix {len(BOUNDS)} constants of speculation")
-    fit = ElasticConstants("", "", start, laws)
+    fit = ELMoE3DConstants("", "", start, laws)
     published = np.array([cell.phi_sd for cell in cells], np.float64)
     points = as_points([setup.point(cell, fit) for cell in cells])
 

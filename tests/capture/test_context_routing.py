@@ -16,7 +16,7 @@ from tokentape.capture.synthetic.context import Context
 from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.placement import PLACEMENTS, Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.replay.cxl_ndp.hits import hits_of
@@ -47,7 +47,7 @@ TINY = Geometry(
 @pytest.fixture(scope="module")
 def mixtral():
     """64 sequences of Mixtral-8x7B's shape."""
-    return ndp_routing.drawn(MIXTRAL, 64, seed=0)
+    return cxl_ndp_routing.drawn(MIXTRAL, 64, seed=0)
 
 
 def hit_frac(routing, placement, k, batch=1):
@@ -61,10 +61,10 @@ def test_prompt_and_decode_are_as_alike_as_published():
     assert claim["role"] == "calibrate"
     assert claim["value"] == fit["anchor_cosine"]
     lengths = {"n_prompt": fit["n_prompt"], "n_steps": fit["n_output"] - 1}
-    reached = similarity(ndp_routing.drawn(MIXTRAL, fit["n_requests"], fit["seed"], **lengths)).by_layer().mean()
+    reached = similarity(cxl_ndp_routing.drawn(MIXTRAL, fit["n_requests"], fit["seed"], **lengths)).by_layer().mean()
     assert reached == pytest.approx(fit["achieved_cosine"], abs=1e-4)
     for seed in (0, 1, 2):
-        other = similarity(ndp_routing.drawn(MIXTRAL, 32, seed, **lengths)).by_layer().mean()
+        other = similarity(cxl_ndp_routing.drawn(MIXTRAL, 32, seed, **lengths)).by_layer().mean()
         assert other == pytest.approx(claim["value"], abs=0.02)
 
 
@@ -85,7 +85,7 @@ def test_one_placement_for_sixteen_sequences_hits_little_more_than_chance(mixtra
 @pytest.mark.parametrize("seed", [0, 1])
 def test_prefill_guided_beats_static_by_ten_points_and_stays_below_the_oracle(model, k, seed):
     """Done-when 8.3."""
-    routing = ndp_routing.drawn(models.load(model).geometry, 48, seed)
+    routing = cxl_ndp_routing.drawn(models.load(model).geometry, 48, seed)
     guided = hit_frac(routing, PrefillGuided(), k)
     assert guided >= hit_frac(routing, StaticGlobal(), k) + 0.10
     assert guided <= hit_frac(routing, Oracle(), k)
@@ -103,7 +103,7 @@ def test_other_prompts_hit_what_a_static_set_does(mixtral, k):
 
 
 def test_the_oracle_bounds_fixed_sets_on_every_shape():
-    routing = ndp_routing.drawn(TINY, 6, n_prompt=20, n_steps=15)
+    routing = cxl_ndp_routing.drawn(TINY, 6, n_prompt=20, n_steps=15)
     fixed = {name: made() for name, made in PLACEMENTS.items() if made.kind == "fixed"}
     for k in range(13):
         found = {name: hit_frac(routing, placement, k) for name, placement in fixed.items()}
@@ -115,8 +115,8 @@ def test_a_tape_and_routing_without_one_are_the_same_draws(tmp_path, seed):
     store, settings = Store(str(tmp_path)), SynthesisSettings(requests=3, prompt=20, output=13, seed=seed)
     trace = synthesize("tiny", TINY, settings, store, drawn=profiles.context_profile("tiny", TINY), shard_requests=2)
     for weight in ("gate", "softmax"):
-        taped = ndp_routing.of_tape(store, trace, Reading(weight_source=weight))
-        direct = ndp_routing.drawn(TINY, 3, seed, n_prompt=20, n_steps=12)
+        taped = cxl_ndp_routing.of_tape(store, trace, Reading(weight_source=weight))
+        direct = cxl_ndp_routing.drawn(TINY, 3, seed, n_prompt=20, n_steps=12)
         assert np.array_equal(taped.decode_ids, direct.decode_ids)
         assert np.array_equal(taped.n_decode, direct.n_decode)
         assert np.array_equal(taped.prefill_counts, direct.prefill_counts)
@@ -151,9 +151,9 @@ def test_the_parts_have_the_variance_that_their_parameters_say():
 
 
 def test_a_hundred_sequences_of_mixtral_take_seconds():
-    ndp_routing.drawn(TINY, 1)
+    cxl_ndp_routing.drawn(TINY, 1)
     start = time.process_time()
-    ndp_routing.drawn(MIXTRAL, 100)
+    cxl_ndp_routing.drawn(MIXTRAL, 100)
     assert time.process_time() - start < 4.0
 
 
@@ -210,7 +210,7 @@ def test_public_statistics_of_domains_tell_a_prompt_more_than_popularity():
     assert made.ids.shape == (16 * 6, 8)
     drawn = counted(profile.generator, geometry, 0, 12, Length(64, 65))
     routing = replace(
-        ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64),
+        cxl_ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64),
         prefill_counts=drawn.prefill_counts,
         prefill_weights=drawn.prefill_weights,
         decode_ids=drawn.decode_ids,

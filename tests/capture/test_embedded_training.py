@@ -132,7 +132,7 @@ def test_the_shipped_folder_is_what_its_manifest_says():
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 16e6
     card = (SHIPPED / "README.md").read_text()
     assert "tokentape evaluate --model embedded" in card
-    assert f"tokentape train-embedded --tokens {manifest['recipe']['tokens']}" in card
+    assert f"tokentape models train --tokens {manifest['recipe']['tokens']}" in card
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
     assert sum(p.numel() for p in model.parameters()) == 2_893_184
     shape = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok")

@@ -6,7 +6,7 @@ import json
 from itertools import product
 
 Rows = dict[str, list[dict]]
-STUDY, SMALL, LARGE, OTHER = "cxl-ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
+STUDY, SMALL, LARGE, OTHER = "cxl_ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
 TAPE, LOSSES = "embedded-math-0a1b2c3d", "embedded-docs-losses-4e5f"
 STEP_MS = {
     "OURS-2": 0.5,
@@ -37,7 +37,7 @@ def add_point(
         "hit_frac": (0.55, "1"),
     }
     for metric, (value, unit) in metrics.items():
-        rows["ndp_points"].append({
+        rows["cxl_ndp_points"].append({
             "study": STUDY, "series": series, "setting": setting, "setting_value": number, "model_id": model, "source": "context",
             "origin": "synthetic", "hardware": "h100-cxl-ndp", "system": system, "batch": 16, "hot_experts": 4,
             "mean_bits": float(system[-1]) if system.startswith("OURS") else 16.0, "n_seeds": 6, "role": "predict", "notes": "",
@@ -96,7 +96,7 @@ def add_requests(rows: Rows) -> None:
         e2e = sum(scaled[:5])
         gain = 80.0 / (e2e / longer) * (1 if grid == "long prompts" else 1.5)
         names = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
-        rows["ndp_requests"].append({
+        rows["cxl_ndp_requests"].append({
             "study": STUDY, "setting": grid, "model_id": model, "source": "context", "origin": "synthetic",
             "hardware": "h100-cxl-ndp", "system": system, "batch": 16, "n_context_tokens": 128, "n_decode_tokens": decode,
             "streamed_experts": 5, **dict(zip(names, scaled, strict=True)), "e2e_s": e2e, "e2e_gain": gain, "low": 0.9 * gain,
@@ -115,7 +115,7 @@ def add_lanes(rows: Rows) -> None:
     }  # fmt: skip
     for model, (system, of) in product((SMALL, LARGE), segments.items()):
         for place, (lane, label, start, ms) in enumerate(of):
-            rows["ndp_lanes"].append({
+            rows["cxl_ndp_lanes"].append({
                 "study": STUDY, "model_id": model, "system": system, "lane": lane, "place": place, "label": label,
                 "start_s": start / 1e3, "seconds": ms / 1e3,
             })  # fmt: skip
@@ -131,17 +131,17 @@ def add_routing(rows: Rows) -> None:
     for of, layer in product(_routings(), (None, 0, 1)):
         for (placement, hit), batch in product(PLACED.items(), (1, 16)):
             share = hit - 0.1 * (batch > 1)
-            rows["ndp_hits"].append(of | {
+            rows["cxl_ndp_hits"].append(of | {
                 "batch": batch, "placement": placement, "is_bound": placement == "oracle", "hot_experts": 2, "layer": layer,
                 "gpu_hit_frac": share, "low": share - 0.02, "high": share + 0.02, "n_seeds": 3,
             })  # fmt: skip
-        rows["ndp_similarity"].append(of | {
+        rows["cxl_ndp_similarity"].append(of | {
             "layer": layer, "own_cosine": 0.9 + 0.05 * (layer or 0), "shuffled_cosine": 0.6, "static_cosine": 0.65,
             "flat_cosine": 0.5, "flat_shuffled_cosine": 0.5, "static_frac": 0.25, "n_requests": 32, "n_seeds": 3,
         })  # fmt: skip
     for of, layer, (request, other), first in product(_routings(), (0, 1), ((3, 1), (8, 2)), (0, 4)):
         for expert in (0, other):
-            rows["ndp_use"].append(of | {
+            rows["cxl_ndp_use"].append(of | {
                 "request_id": request, "layer": layer, "first_step": first, "bin_steps": 4, "expert": expert, "use_frac": 0.5,
             })  # fmt: skip
 
@@ -160,7 +160,7 @@ def add_losses(rows: Rows) -> None:
     """Losses fall by four with every bit, experts differ by eight; GPTQ loses half of round-to-nearest in 15 of 16 cells each."""
     for layer, expert, bits in product(range(2), range(4), (1, 2, 3, 4)):
         mse = 2.0**expert * 4.0 ** (4 - bits)
-        rows["ndp_loss_tables"].append({
+        rows["cxl_ndp_loss_tables"].append({
             "study": STUDY, "model_id": SMALL, "source": "context", "method": "stand-in", "layer": layer, "expert": expert,
             "bits": bits, "mse": mse,
         })  # fmt: skip
@@ -182,11 +182,11 @@ def add_bits(rows: Rows) -> None:
         at = {"study": STUDY, "model_id": SMALL, "source": "context", "method": "stand-in", "rule": rule, "batch": batch}
         for mean, ratio in zip(of, ratios[rule], strict=True):
             for place, bits in enumerate(of[mean], 1):
-                rows["ndp_bits"].append(at | {
+                rows["cxl_ndp_bits"].append(at | {
                     "mean_bits": mean, "importance_rank": place, "n_ranked": 4, "bits_mean": float(bits),
                     "bits_p05": float(max(1, bits - 1)), "bits_p95": float(min(4, bits + 1)),
                 })  # fmt: skip
-            rows["ndp_losses"].append(at | {
+            rows["cxl_ndp_losses"].append(at | {
                 "mean_bits": mean, "loss_ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio, "loss_gain": 1 - ratio, "n": 64,
             })  # fmt: skip
 
@@ -201,7 +201,7 @@ def add_quality(rows: Rows) -> None:
             "placement": "prefill_guided", "loss_weight": "none", "prompt_tokens": 64, "decode_tokens": 192,
         } | changed  # fmt: skip
         rows["quality"].append({
-            "model_id": "embedded", "policy": "ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
+            "model_id": "embedded", "policy": "cxl_ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
             "perplexity": (10.0 + seed) * (1 + above), "agreement_frac": 1 - above / 2, "hot_frac": 0.7,
             "table_loss": None if rule == "full" else 0.01 * above + 1e-4, "n_items": 16, "n_tokens": 3056,
         })  # fmt: skip
@@ -224,7 +224,7 @@ def add_accuracy(rows: Rows) -> None:
         "ours_2bit": (60, 74),
     }.items():  # fmt: skip
         for task, accuracy in (("mmlu", mmlu), ("piqa", piqa), ("average", (mmlu + piqa) / 2)):
-            rows["ndp_accuracy"].append(
+            rows["cxl_ndp_accuracy"].append(
                 {"model_id": "Mixtral-8x7B", "method": method, "task": task, "accuracy_pct": float(accuracy)}
             )
 
@@ -237,7 +237,9 @@ def add_capacity(rows: Rows) -> None:
             ("hbm", "hot experts", hot, 80.0), ("hbm", "attention, shared and dense", rest, 80.0),
             ("cxl", "FP16 experts", experts, 512.0), ("cxl", "replicas", 0.625 * experts, 512.0),
         ):  # fmt: skip
-            rows["ndp_capacity"].append(at | {"tier": tier, "part": part, "placed_bytes": gb * 1e9, "tier_bytes": whole * 1e9})
+            rows["cxl_ndp_capacity"].append(
+                at | {"tier": tier, "part": part, "placed_bytes": gb * 1e9, "tier_bytes": whole * 1e9}
+            )
 
 
 def add_claims(rows: Rows) -> None:
@@ -268,7 +270,7 @@ def add_checks(rows: Rows) -> None:
         ("decode gain, 2 bits", 8.0, 8.0, 7.5, 8.5), ("end to end, least", 6.0, 4.0, 3.4, 4.6),
         ("accuracy drop", 3.35, 3.4, None, None), ("gain of another model", 2.0, None, None, None),
     ):  # fmt: skip
-        rows["ndp_checks"].append({
+        rows["cxl_ndp_checks"].append({
             "study": STUDY, "check": check, "value": value, "published": published, "unit": "x", "bar_low": low, "bar_high": high,
             "how": "computed",
         })  # fmt: skip

@@ -20,7 +20,7 @@ PLATFORMS = {"elmoe3d": 4.0, "hb-xpu": 3.2, "xpu-nmp": 2.0, "xpu": 1.0}
 def point(
     series: str, scheme: str, batch: int, gb: int = 8, model: str = QWEN, law: str = "paper_law", **changed: object
 ) -> dict:
-    """A row of elastic_points: AR as PHI_AR, SD as PHI_SD of the nearest smaller batch; on GPT-OSS SD never pays."""
+    """A row of elmoe3d_points: AR as PHI_AR, SD as PHI_SD of the nearest smaller batch; on GPT-OSS SD never pays."""
     held = max(n for n, b in enumerate(BATCHES) if b <= batch)
     phi_ar = PHI_AR[scheme] if model == QWEN else 20.0 + PHI_AR[scheme]
     phi_sd = PHI_SD[scheme][held]
@@ -59,13 +59,13 @@ def add_table(rows: Rows) -> None:
             row["published_sd"] = 11.0
         if law == "physical":
             row |= {"phi_ar": row["phi_ar"] / 2, "ar_step_s": row["ar_step_s"] * 2}
-        rows["elastic_points"].append(row)
+        rows["elmoe3d_points"].append(row)
 
 
 def add_batches(rows: Rows) -> None:
     """To batch 64 at the acceptance of 16."""
     for gb, model, scheme, batch in product((4, 8), (QWEN, GPT), SCHEMES, (*BATCHES, 2, 32, 64)):
-        rows["elastic_points"].append(point("batch", scheme, batch, gb, model))
+        rows["elmoe3d_points"].append(point("batch", scheme, batch, gb, model))
 
 
 def add_sweeps(rows: Rows) -> None:
@@ -73,23 +73,23 @@ def add_sweeps(rows: Rows) -> None:
     for scheme, batch in product(SCHEMES, BATCHES):
         for gib in (2, 8, 32):
             grown = {"hb_bytes": float(gib * GIB), "phi_ar": PHI_AR[scheme] * gib / 8, "draft_experts": 4.0 if gib == 2 else 16.0}
-            rows["elastic_points"].append(point("hb-capacity", scheme, batch, **grown))
+            rows["elmoe3d_points"].append(point("hb-capacity", scheme, batch, **grown))
         for factor in (0.5, 1.0, 2.0):
-            rows["elastic_points"].append(point("hb-bandwidth", scheme, batch, hb_bytes_per_s=factor * 1.6e12))
+            rows["elmoe3d_points"].append(point("hb-bandwidth", scheme, batch, hb_bytes_per_s=factor * 1.6e12))
         for context in (1024, 131072):
-            rows["elastic_points"].append(point("context", scheme, batch, context_tokens=context))
+            rows["elmoe3d_points"].append(point("context", scheme, batch, context_tokens=context))
 
 
 def add_alpha(rows: Rows) -> None:
     """SD is (1 + 8 alpha) / 2 x: equal to an AR of 4 at 7/8. The chain halves SD."""
     for scheme, alpha in product(SCHEMES, (0.0, 0.5, 1.0)):
-        rows["elastic_points"].append(point("alpha", scheme, 16, alpha=alpha, accepted_len=8 * alpha, phi_sd=(1 + 8 * alpha) / 2))
-    rows["elastic_points"].append(point("accepted-form", ELASTIC, 16, accepted_form="chain", phi_sd=4.0, published_sd=8.0))
+        rows["elmoe3d_points"].append(point("alpha", scheme, 16, alpha=alpha, accepted_len=8 * alpha, phi_sd=(1 + 8 * alpha) / 2))
+    rows["elmoe3d_points"].append(point("accepted-form", ELASTIC, 16, accepted_form="chain", phi_sd=4.0, published_sd=8.0))
 
 
 def add_measured(rows: Rows) -> None:
     """A tape's own acceptance."""
-    rows["elastic_points"].append(
+    rows["elmoe3d_points"].append(
         point(
             "measured",
             ELASTIC,
@@ -109,7 +109,7 @@ def add_mapping(rows: Rows) -> None:
         held = {"static": 2e9, "experts": 5e9 if scheme == ELASTIC else 4e9, "draft weights": 0.0 if scheme == ELASTIC else 1e9}
         for tier, parts in (("hb", held), ("ext", {"experts": 30e9})):
             for part, placed in parts.items():
-                rows["elastic_mapping"].append({
+                rows["elmoe3d_mapping"].append({
                     "study": STUDY, "hardware": f"elmoe3d-{gb}gb", "model_id": model, "sd_scheme": scheme, "batch": batch,
                     "context_tokens": 1024, "tier": tier, "part": part, "placed_bytes": placed,
                 })  # fmt: skip
@@ -121,9 +121,9 @@ def add_intensity(rows: Rows) -> None:
         at = {"study": STUDY, "hardware": f"elmoe3d-{gb}gb", "model_id": model}
         for mode, part, batch in product(("ar", "sd"), ("static", "experts"), BATCHES):
             made = {"batch": batch, "step_mode": mode, "part": part, "ops_per_byte": 2.0 * batch * (16 if mode == "sd" else 1)}
-            rows["elastic_intensity"].append(at | made)
+            rows["elmoe3d_intensity"].append(at | made)
         for part, knee in (("knee hb", 300.0), ("knee ext", 5000.0)):
-            rows["elastic_intensity"].append(at | {"batch": 1, "step_mode": "ar", "part": part, "ops_per_byte": knee})
+            rows["elmoe3d_intensity"].append(at | {"batch": 1, "step_mode": "ar", "part": part, "ops_per_byte": knee})
 
 
 def add_platforms(rows: Rows) -> None:
@@ -132,7 +132,7 @@ def add_platforms(rows: Rows) -> None:
         near = product((2.0, 3.0, 4.0), ("dense", "experts")) if platform == "xpu-nmp" else ((None, None),)
         for ratio, placement in near:
             made = speedup * (ratio / 3 if ratio else 1.0) * (1.0 if mode == "sd" else 0.5)
-            rows["elastic_platforms"].append({
+            rows["elmoe3d_platforms"].append({
                 "study": STUDY, "platform": platform, "model_id": QWEN, "dataset": "mt-bench", "batch": batch, "level": "L1",
                 "hit_model": "paper_law", "nmp_ext_ratio": ratio, "placement": placement, "verify_nodes": nodes,
                 "step_mode": mode, "token_s": 0.1 / made, "speedup": made, "is_best": mode == "sd", "fidelity": "input",
@@ -144,7 +144,7 @@ def add_energy(rows: Rows) -> None:
     for platform, batch, mode in product(("elmoe3d", "xpu"), BATCHES, ("ar", "sd")):
         for part in ("static", "ext"):
             joules = 0.005 * (4 if platform == "xpu" else 1)
-            rows["elastic_energy"].append({
+            rows["elmoe3d_energy"].append({
                 "study": STUDY, "platform": platform, "model_id": QWEN, "dataset": "mt-bench", "batch": batch, "level": "L1",
                 "hit_model": "paper_law", "step_mode": mode, "is_best": mode == ("ar" if batch == 1 else "sd"), "part": part,
                 "j_per_token": joules, "low": 0.5 * joules, "high": 2 * joules,
@@ -164,7 +164,7 @@ def add_reuse(rows: Rows) -> None:
     """Misses grow from 20 to 60 %; the paper's law stays at 20. 16 tokens of one request touch 24 experts, of many 32."""
     at = {"study": STUDY, "source": TRACE, "model_id": QWEN}
     for batch, cached, (law, grows) in product((1, 16), (0.125, 0.5), (("lru", 0.4), ("paper_law", 0.0))):
-        rows["elastic_misses"].append(at | {
+        rows["elmoe3d_misses"].append(at | {
             "origin": "synthetic", "dataset": "synthetic", "batch": batch, "hit_model": law, "cache_frac": cached,
             "cache_experts": 128 * cached, "miss_frac_lookups": 0.2 + grows * (batch == 16),
             "fidelity": "exact" if law == "lru" else "approximate",
@@ -181,7 +181,7 @@ def add_checks(rows: Rows) -> None:
     """The paper law holds both bars, the physical bound one of them."""
     for law, level, error in (("paper_law", "L1", 0.02), ("paper_law", "L0", 0.03), ("physical", "L1", 0.1)):
         at = {"study": STUDY, "level": level, "fit": "calibrate", "hit_model": law, "unit": "1"}
-        rows["elastic_checks"] += [
+        rows["elmoe3d_checks"] += [
             at | {"block": "Phi_AR error, open rows, mean", "value": error, "n": 104, "bar_low": 0.0, "bar_high": 0.035},
             at | {"block": "Phi_SD best scheme right", "value": 0.96, "n": 26, "bar_low": 0.92, "bar_high": 1.0},
             at | {"block": "Phi_SD error, open rows, max", "value": 0.5, "n": 104, "bar_low": None, "bar_high": None},

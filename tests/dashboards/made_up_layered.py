@@ -9,7 +9,7 @@ from typing import Any
 from tokentape.warehouse.schema.metrics import METRICS
 
 Rows = dict[str, list[dict]]
-STUDY = "layered-prefill"
+STUDY = "layered_prefill"
 QWEN, GPT, DENSE = "qwen3-30b-a3b", "gpt-oss-20b", "qwen3-8b"
 CHUNKED, LAYERED = {"chunk_tokens": 512}, {"pass_tokens": 8192, "n_max": 16, "n_lg_rule": "code"}
 TTFT_LIMITS_S, TBT_LIMITS_S = (1.0, 10.0, 40.0), (0.0625, 0.125, 0.5)

@@ -36,7 +36,7 @@ def add_points(rows: dict[str, list[dict]]) -> None:
             for warmup in ("last_layer", "pcw") if tau else ("last_layer",):
                 values = (quality, energy + more, step)
                 made = point(model, seed, gb, configuration, tau, warmup, "none", strength, *values)
-                rows["sliced_points"].append(made | {"pair": pair, "router": router})
+                rows["slicemoe_points"].append(made | {"pair": pair, "router": router})
 
 
 def add_captured(rows: dict[str, list[dict]]) -> None:
@@ -46,7 +46,7 @@ def add_captured(rows: dict[str, list[dict]]) -> None:
         for strength in STRENGTHS:
             quality, energy, step = (start + slope * strength for start, slope in lines)
             made = point(CAPTURED, seed, 0.0032, configuration, tau, "last_layer", "none", strength, quality, energy / 1e3, step)
-            rows["sliced_points"].append(made | {"trace_id": TAPES[seed].trace_id})
+            rows["slicemoe_points"].append(made | {"trace_id": TAPES[seed].trace_id})
     there = {row["trace_id"] for row in rows["traces"]}
     rows["traces"] += [catalogue(tape) for tape in TAPES[:2] if tape.trace_id not in there]
 
@@ -57,7 +57,7 @@ def add_budgets(rows: dict[str, list[dict]]) -> None:
         configuration = "high-bit" if name == "cache_prior" else name
         tau, strength = (TAUS[0] if name == "dbsc" else None), (0.0 if name == "high-bit" else 0.2)
         held = point(model, seed, 2.0, configuration, tau, "last_layer", f"hard {target:g}", strength, 0.7, 2 * target, 1.0)
-        rows["sliced_points"].append(held | {"flash_energy_frac": share + target - 0.005 + 0.01 * seed})
+        rows["slicemoe_points"].append(held | {"flash_energy_frac": share + target - 0.005 + 0.01 * seed})
 
 
 def add_warmups(rows: dict[str, list[dict]]) -> None:
@@ -75,7 +75,7 @@ def point(
     model: str, seed: int, gb: float, configuration: str, tau: float | None, warmup: str, budget: str, strength: float,
     quality: float, energy: float, step: float,
 ) -> dict:  # fmt: skip
-    """A row of sliced_points; misses are half the joules."""
+    """A row of slicemoe_points; misses are half the joules."""
     return {
         "study": "slicemoe", "trace_id": f"{model}-{seed}", "model_id": model, "seed": seed, "hardware": "xpu",
         "capacity_bytes": round(gb * 1e9), "pair": "MAT84", "configuration": configuration, "tau": tau, "router": "cache_prior",

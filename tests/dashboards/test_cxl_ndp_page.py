@@ -25,7 +25,7 @@ Said = dict[str, dict[str, str]]
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(tmp_path_factory.mktemp("cxl-ndp") / "all.duckdb", *EVERYTHING, add_tape) as connection:
+    with opened(tmp_path_factory.mktemp("cxl_ndp") / "all.duckdb", *EVERYTHING, add_tape) as connection:
         yield connection
 
 

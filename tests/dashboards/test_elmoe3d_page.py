@@ -344,8 +344,8 @@ def test_every_figure_of_a_full_page_has_an_answer_for_what_it_opens_with(page: 
 def test_more_tapes_than_fit_are_left_out(tmp_path: Path) -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_reuse(rows)
-        rows["elastic_misses"] += [
-            row | {"source": "b", "dataset": "code", "origin": "captured"} for row in rows["elastic_misses"]
+        rows["elmoe3d_misses"] += [
+            row | {"source": "b", "dataset": "code", "origin": "captured"} for row in rows["elmoe3d_misses"]
         ]
 
     with opened(tmp_path / "two.duckdb", add) as connection:
@@ -355,8 +355,8 @@ def test_more_tapes_than_fit_are_left_out(tmp_path: Path) -> None:
 def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_table(rows)
-        rows["elastic_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elastic_points"]]
-        rows["elastic_points"].append(point("table-3", ELASTIC, 1, law="lru"))
+        rows["elmoe3d_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elmoe3d_points"]]
+        rows["elmoe3d_points"].append(point("table-3", ELASTIC, 1, law="lru"))
 
     with opened(tmp_path / "fits.duckdb", add) as connection:
         page = elmoe3d.page(connection, 16)

@@ -74,7 +74,7 @@ def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) 
 
 
 def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path) -> None:
-    """What `tokentape step --record` writes: the longest operation's limit under the roof is the lane that is busiest."""
+    """What `tokentape step gpu --record` writes: the longest operation's limit under the roof is the lane that is busiest."""
     store = Store(str(tmp_path / "tape"))
     loads = {"hbm": Load(batch=1, context_tokens=64), "sm": Load(batch=0, context_tokens=1, prompt_tokens=2048)}
     made = {limit: estimated(store, "llama-2-7b", "h100", of, fits={}) for limit, of in loads.items()}

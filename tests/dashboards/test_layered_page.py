@@ -314,7 +314,7 @@ def test_parameters_of_the_scheduler_are_found_beside_others_too(tmp_path: Path)
 def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
     with opened(tmp_path / "empty.duckdb") as connection:
         html = shell.render(layered.page(connection, 16), [(layered.FILE, layered.TITLE)])
-    assert html.count('class="missing"') == html.count("tokentape study layered-prefill") == N_FIGURES
+    assert html.count('class="missing"') == html.count("tokentape study layered_prefill") == N_FIGURES
     assert "<form" not in html
 
 

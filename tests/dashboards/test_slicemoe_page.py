@@ -98,7 +98,7 @@ def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page, tmp_path:
 
     def add_dearer_amat(rows: dict[str, list[dict]]) -> None:
         add_points(rows)
-        for row in rows["sliced_points"]:
+        for row in rows["slicemoe_points"]:
             row["decode_step_s"] *= 1.02 if row["configuration"] == "amat" else 1.0
 
     with opened(tmp_path / "dearer.duckdb", add_dearer_amat) as other:
@@ -314,7 +314,7 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, level: float) -
         for pair in ("MAT84", "MAT42")
     }
     with opened(
-        tmp_path / "random.duckdb", lambda rows: rows["sliced_points"].extend(p for points in sweeps.values() for p in points)
+        tmp_path / "random.duckdb", lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)
     ) as c:
         found = dataclasses.replace(slicemoe.asked(c), params={"quality": level})("gains")
     fields = ("strength", "quality_frac", *METRICS)

@@ -68,7 +68,7 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
         build(write(tmp_path / "dram.duckdb", rows), tmp_path / "site").with_name("validation.html").read_text(encoding="utf-8")
     )
     assert html.count('class="missing"') == 3
-    assert "tokentape validate hardware FILES --record" in html
+    assert "tokentape hardware validate FILES --record" in html
     assert '<div class="chart" id="dram">' in html
     assert "<form" not in html
 

@@ -9,5 +9,5 @@ AGAIN = "run `python -m tokentape.flows.error_table README.md`"
 
 
 def stands(system: str) -> list[str]:
-    start = f"| [{system.replace('_', '-')}](docs/{system}.md) |"
+    start = f"| [{system}](docs/{system}.md) |"
     return [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(start)]

@@ -17,6 +17,7 @@ from tokentape.flows.console import progress_bar
 from tokentape.flows.effects import IDLE, without_effect
 from tokentape.flows.study_run import check
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
+from tokentape.flows.words import COMMANDS
 from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -48,93 +49,93 @@ ls --nope
 show tinny
 rm tinny
 check --nope
-kv tinny --policy full
-kv tiny-0001 --policy ful
-placement tinny
-placement tiny-0001 --placement orcle
-bits tinny
+decide kv tinny --policy full
+decide kv tiny-0001 --policy ful
+decide place tinny
+decide place tiny-0001 --placement orcle
+decide precision tinny
 timeline tinny --pass 0
 verify tinny --budget-mib 1
-simulate
-simulate --rate -1
-simulate --rate 1 --scheduler layred
-simulate --rate 1 --param nmax=3
-simulate --rate 1 --model qwen
-simulate --rate 1 --hardware h100x
-simulate --rate 1 --fit h100
-simulate --rate 1 --workload arxv
-simulate --rate 1 --workload none.csv
-simulate --rate 1 --arrival poison
-simulate --rate 1 --arrival gamma --cv 0
-simulate --rate 1 --coverage ful
-simulate --rate 1 --weights int5
-simulate --rate 1 --expert-times fit
-simulate --rate 1 --kv-blocks 0
-simulate --rate 1 --memory-frac 2
-simulate --rate 1 --slo-ttft 3
-simulate --rate 1 --acceptance 0.8
-simulate --rate 1 --acceptance 1.8 --verify-nodes 3
-simulate --rate 1 --acceptance tinny --verify-nodes 3
-capacity --scheduler layred
-capacity --scheduler disaggregated
-capacity --model qwen --slo-ttft 1 --slo-tbt 1
-capacity --hardware h100x
-capacity --workload arxv
-capacity --arrival at_once
-capacity --attained 2
-speculate --model qwen
-speculate --model olmoe-1b-7b
-speculate --model qwen3-30b-a3b --hardware elmoe
-speculate --model qwen3-30b-a3b --scheme Elastc --alpha 0.9
-speculate --model qwen3-30b-a3b --batch 1,x
-speculate --model qwen3-30b-a3b --alpha 2
-speculate --model qwen3-30b-a3b --accepted-form x
-speculate --model qwen3-30b-a3b --hit-model ch
-speculate --model qwen3-30b-a3b --expert-format int5
-speculate --model qwen3-30b-a3b --nodes 1
-speculate --model qwen3-30b-a3b --fit elmoe3d-l2
-ndp
-ndp --model mixtral
-ndp --model qwen3-8b
-ndp --tape tinny
-ndp --model mixtral-8x7b --system our
-ndp --model mixtral-8x7b --bits x
-ndp --model mixtral-8x7b --bits 9
-ndp --model mixtral-8x7b --hot 9
-ndp --model mixtral-8x7b --alpha 2
-ndp --model mixtral-8x7b --placement orcle
-ndp --model mixtral-8x7b --rule gredy
-ndp --model mixtral-8x7b --hardware h100-cxl
-ndp --model mixtral-8x7b --knobs none
-kv-step qwen
+serving simulate
+serving simulate --rate -1
+serving simulate --rate 1 --scheduler layred
+serving simulate --rate 1 --param nmax=3
+serving simulate --rate 1 --model qwen
+serving simulate --rate 1 --hardware h100x
+serving simulate --rate 1 --fit h100
+serving simulate --rate 1 --workload arxv
+serving simulate --rate 1 --workload none.csv
+serving simulate --rate 1 --arrival poison
+serving simulate --rate 1 --arrival gamma --cv 0
+serving simulate --rate 1 --coverage ful
+serving simulate --rate 1 --weights int5
+serving simulate --rate 1 --expert-times fit
+serving simulate --rate 1 --kv-blocks 0
+serving simulate --rate 1 --memory-frac 2
+serving simulate --rate 1 --slo-ttft 3
+serving simulate --rate 1 --acceptance 0.8
+serving simulate --rate 1 --acceptance 1.8 --verify-nodes 3
+serving simulate --rate 1 --acceptance tinny --verify-nodes 3
+serving capacity --scheduler layred
+serving capacity --scheduler disaggregated
+serving capacity --model qwen --slo-ttft 1 --slo-tbt 1
+serving capacity --hardware h100x
+serving capacity --workload arxv
+serving capacity --arrival at_once
+serving capacity --attained 2
+step elmoe3d --model qwen
+step elmoe3d --model olmoe-1b-7b
+step elmoe3d --model qwen3-30b-a3b --hardware elmoe
+step elmoe3d --model qwen3-30b-a3b --scheme Elastc --alpha 0.9
+step elmoe3d --model qwen3-30b-a3b --batch 1,x
+step elmoe3d --model qwen3-30b-a3b --alpha 2
+step elmoe3d --model qwen3-30b-a3b --accepted-form x
+step elmoe3d --model qwen3-30b-a3b --hit-model ch
+step elmoe3d --model qwen3-30b-a3b --expert-format int5
+step elmoe3d --model qwen3-30b-a3b --nodes 1
+step elmoe3d --model qwen3-30b-a3b --fit elmoe3d-l2
+step cxl_ndp
+step cxl_ndp --model mixtral
+step cxl_ndp --model qwen3-8b
+step cxl_ndp --tape tinny
+step cxl_ndp --model mixtral-8x7b --system our
+step cxl_ndp --model mixtral-8x7b --bits x
+step cxl_ndp --model mixtral-8x7b --bits 9
+step cxl_ndp --model mixtral-8x7b --hot 9
+step cxl_ndp --model mixtral-8x7b --alpha 2
+step cxl_ndp --model mixtral-8x7b --placement orcle
+step cxl_ndp --model mixtral-8x7b --rule gredy
+step cxl_ndp --model mixtral-8x7b --hardware h100-cxl
+step cxl_ndp --model mixtral-8x7b --knobs none
+step kelle qwen
 models list --nope
 models show qwen
 hardware list --nope
 hardware show h10
 hardware diff h100 h10
 hardware new h10
-step qwen
+step gpu qwen
 calibrate gpu none.csv
 calibrate router --like mixtral
 calibrate kelle --check none
 calibrate serving --check none
 calibrate elmoe3d --check none
 calibrate elmoe3d --level L9
-calibrate cxl-ndp --check none
-validate hardware --nope
+calibrate cxl_ndp --check none
+hardware validate --nope
 claims kele
 load --store nowhere
 sql select --database none.duckdb
 query best
 site --database none.duckdb
-acceptance tinny
+decide draft tinny
 fidelity --nope
-quantise-report none
+models quantise none
 demo --nope
 capture --model embedded --dataset mth
 evaluate --policy h2
 orderings --of x
-train-embedded --nope
+models train --nope
 """
 
 
@@ -142,6 +143,55 @@ def command_names() -> list[str]:
     """All commands, those of a group with its name before them."""
     top: Any = typer.main.get_command(cli.app)
     return [f"{name} {sub}" if sub else name for name, of in top.commands.items() for sub in getattr(of, "commands", [""])]
+
+
+MADE = "prints the name of what it makes"
+WITHOUT_JSON = {  # commands that list and compute nothing, and why
+    **dict.fromkeys(("capture", "synthesize", "models train", "site", "demo"), MADE),
+    **{f"import {name}": MADE for name in ("bigmoe", "vllm", "routing", "requests", "acceptance")},
+    "hardware new": "writes a file",
+    "load": "writes the warehouse, which sql and query answer from",
+    "migrate": "rewrites what an older version left",
+    "rm": "removes",
+    "serve": "runs until it is stopped",
+    "show": "prints JSON",
+}
+
+
+def test_every_command_has_quiet_verbose_and_json_but_for_those_that_list_nothing() -> None:
+    top: Any = typer.main.get_command(cli.app)
+    for name in command_names():
+        command = top
+        for word in name.split():
+            command = command.commands[word]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--quiet", "-q", "--verbose", "-v"} <= options, name
+        assert ("--json" in options) == (name not in WITHOUT_JSON), name
+
+
+def test_the_help_shows_every_command_under_one_heading_with_a_whole_sentence(tokentape: Cli) -> None:
+    top: Any = typer.main.get_command(cli.app)
+    assert sorted(name for names in cli.HEADINGS.values() for name in names) == sorted(top.commands)
+    said = tokentape("--help").out
+    assert all(f"\n{heading}:\n" in said for heading in cli.HEADINGS)
+    assert "..." not in said.partition("\nTapes:")[2]
+
+
+@pytest.mark.parametrize(
+    "old", [*COMMANDS, "study cxl-ndp", "claims layered-prefill", "evaluate --policy ndp", "claims --format json"]
+)
+def test_an_old_spelling_is_told_the_new_one(tokentape: Cli, old: str) -> None:
+    done = tokentape(*old.split(), *("qwen3-30b-a3b",) * (old == "step"))
+    new = COMMANDS.get(old, {"claims --format json": "--json", "claims layered-prefill": "layered_prefill"}.get(old, "cxl_ndp"))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"{new}` now" in done.err
+
+
+def test_every_new_spelling_exists() -> None:
+    top: Any = typer.main.get_command(cli.app)
+    for new in COMMANDS.values():
+        group, names = new.split()
+        assert set(names.split("|")) <= set(top.commands[group].commands), new
 
 
 def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
@@ -165,7 +215,7 @@ def test_the_version_is_printed(tokentape: Cli) -> None:
         (("evaluate", "--policy", "h2o", "--policy", "aerp"), "--policy"),
         ((*REPLAY, "--capacity", "25%"), "--capacity"),
         (("study", "baselines", "--workers", "1", "--workers=2"), "--workers"),
-        (("kv", "tiny", "--policy", "full", "--renorm", "--no-renorm"), "--renorm"),
+        (("decide", "kv", "tiny", "--policy", "full", "--renorm", "--no-renorm"), "--renorm"),
         (("load", "--store", "a", "--store", "b"), "--store"),
     ],
 )
@@ -189,7 +239,7 @@ def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> N
         ((*REPLAY[:3], "slicemoe", *REPLAY[4:], "--recency", "hits-first"), "does not go with slicemoe"),
         ((*REPLAY, "--lookup", "serial", "--recency", "hits-first"), "serial lookups take list-order"),
         (("study", "baselines", "--no-live"), "measures nothing inside a live model"),
-        (("study", "layered-prefill", "--no-live"), "measures nothing inside a live model"),
+        (("study", "layered_prefill", "--no-live"), "measures nothing inside a live model"),
         (("verify", "tiny", "--budget-mib", "inf"), "no cache size"),
         (("verify", "tiny", "--budget-mib", "nan"), "no cache size"),
     ],
@@ -213,17 +263,18 @@ ON = {  # values under which every rule of flows.effects holds, by command
     },
     "evaluate": {"policy": None},
     "study": {"name": None},
-    "query": {"name": None, "database": "x"},
-    "sql": {"database": "x"},
+    "query": {"name": None, "database": "x", "as_json": True},
+    "sql": {"database": "x", "as_json": True},
     "site": {"database": "x"},
-    "step": {"roofline": True},
-    "speculate": {"accepted": 2.0, "scheme": "Elastic-SD"},
-    "ndp": {"system": "monde"},
-    "placement": {"placements": "oracle"},
-    "bits": {"routing": None},
+    "step gpu": {"roofline": True},
+    "step elmoe3d": {"accepted": 2.0, "scheme": "Elastic-SD"},
+    "step cxl_ndp": {"system": "monde"},
+    "decide place": {"placements": "oracle"},
+    "decide precision": {"routing": None},
+    "models quantise": {"as_json": True},
     "import requests": {"form": "azure"},
     "calibrate kelle": {"check": "x"},
-    "calibrate cxl-ndp": {"check": "x"},
+    "calibrate cxl_ndp": {"check": "x"},
     "calibrate serving": {"check": None, "cross_validate": True},
     "calibrate elmoe3d": {"check": "x"},
 }
@@ -250,9 +301,9 @@ def test_every_option_without_effect_exists_and_is_refused_only_where_it_has_non
     [
         ("capture", {"draft_depth": 2, "draft": "elastic"}),
         ("capture", {"top_p": 0.9, "temperature": 1.0}),
-        ("speculate", {"alpha": 0.9, "accepted": None}),
-        ("placement", {"beta": 0.5, "placements": "oracle,ema"}),
-        ("step", {"fits": "folder", "roofline": False}),
+        ("step elmoe3d", {"alpha": 0.9, "accepted": None}),
+        ("decide place", {"beta": 0.5, "placements": "oracle,ema"}),
+        ("step gpu", {"fits": "folder", "roofline": False}),
         ("sql", {"store": "elsewhere", "database": None}),
     ],
 )
@@ -281,7 +332,7 @@ def test_arguments_are_checked_before_kernels_are_imported(store: Store, tmp_pat
         ["study", "kele"],
         ["study", "kelle", "--runner", "thread"],
         ["study", "nowhere.toml"],
-        ["study", "layered-prefill", "--no-live"],
+        ["study", "layered_prefill", "--no-live"],
         ["evaluate", "--policy", "h2o", "--policy", "aerp"],
         ["replay", "tiny", "--policy", "lru", "--capacity", "50%"],
         [*REPLAY, "--lookup", "atomi"],

@@ -109,7 +109,7 @@ def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path)
     assert "replays run" in ran.err
     assert "0 replays run" in tokentape("study", "few.toml").err
     assert tokentape("load").code == 0
-    counted = tokentape("sql", "select count(distinct policy) as n from replays", "--format", "json")
+    counted = tokentape("sql", "select count(distinct policy) as n from replays", "--json")
     assert json.loads(counted.out) == [{"n": 9}]  # eight policies and the LRU of every capacity
     assert tokentape("query", "best_policy", "--format", "csv", "--out", "best.csv").code == 0
     assert (tmp_path / "best.csv").read_text().startswith("trace_id,")

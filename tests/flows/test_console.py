@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from command import Cli
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from tokentape.flows import console
-from tokentape.flows.console import print_table
+from tokentape.flows.console import band, note, number, one_document, percent, print_table, progress_bar, quantity, say
+from tokentape.warehouse.tape import Store
 
 WORDS = (
     "lru",
@@ -21,6 +29,7 @@ WORDS = (
     "two\nlines",
     "x ",
 )
+
 HEADINGS = ("trace", "hit rate of all", "n")
 
 
@@ -55,3 +64,88 @@ def test_a_rule_is_drawn_where_there_are_no_lines_to_draw_it_with(
         monkeypatch.setattr("sys.stdout", out)
         print_table("", ("name",), [("lru",)])
     assert path.read_text(encoding="ascii").splitlines()[2].strip() == "------"
+
+
+def test_json_holds_the_values_behind_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with one_document():
+        row = ("lru", quantity(2e-3, "s"), percent(0.5), number(float("nan"), ".2f"), band(1.0, 2.0, "{:g}".format), number(None))
+        print_table("of a tape", ("policy", "step", "hits", "gain", "over seeds", "none"), [row])
+        say("a sentence")
+    shown = {
+        "policy": "lru",
+        "step": {"value": 0.002, "unit": "s"},
+        "hits": 0.5,
+        "gain": None,
+        "over seeds": [1.0, 2.0],
+        "none": None,
+    }
+    assert json.loads(capsys.readouterr().out) == [{"title": "of a tape", "rows": [shown]}, {"said": "a sentence"}]
+
+
+def test_quiet_shows_results_alone_and_verbose_every_step_and_where_an_error_is_from(tokentape: Cli) -> None:
+    ask = ("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1")
+    told, quiet = tokentape(*ask), tokentape("-q", *ask)
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ Elastic-SD: speculation pays", told.err)  # no terminal: a log line
+    assert (quiet.out, quiet.err, tokentape(*ask, "--quiet").err) == (told.out, "", "")
+    assert "opposite things" in tokentape("-q", *ask, "-q", "-v").err
+    wrong = tokentape("step", "elmoe3d", "-v", "--model", "qwen")
+    assert "Traceback" in wrong.err
+    assert wrong.err.splitlines()[-1].startswith("tokentape: ")
+    assert tokentape(*ask).err.endswith(told.err[20:])  # and the next command is as told as ever
+
+
+def test_every_step_of_a_progress_is_a_line_where_it_is_wished(capsys: pytest.CaptureFixture[str]) -> None:
+    level = console.log.level
+    for wished, lines in (("DEBUG", 2), ("WARNING", 0)):
+        console.log.setLevel(wished)
+        with progress_bar("study kelle") as show:
+            show(1, 2)
+            show(2, 2, "live model")
+        note("done") if lines == 0 else None
+        assert capsys.readouterr().err.count("\n") == lines
+    console.log.setLevel(level)
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_no_color_is_honoured(no_color: str) -> None:
+    script = "from tokentape.flows.console import progress_bar\nwith progress_bar('work') as show:\n    show(1, 2)\n"
+    wish = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": no_color}
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | wish, capture_output=True, text=True, check=True)
+    assert "work" in done.stderr
+    assert bool(re.search(r"\x1b\[[\d;]*(?:3[0-8]|9[0-7])[;m]", done.stderr)) == (not no_color)
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {"_TOKENTAPE_COMPLETE": "complete_bash", "COMP_WORDS": "tokentape st", "COMP_CWORD": "1"}
+    command = "import sys; from tokentape.flows.cli import main; sys.argv = ['tokentape']; main()"
+    done = subprocess.run([sys.executable, "-c", command], env=os.environ | asked, capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"study", "step"}, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "ls",
+            "study",
+            "query",
+            "hardware list",
+            "hardware show h100",
+            "models list",
+            "step kelle llama-2-7b",
+            "hardware validate",
+        ),
+        *("decide place tiny --batch 1", "replay tiny --policy lru --capacity 50% --scope global", "step gpu llama-3-8b"),
+    ],
+)
+def test_what_is_listed_or_computed_is_one_json_document(store: Store, tokentape: Cli, command: str) -> None:
+    done = tokentape(*command.split(), "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
+
+
+def test_what_is_found_wrong_is_in_the_document_too(tokentape: Cli) -> None:
+    tape = tokentape("import", "bigmoe", str(Path(__file__).parents[1] / "data" / "tiny.route.csv")).out.strip()
+    done = tokentape("verify", tape, "--budget-mib", "0.5", "--json")
+    assert done.code == 1
+    assert [*map(list, json.loads(done.out))] == [["title", "rows"], ["said"]]

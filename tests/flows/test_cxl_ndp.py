@@ -37,24 +37,24 @@ def study():
 
 @pytest.fixture(scope="module")
 def made(study):
-    rows: dict[str, list] = {"ndp_accuracy": details.accuracy_rows()}
+    rows: dict[str, list] = {"cxl_ndp_accuracy": details.accuracy_rows()}
     for model in study.models:
         for name, of in cxl_ndp.of_model(study, model).items():
             rows.setdefault(name, []).extend(of)
     rows["answers"] = answers(study, rows)
-    return rows | {"ndp_checks": checks(study, rows)}
+    return rows | {"cxl_ndp_checks": checks(study, rows)}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, study, made):
-    store = Store(str(tmp_path_factory.mktemp("cxl-ndp") / "tape"))
+    store = Store(str(tmp_path_factory.mktemp("cxl_ndp") / "tape"))
     study.write(store, made)
     return store
 
 
 @pytest.fixture(scope="module")
 def points(made):
-    return pl.DataFrame(made["ndp_points"], infer_schema_length=None)
+    return pl.DataFrame(made["cxl_ndp_points"], infer_schema_length=None)
 
 
 def test_settings_ship_and_name_what_is_assumed():
@@ -79,12 +79,12 @@ def test_every_system_has_every_metric_with_its_band(points):
 
 
 def test_all_bars_hold_on_two_seeds(made):
-    held = {row["check"]: row for row in made["ndp_checks"] if row["bar_low"] is not None}
+    held = {row["check"]: row for row in made["cxl_ndp_checks"] if row["bar_low"] is not None}
     assert len(held) >= 17
     assert not any("ndp side" in name for name in held), "16 over the bits cannot miss"
     assert {name: row["value"] for name, row in held.items() if not row["bar_low"] <= row["value"] <= row["bar_high"]} == {}
-    assert summary(made["ndp_checks"]) == [f"{len(held)} of {len(held)} bars held"]
-    low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["ndp_checks"]]
+    assert summary(made["cxl_ndp_checks"]) == [f"{len(held)} of {len(held)} bars held"]
+    low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["cxl_ndp_checks"]]
     assert f"not: order {' < '.join(ORDER)}" in summary(low)[0]
 
 
@@ -106,7 +106,7 @@ def test_the_held_out_model_is_shown_and_nothing_of_it_is_fitted(made, points):
     assert set(of["role"]) == {"predict", "derived"}
     assert set(of.filter(pl.col("role") == "derived")["metric"]) == {"ndp_gain"}
     assert of["notes"].str.contains("hbm holds 80 GB").all()
-    gains = {row["check"]: row["value"] for row in made["ndp_checks"] if row["check"].endswith("mixtral-8x22b")}
+    gains = {row["check"]: row["value"] for row in made["cxl_ndp_checks"] if row["check"].endswith("mixtral-8x22b")}
     assert gains["decode gain of OURS-2, mixtral-8x22b"] > gains["decode gain of OURS-3, mixtral-8x22b"] > 1
     fitted = points.filter(pl.col("role") == "calibrate")
     assert fitted.select("model_id", "system", "metric").sort("system", "metric").rows() == [
@@ -135,35 +135,35 @@ def test_sweeps_say_what_pays(points):
 
 def test_requests_lanes_bits_and_losses_add_up(made):
     parts = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s")
-    for row in made["ndp_requests"]:
+    for row in made["cxl_ndp_requests"]:
         assert sum(row[part] for part in parts) == pytest.approx(row["e2e_s"])
         assert row["is_extrapolated"]
     ends: dict[str, float] = {}
-    for row in (row for row in made["ndp_lanes"] if row["model_id"] == "mixtral-8x7b"):
+    for row in (row for row in made["cxl_ndp_lanes"] if row["model_id"] == "mixtral-8x7b"):
         ends[row["system"]] = max(ends.get(row["system"], 0.0), row["start_s"] + row["seconds"])
     assert ends["OURS-2"] <= ends["OURS-3"] < ends["MoNDE never"] < ends["MoNDE always"]
-    bits = pl.DataFrame(made["ndp_bits"])
+    bits = pl.DataFrame(made["cxl_ndp_bits"])
     split = bits.filter((pl.col("rule") == "prefix_split") & (pl.col("mean_bits") == 2.0))
     for of in split.partition_by("model_id", "batch"):
         by_rank = of.sort("importance_rank")["bits_mean"]
         assert by_rank.mean() == pytest.approx(2.0)
         assert (by_rank.diff().drop_nulls() <= 1e-9).all()
-    for row in made["ndp_losses"]:
+    for row in made["cxl_ndp_losses"]:
         if row["rule"] == "prefix_split" and row["mean_bits"] in (2.0, 3.0):
             assert row["high"] <= 1.0 + 1e-12
         if row["rule"] == "optimum":
             assert row["loss_ratio"] <= 1.0
-    used = pl.DataFrame(made["ndp_use"]).group_by("request_id", "layer", "first_step").agg(pl.col("use_frac").sum())
+    used = pl.DataFrame(made["cxl_ndp_use"]).group_by("request_id", "layer", "first_step").agg(pl.col("use_frac").sum())
     assert used["use_frac"].to_list() == pytest.approx([1.0] * used.height)
 
 
 def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
     database = database_path(place)
     report = load(place, database)
-    assert query(report.database, "select count(*) from ndp_accuracy").item() == 45
-    shown = query(database, "select role, count(distinct claim_id) n from paper_vs_replay where study = 'cxl-ndp' group by role")
+    assert query(report.database, "select count(*) from cxl_ndp_accuracy").item() == 45
+    shown = query(database, "select role, count(distinct claim_id) n from paper_vs_replay where study = 'cxl_ndp' group by role")
     assert dict(shown.iter_rows())["calibrate"] == 4
-    assert {row["check"] for row in read_rows(place, "ndp_checks")} == set(query(database, "from ndp_checks")["check"])
+    assert {row["check"] for row in read_rows(place, "cxl_ndp_checks")} == set(query(database, "from cxl_ndp_checks")["check"])
 
 
 def test_live_policies_hold_the_controls():
@@ -183,37 +183,45 @@ def test_live_policies_hold_the_controls():
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "cxl-ndp", "--format", "json", "--store", place.root).out)["claims"]
+    rows = json.loads(tokentape("claims", "cxl_ndp", "--json", "--store", place.root).out)["claims"]
     assert {row["claim_id"] for row in rows} == set(STATED)
-    done = tokentape("calibrate", "cxl-ndp", "--check", "cxl-ndp")
+    done = tokentape("calibrate", "cxl_ndp", "--check", "cxl_ndp")
     assert done.code == 0
     assert "OURS-2 over HOBBIT" in done.out
 
 
 def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
-    done = tokentape("ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
+    done = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
     assert done.code == 0, done.err
     assert "OURS-3" in done.out
-    alone = tokentape("ndp", "--model", "mixtral-8x22b", "--hot", "2", "--system", "ours", "--batch", "2", "--fixed-macs")
+    alone = tokentape(
+        "step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--system", "ours", "--batch", "2", "--fixed-macs"
+    )
     assert "MoNDE " not in alone.out.replace("over MoNDE", "")
-    assert "hbm holds 80 GB" in tokentape("ndp", "--model", "mixtral-8x22b", "--hot", "2", "--batch", "16").err
+    assert "hbm holds 80 GB" in tokentape("step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--batch", "16").err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("ndp",), "give --model, --tape or both"),
-        (("ndp", "--model", "mixtral-8x7b", "--system", "monda"), "did you mean 'monde'"),
-        (("ndp", "--model", "mixtral-8x7b", "--bits", "5"), "5 bits on average"),
-        (("ndp", "--model", "mixtral-8x7b", "--bits", "two"), "--bits two"),
-        (("ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
-        (("ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
-        (("ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
-        (("ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
-        (("ndp", "--model", "llama-2-7b"), "needs experts of known width"),
-        (("ndp", "--tape", "none"), "no tape fits none"),
-        (("calibrate", "cxl-ndp", "--check", "other"), "no such file of cxl-ndp constants"),
-        (("claims", "cxl-ndp"), "run `tokentape study cxl-ndp` first"),
+        (
+            (
+                "step",
+                "cxl_ndp",
+            ),
+            "give --model, --tape or both",
+        ),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--system", "monda"), "did you mean 'monde'"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "5"), "5 bits on average"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "two"), "--bits two"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
+        (("step", "cxl_ndp", "--model", "llama-2-7b"), "needs experts of known width"),
+        (("step", "cxl_ndp", "--tape", "none"), "no tape fits none"),
+        (("calibrate", "cxl_ndp", "--check", "other"), "no such file of cxl_ndp constants"),
+        (("claims", "cxl_ndp"), "run `tokentape study cxl_ndp` first"),
     ],
 )
 def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):

@@ -13,7 +13,7 @@ from command import Cli
 from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
-from bench.elastic import swept
+from bench.elmoe3d import swept
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
@@ -44,7 +44,7 @@ SMALL = STUDY.model_copy(
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
-TABLES = [name for name in VIEWS if name.startswith("elastic_")]
+TABLES = [name for name in VIEWS if name.startswith("elmoe3d_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
 
@@ -71,7 +71,7 @@ def rows(place, answers):
 
 @pytest.fixture(scope="module")
 def points(rows):
-    return rows["elastic_points"]
+    return rows["elmoe3d_points"]
 
 
 def test_every_table_has_rows_and_keys_are_unique(rows, answers):
@@ -163,7 +163,7 @@ def test_the_study_says_how_far_it_is_off_and_what_that_is_worth(said):
 
 
 def test_every_bar_is_checked_and_holds_at_the_headline(rows):
-    at = rows["elastic_checks"].filter(
+    at = rows["elmoe3d_checks"].filter(
         (pl.col("level") == "L1") & (pl.col("fit") == "calibrate") & (pl.col("hit_model") == "paper_law")
     )
     held = at.filter(pl.col("bar_low").is_not_null())
@@ -172,7 +172,7 @@ def test_every_bar_is_checked_and_holds_at_the_headline(rows):
 
 
 def test_mapping_fills_hb(rows):
-    mapped = rows["elastic_mapping"]
+    mapped = rows["elmoe3d_mapping"]
     in_hb = (
         mapped.filter(pl.col("tier") == "hb")
         .group_by("hardware", "model_id", "sd_scheme", "batch")
@@ -184,7 +184,7 @@ def test_mapping_fills_hb(rows):
 
 
 def test_platforms_and_energy(rows):
-    platforms, energy = rows["elastic_platforms"], rows["elastic_energy"]
+    platforms, energy = rows["elmoe3d_platforms"], rows["elmoe3d_energy"]
     assert set(platforms["platform"]) == {"elmoe3d", "hb-xpu", "xpu", "xpu-pim", "xpu-logicpim", "xpu-nmp"}
     xpu = platforms.filter((pl.col("platform") == "xpu") & (pl.col("step_mode") == "ar"))
     assert xpu["speedup"].to_list() == pytest.approx([1.0] * xpu.height)
@@ -196,7 +196,7 @@ def test_platforms_and_energy(rows):
 
 
 def test_intensity_knees_are_where_rooflines_bend(rows):
-    found = rows["elastic_intensity"]
+    found = rows["elmoe3d_intensity"]
     machine = SETUP.machines[8]
     knee = found.filter((pl.col("part") == "knee ext") & (pl.col("hardware") == "elmoe3d-8gb"))["ops_per_byte"]
     assert knee.to_list() == pytest.approx([machine.ops_per_s / machine.ext_bytes_per_s] * 4)
@@ -206,7 +206,7 @@ def test_intensity_knees_are_where_rooflines_bend(rows):
 
 
 def test_tapes_are_replayed_exactly_and_closed_forms_stand_beside(rows):
-    misses = rows["elastic_misses"]
+    misses = rows["elmoe3d_misses"]
     assert set(misses["hit_model"]) == {"lru", "paper_law", "physical", "che"}
     lru = misses.filter(pl.col("hit_model") == "lru")
     assert set(lru["fidelity"]) == {"exact"}
@@ -236,7 +236,7 @@ def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answ
     monkeypatch.setattr(live, "_measured", lambda *told: pytest.fail("measured again"))
     again = elmoe3d.run(place, lambda *told: None, SMALL, "threads", 1, say=lambda line: None)
     assert {(row["claim_id"], row["mode"]): row for row in again} == answers
-    assert pl.DataFrame(read_rows(place, "elastic_points"), infer_schema_length=None).equals(points)
+    assert pl.DataFrame(read_rows(place, "elmoe3d_points"), infer_schema_length=None).equals(points)
 
 
 def test_a_tapes_own_acceptance_goes_through_the_machine(store):
@@ -295,18 +295,33 @@ def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: C
 
 
 def test_speculate_prints_both_modes(tokentape: Cli):
-    done = tokentape("speculate", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
+    done = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
     assert done.code == 0
     assert "4.77" in done.out  # Phi_AR at batch 1, a calibration row
     assert "speculation pays at batch" in done.err
-    priced = tokentape("speculate", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1")
+    priced = tokentape(
+        "step", "elmoe3d", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1"
+    )
     assert "SD J per token" in priced.out
     assert "none of these" in priced.err
-    long = tokentape("speculate", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
+    long = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
     assert "exceed HB" in long.err
-    own = ("speculate", "--model", "olmoe-1b-7b", "--alpha", ".8", "--beta", ".5", "--exponent", ".6", "--accepted-form", "chain")
+    own = (
+        "step",
+        "elmoe3d",
+        "--model",
+        "olmoe-1b-7b",
+        "--alpha",
+        ".8",
+        "--beta",
+        ".5",
+        "--exponent",
+        ".6",
+        "--accepted-form",
+        "chain",
+    )
     assert tokentape(*own).code == 0
-    policy = tokentape("speculate", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
+    policy = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
     assert "from 2 on x" in policy.out
     assert policy.out.count("4.77") == 2
 
@@ -325,7 +340,7 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     ],
 )
 def test_speculate_refuses_in_one_line(tokentape: Cli, arguments, message):
-    done = tokentape("speculate", *arguments)
+    done = tokentape("step", "elmoe3d", *arguments)
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1

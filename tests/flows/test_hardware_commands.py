@@ -24,7 +24,7 @@ CONFIGS = models.FOLDER
 KEYS = ["check", "device", "framework", "version", "operator", "split", "n", "mape_frac", "median_frac", "p95_frac"]
 FORMS = ("uniform", "pigeonhole", "power-law", "reuse", "heaps")
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global", "--hardware")
-STEP = ("step", "tiny.json", "--trace", "tiny")  # the shape that tape tiny-0001 routes over
+STEP = ("step", "gpu", "tiny.json", "--trace", "tiny")  # the shape that tape tiny-0001 routes over
 TINY = {
     "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100,
     "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
@@ -80,7 +80,7 @@ Run = Callable[..., Done]
 
 def ask(ok: Run, statement: str) -> list[dict[str, object]]:
     """Rows of the warehouse."""
-    return json.loads(ok("sql", statement, "--format", "json").out)
+    return json.loads(ok("sql", statement, "--json").out)
 
 
 def result_id(folder: Path) -> str:
@@ -142,7 +142,7 @@ def test_calibrate_finds_the_constants_and_validate_says_so(ok: Run, folder: Pat
     first = path.read_bytes()
     ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml")
     assert path.read_bytes() == first
-    done = ok("validate", "hardware", "gemm.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--format", "json")
+    done = ok("hardware", "validate", "gemm.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--json")
     rows = json.loads(done.out)  # nothing but JSON on stdout
     assert all(list(row) == KEYS for row in rows)
     by_split = {row["split"]: row for row in rows if row["operator"] == "gemm" and row["check"] == "gpu_operator"}
@@ -158,7 +158,7 @@ def test_rows_that_the_device_cannot_have_reached_are_left_out_counted_and_named
     ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml", "--out", "honest")
     spoilt = pl.concat([gemm_rows(), gemm_rows().head(3).with_columns(latency=pl.lit(1e-7))])
     spoilt.write_parquet(folder / "spoilt.parquet")
-    done = ok("calibrate", "gpu", "spoilt.parquet", "--hardware", "my-gpu.toml", "--format", "json")
+    done = ok("calibrate", "gpu", "spoilt.parquet", "--hardware", "my-gpu.toml", "--json")
     assert "gemm: 3 rows left out, above 105 % of the device's peak; the farthest: " in done.err
     told = json.loads(done.out)
     assert sorted(one["row"] for one in told["left_out"]) == [30, 31, 32]
@@ -169,7 +169,7 @@ def test_rows_that_the_device_cannot_have_reached_are_left_out_counted_and_named
     assert fit.constants == without.constants
     assert (fit.n_rows, without.left_out) == (30, ())
     assert [text.partition("spoilt.parquet: ")[2] for text in fit.left_out] == ["rows 30 to 32"]
-    again = ok("validate", "hardware", "spoilt.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--format", "json")
+    again = ok("hardware", "validate", "spoilt.parquet", "--hardware", "my-gpu.toml", "--fits", "fits", "--json")
     assert "3 rows left out" in again.err
     assert {row["n"] for row in json.loads(again.out) if row["operator"] == "gemm" and row["split"] == "fitted"} == {30}
 
@@ -197,10 +197,10 @@ def test_constants_that_are_off_on_their_own_rows_need_force(tokentape: Cli, ok:
 
 
 def test_validate_without_tables_is_the_dram_anchors(ok: Run) -> None:
-    done = ok("validate", "hardware", "--format", "json")
+    done = ok("hardware", "validate", "--json")
     assert {row["check"] for row in json.loads(done.out)} == {"dram"}
     assert "GPU operators are not compared" in done.err
-    assert "closed form" in ok("validate", "hardware").out
+    assert "closed form" in ok("hardware", "validate").out
 
 
 # -------------------------------------------------------------------------------------------------------------- one step
@@ -231,22 +231,22 @@ def test_experts_a_step_touches(ok: Run, options: tuple[str, ...], touched: str)
 
 
 def test_a_closed_form_by_its_parameter_needs_no_tape(ok: Run) -> None:
-    done = ok("step", "qwen3-30b-a3b", "--coverage", "power-law=0.8")
+    done = ok("step", "gpu", "qwen3-30b-a3b", "--coverage", "power-law=0.8")
     assert "(power-law=0.8; no tape to check it against)" in done.out
-    uniform = ok("step", "qwen3-30b-a3b")
+    uniform = ok("step", "gpu", "qwen3-30b-a3b")
     assert "(uniform; no tape" in uniform.out
     assert seconds_of(done) < seconds_of(uniform)  # unequal experts: fewer of them
-    assert "experts touched" not in ok("step", "llama-2-7b").out
+    assert "experts touched" not in ok("step", "gpu", "llama-2-7b").out
 
 
 def test_fitted_operators_where_there_are_some_else_the_roofline(ok: Run) -> None:
-    step = ("step", "llama-3-8b", "--hardware", "h100")
+    step = ("step", "gpu", "llama-3-8b", "--hardware", "h100")
     fitted, roofline = ok(*step), ok(*step, "--roofline")
     assert "fitted operators: " in fitted.out
     assert "roofline: " in roofline.out
     assert seconds_of(fitted) > seconds_of(roofline)  # launches, and shares of the peak below the machine's own
     assert "int4, roofline: " in ok(*step, "--weights", "int4").out
-    assert "roofline: " in ok("step", "llama-3-8b", "--hardware", "mac-unified").out
+    assert "roofline: " in ok("step", "gpu", "llama-3-8b", "--hardware", "mac-unified").out
 
 
 def test_record_writes_the_operations_it_printed_once(ok: Run, folder: Path) -> None:
@@ -304,7 +304,7 @@ def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
     ok("hardware", "new", "phone-lpddr5x-ufs4", "mine")
     ok(*REPLAY, "mine.toml")
     ok(*STEP, "--record")
-    validated = ok("validate", "hardware", "gemm.parquet", "--hardware", "my-gpu.toml", "--record")
+    validated = ok("hardware", "validate", "gemm.parquet", "--hardware", "my-gpu.toml", "--record")
     ok("load")
     counted = ask(ok, "select hardware, count(*) as n, count(distinct source) as m from hardware_numbers group by hardware")
     numbers = {str(row["hardware"]): row["n"] for row in counted}
@@ -314,7 +314,7 @@ def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
     (step,) = ask(ok, "select step_id, hardware, count(*) as n, sum(seconds) as s from operations group by all")
     assert step["hardware"] == "h100"
     assert step["n"] == 3 * 5 + 1  # per layer projections, attention, output, router, experts; and the head
-    assert ask(ok, "select count(*) as n from validation") == [{"n": int(validated.err.split()[0])}]  # all that were recorded
+    assert ask(ok, "select count(*) as n from validation") == [{"n": int(validated.err.split()[1])}]  # all that were recorded
     checks = ask(ok, 'select distinct "check" as kind from validation order by kind')
     assert [row["kind"] for row in checks] == ["dram", "gpu_operator", "gpu_operator_regime"]
     points = ask(ok, "select count(distinct shape) as n from validation_points where operator = 'gemm' and predicted > 0")
@@ -379,20 +379,26 @@ GPU = ("--hardware", "my-gpu.toml")
         (("models", "show", "qwen3-30b"), "give qwen3-30b-a3b, or the path of a config.json"),
         (("models", "show", "not.json"), "not.json: cannot be read as JSON"),
         (("models", "show", "vision.json"), "vocab_size is missing; give the config of a decoder-only language model"),
-        (("step", "no-hidden.json"), "no-hidden.json: config.json: hidden_size is missing; give"),
+        (("step", "gpu", "no-hidden.json"), "no-hidden.json: config.json: hidden_size is missing; give"),
         (("models", "show", "no-top-k.json"), "no-top-k.json: "),
         (("models", "show", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("step", "llama-3-8b", "--batch", "0", "--prompt", "0"), "a step needs decodes or prompt tokens, got batch 0"),
-        (("step", "llama-3-8b", "--batch", "-1"), "a step needs decodes or prompt tokens, got batch -1"),
-        (("step", "llama-3-8b", "--context", "-1"), "context_tokens must count the token itself, got -1"),
-        (("step", "llama-3-8b", "--weights", "int3"), "unknown number format 'int3'; known: int8-g32"),
-        (("step", "llama-3-8b", "--hardware", "h10", "--record"), "did you mean h100?"),
-        (("step", "qwen3-30b-a3b", "--coverage", "recorded", "--record"), "--coverage recorded needs --trace"),
-        (("step", "qwen3-30b-a3b", "--coverage", "unifrm"), "did you mean 'uniform'?"),
-        (("step", "qwen3-30b-a3b", "--coverage", "power-law"), "power-law needs exponent, as in power-law=0.8, or --trace"),
-        (("step", "qwen3-30b-a3b", "--trace", "tiny", "--record"), "tiny-0001 routes over 8 experts, top-2; the model has 128"),
+        (("step", "gpu", "llama-3-8b", "--batch", "0", "--prompt", "0"), "a step needs decodes or prompt tokens, got batch 0"),
+        (("step", "gpu", "llama-3-8b", "--batch", "-1"), "a step needs decodes or prompt tokens, got batch -1"),
+        (("step", "gpu", "llama-3-8b", "--context", "-1"), "context_tokens must count the token itself, got -1"),
+        (("step", "gpu", "llama-3-8b", "--weights", "int3"), "unknown number format 'int3'; known: int8-g32"),
+        (("step", "gpu", "llama-3-8b", "--hardware", "h10", "--record"), "did you mean h100?"),
+        (("step", "gpu", "qwen3-30b-a3b", "--coverage", "recorded", "--record"), "--coverage recorded needs --trace"),
+        (("step", "gpu", "qwen3-30b-a3b", "--coverage", "unifrm"), "did you mean 'uniform'?"),
+        (
+            ("step", "gpu", "qwen3-30b-a3b", "--coverage", "power-law"),
+            "power-law needs exponent, as in power-law=0.8, or --trace",
+        ),
+        (
+            ("step", "gpu", "qwen3-30b-a3b", "--trace", "tiny", "--record"),
+            "tiny-0001 routes over 8 experts, top-2; the model has 128",
+        ),
         ((*STEP, "--batch", "1000", "--record"), "not of 1000; record more requests or longer prompts, or choose a closed form"),
-        (("step", "tiny.json", "--trace", "nothing"), "no tape 'nothing'"),
+        (("step", "gpu", "tiny.json", "--trace", "nothing"), "no tape 'nothing'"),
         (("timeline", "zz"), "unknown result 'zz'"),
         (("calibrate", "gpu", "truncated.parquet", *GPU), "truncated.parquet: not a readable Parquet file"),
         (("calibrate", "gpu", "zero.parquet", *GPU), "zero.parquet: not a readable Parquet file"),
@@ -406,10 +412,8 @@ GPU = ("--hardware", "my-gpu.toml")
         (("calibrate", "gpu", "gemm.parquet", *GPU, "--dtype", "fp8"), "no rows of dtype fp8 in gemm.parquet; found bfloat16"),
         (("calibrate", "gpu"), "no measured tables: give Parquet files, or a folder that holds some"),
         (("calibrate", "gpu", "nowhere"), "nowhere: no such file or folder of measured tables"),
-        (("calibrate", "gpu", "gemm.parquet", *GPU, "--format", "jsn"), "unknown format 'jsn'; known: table, json"),
-        (("validate", "hardware", "--format", "jsn"), "unknown format 'jsn'; known: table, json"),
-        (("validate", "hardware", "truncated.parquet", "--record"), "truncated.parquet: not a readable Parquet file"),
-        (("validate", "hardware", "gemm.parquet", "--format", "json"), 'no machine has measured_as = "My GPU"; give'),
+        (("hardware", "validate", "truncated.parquet", "--record"), "truncated.parquet: not a readable Parquet file"),
+        (("hardware", "validate", "gemm.parquet", "--json"), 'no machine has measured_as = "My GPU"; give'),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(bad: Path, tokentape: Cli, command: tuple[str, ...], says: str) -> None:
@@ -424,7 +428,7 @@ def test_bad_input_is_one_line_and_writes_nothing(bad: Path, tokentape: Cli, com
 
 def test_tables_that_the_environment_names_must_exist(ok: Run, tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(commands_hardware.TABLES_VARIABLE, "nowhere")
-    refused = tokentape("validate", "hardware")
+    refused = tokentape("hardware", "validate")
     assert (refused.code, refused.err) == (2, "tokentape: TOKENTAPE_GPU_TABLES=nowhere: no such folder of measured tables\n")
 
 

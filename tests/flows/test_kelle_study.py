@@ -220,7 +220,7 @@ def test_it_loads_and_answers_stand_beside_the_papers_numbers(place):
 
 
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
-    rows = json.loads(tokentape("claims", "kelle", "--format", "json", "--store", place.root).out)["claims"]
+    rows = json.loads(tokentape("claims", "kelle", "--json", "--store", place.root).out)["claims"]
     assert len({row["claim_id"] for row in rows}) == len(WANTED)
     done = tokentape("calibrate", "kelle", "--check", "kelle")
     assert done.code == 0
@@ -230,7 +230,7 @@ def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
 
 
 def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
-    done = tokentape("kv-step", "llama-2-7b", "--knobs", "zero")
+    done = tokentape("step", "kelle", "llama-2-7b", "--knobs", "zero")
     assert done.code == 0
     assert "302." in done.out, "Kelle's 0.3029 s"
     assert "Original+SRAM, Original+eDRAM: dram_overflow: 62.4 GB" in done.err
@@ -238,19 +238,19 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
         'base = "kelle-edram"\nname = "slow"\ntitle = "slow"\n'
         '[tiers.dram]\npeak_bytes_per_s = { value = 32e9, source = "assumed" }\n'
     )
-    slow = tokentape("kv-step", "llama-2-7b", "--knobs", "zero", "--hardware", "slow.toml")
+    slow = tokentape("step", "kelle", "llama-2-7b", "--knobs", "zero", "--hardware", "slow.toml")
     assert "302." not in slow.out
-    assert "does not fit" in tokentape("kv-step", "llama-2-7b", "--mode", "physical").out
+    assert "does not fit" in tokentape("step", "kelle", "llama-2-7b", "--mode", "physical").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("kv-step", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
-        (("kv-step", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
-        (("kv-step", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
-        (("kv-step", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
-        (("kv-step", "llama-2-7b", "--batch", "0"), "batch"),
+        (("step", "kelle", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
+        (("step", "kelle", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
+        (("step", "kelle", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
+        (("step", "kelle", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
+        (("step", "kelle", "llama-2-7b", "--batch", "0"), "batch"),
         (("calibrate", "kelle", "--check", "other"), "no such file of kelle constants"),
         (("claims", "kelle"), "run `tokentape study kelle` first"),
     ],

@@ -1,4 +1,4 @@
-"""tokentape kv on a recorded tape, KV policies in `evaluate`, and bad input in one line."""
+"""tokentape decide kv on a recorded tape, KV policies in `evaluate`, and bad input in one line."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     store = Store(str(tmp_path / "tape"))
     (trace_id,) = store.trace_ids()
     for policy in ("aerp", "kelle", "oracle", "streaming"):
-        done = tokentape("kv", trace_id, "--policy", policy, "--param", "budget=16", "--param", "sink=2")
+        done = tokentape("decide", "kv", trace_id, "--policy", policy, "--param", "budget=16", "--param", "sink=2")
         assert done.code == 0, done.err
         assert "attention on retained tokens" in done.out
     assert ("bound" in done.out) is False
     (tmp_path / "mine.py").write_text(OWN)
-    own = tokentape("kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
+    own = tokentape("decide", "kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
     assert own.code == 0, own.err
     rows = {row["policy"]: row for row in read_rows(store, "kv_replays")}
     assert set(rows) == {"aerp", "oracle", "streaming", "Mine"}  # on a tape kelle is aerp
@@ -51,7 +51,7 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     assert rows["oracle"]["is_bound"]
     assert rows["aerp"]["x_bytes"] > 0
     assert tokentape("load").code == 0
-    told = json.loads(tokentape("sql", "select count(*) as n from kv_timeline where policy = 'aerp'", "--format", "json").out)
+    told = json.loads(tokentape("sql", "select count(*) as n from kv_timeline where policy = 'aerp'", "--json").out)
     assert told[0]["n"] == len([r for r in read_rows(store, "kv_timeline") if r["policy"] == "aerp"]) > 0
 
 
@@ -76,10 +76,13 @@ def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("kv", "x", "--policy", "arp"), "aerp"),
-        (("kv", "x", "--policy", "aerp", "--param", "bugdet=5"), "budget"),
-        (("kv", "x", "--policy", "aerp", "--param", "budget=many"), "budget=many"),
-        (("kv", "x", "--policy", "aerp", "--param", "budget=16", "--param", "sink=8", "--param", "recent=8"), "evicted"),
+        (("decide", "kv", "x", "--policy", "arp"), "aerp"),
+        (("decide", "kv", "x", "--policy", "aerp", "--param", "bugdet=5"), "budget"),
+        (("decide", "kv", "x", "--policy", "aerp", "--param", "budget=many"), "budget=many"),
+        (
+            ("decide", "kv", "x", "--policy", "aerp", "--param", "budget=16", "--param", "sink=8", "--param", "recent=8"),
+            "evicted",
+        ),
         (("evaluate", "--policy", "aerp", "--cache", "50%"), "what aerp takes by --param"),
         (("evaluate", "--policy", "aerp", "--tape"), "--tape"),
         (("evaluate", "--policy", "aerp", "--param", "rate=0.1"), "loses no bits"),

@@ -33,7 +33,7 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert replayed.code == 0, replayed.err
     assert tokentape("load").code == 0
     asked = "select value from metrics where metric = 'high_bit_miss_frac'"
-    told = json.loads(tokentape("sql", asked, "--format", "json").out)
+    told = json.loads(tokentape("sql", asked, "--json").out)
     (quality,) = read_rows(store, "quality")
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
     assert json.loads(quality["parameters"])["router.strength"] == "0.3"
@@ -51,10 +51,10 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
     assert done.code == 0, done.err
     trace_id = done.out.strip()
     assert tokentape("load").code == 0
-    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--format", "json").out)
+    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--json").out)
     assert told[0]["n"] == 4 * 16 * 4 * 2
     assert told[0]["least"] > 0
-    run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "ndp", "--param", f"losses={trace_id}")
+    run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "cxl_ndp", "--param", f"losses={trace_id}")
     done = tokentape(*run, "--param", "bits=2", "--param", "rule=reversed", "--param", "method=rtn", "--param", "hot=6")
     assert done.code == 0, done.err
     (row,) = read_rows(Store(str(tmp_path / "tape")), "quality")
@@ -66,7 +66,7 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
     assert row["table_loss"] > 0
     for wrong, words in (
         (("--param", "rule=best"), "unknown rule 'best'"),
-        (("--param", "bit=2"), "unknown parameter of ndp: 'bit'"),
+        (("--param", "bit=2"), "unknown parameter of cxl_ndp: 'bit'"),
         (("--param", "method=awq"), "holds no losses of awq; it has gptq, rtn"),
         (("--param", "hot=half"), "hot=half is not of type int"),
         (("--cache", "40%"), "--cache and --scheme are of slicemoe"),
@@ -80,8 +80,8 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("evaluate", "--datasets", "code", "--policy", "ndp"), "ndp needs a tape of losses: run `tokentape capture"),
-        (("evaluate", "--datasets", "code", "--policy", "ndp", "--param", "losses=tiny"), "holds no losses"),
+        (("evaluate", "--datasets", "code", "--policy", "cxl_ndp"), "cxl_ndp needs a tape of losses: run `tokentape capture"),
+        (("evaluate", "--datasets", "code", "--policy", "cxl_ndp", "--param", "losses=tiny"), "holds no losses"),
         (("evaluate", "--datasets", "code", "--tape"), "--tape records what a policy applies; give --policy"),
         ((*RUN, "--param", "router=buddy"), "give --param router.similarity=TRACE"),
         ((*RUN, "--param", "router=buddy", "--param", "router.similarity=nothing"), "no tape 'nothing'"),

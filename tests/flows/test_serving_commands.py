@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ FEW = ("--requests", "40", "--seeds", "3")
 
 
 def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
-    done = tokentape("simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
+    done = tokentape("serving", "simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
     assert done.code == 0
     for words in (
         "layered on h100x2, qwen3-30b-a3b, arxiv (poisson) at 1.3 requests/s, 3 seeds",
@@ -36,20 +37,22 @@ def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
     rows = read_rows(Store("tape"), "serving_points")
     assert {row["study"] for row in rows} == {"adhoc"}
     assert {"ttft_mean_s", "saturation_distance_frac", "energy_j_per_token"} <= {row["metric"] for row in rows}
-    again = tokentape("simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
+    again = tokentape("serving", "simulate", "--scheduler", "layered", "--rate", "1.3", *FEW)
     assert again.out == done.out
     assert read_rows(Store("tape"), "serving_points") == rows
 
 
 def test_a_rate_beyond_saturation_finishes_and_says_so(tokentape: Cli):
-    done = tokentape("simulate", "--scheduler", "chunked", "--rate", "4", "--requests", "300", "--seeds", "2")
+    done = tokentape("serving", "simulate", "--scheduler", "chunked", "--rate", "4", "--requests", "300", "--seeds", "2")
     assert done.code == 0
     assert "the queue grows without bound" in done.err
     assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
 
 
 def test_what_lies_outside_is_said(tokentape: Cli):
-    done = tokentape("simulate", "--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5", *FEW)
+    done = tokentape(
+        "serving", "simulate", "--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5", *FEW
+    )
     assert done.code == 0
     for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
         assert words in done.err
@@ -73,7 +76,7 @@ def test_what_lies_outside_is_said(tokentape: Cli):
     ],
 )
 def test_every_kind_of_point_runs(tokentape: Cli, arguments):
-    done = tokentape("simulate", *arguments, *FEW)
+    done = tokentape("serving", "simulate", *arguments, *FEW)
     assert done.code == 0, done.err
     assert "ttft_mean_s" in done.out
 
@@ -85,7 +88,7 @@ def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
     told = []
     for chunk in (512, 512, 1024):
         Path("mine.py").write_text(f"{mine}class Mine(Chunked):\n    chunk_tokens: int = {chunk}\n")
-        done = tokentape("simulate", "--scheduler", "mine.py:Mine", "--rate", "1", *FEW)
+        done = tokentape("serving", "simulate", "--scheduler", "mine.py:Mine", "--rate", "1", *FEW)
         assert done.code == 0, done.err
         told.append({row["point_id"] for row in read_rows(Store("tape"), "serving_points")})
     assert [len(ids) for ids in told] == [1, 1, 2]
@@ -96,39 +99,41 @@ def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
 def test_kv_memory_is_what_the_machine_leaves_unless_told_otherwise(tokentape: Cli):
     """61 GB of weights: refused on 24 GB, served without memory by name; else the blocks are told and kept."""
     on_card = ("--hardware", "workstation-rtx4090-pcie4", "--rate", "1", *FEW)
-    refused = tokentape("simulate", *on_card)
+    refused = tokentape("serving", "simulate", *on_card)
     assert refused.code == 2
     for words in ("61.1 GB of weights", "activations", "21.6 GB, 90 % of its memory", "--kv-blocks unbounded"):
         assert words in refused.err
     assert refused.err.count("\n") == 1
-    assert tokentape("capacity", *on_card[:2]).err == refused.err
+    assert tokentape("serving", "capacity", *on_card[:2]).err == refused.err
     assert not read_rows(Store("tape"), "serving_points")
-    unbounded = tokentape("simulate", *on_card, "--kv-blocks", "unbounded")
+    unbounded = tokentape("serving", "simulate", *on_card, "--kv-blocks", "unbounded")
     assert unbounded.code == 0
     assert "kv_blocks" not in unbounded.out
-    served = tokentape("simulate", "--rate", "1", *FEW)
+    served = tokentape("serving", "simulate", "--rate", "1", *FEW)
     blocks = next(line.split() for line in served.out.splitlines() if " kv_blocks " in line)
     assert blocks[1] == "58,220", "90 % of two GPUs less weights and activations"
     assert {row["value"] for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "kv_blocks"} == {58220.0}
 
 
 def test_one_prompt_needs_nothing_else(tokentape: Cli):
-    done = tokentape("simulate", "--workload", "prompt-8192")
+    done = tokentape("serving", "simulate", "--workload", "prompt-8192")
     assert done.code == 0, done.err
     assert "ttft_mean_s" in done.out
 
 
 def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     write_tiny(Store("tape"))
-    done = tokentape("simulate", "--workload", "tiny", "--arrival", "poisson", "--rate", "2", "--coverage", "tiny", *FEW)
+    done = tokentape(
+        "serving", "simulate", "--workload", "tiny", "--arrival", "poisson", "--rate", "2", "--coverage", "tiny", *FEW
+    )
     assert done.code == 0, done.err
     for words in ("decode coverage, mean error of the forms against tape tiny-0001", "paper_table", "uniform"):
         assert words in done.out
     assert "coverage was recorded on 3 MoE layers of 8 experts" in done.err
-    refused = tokentape("simulate", "--workload", "tiny", "--coverage", "recorded")
+    refused = tokentape("serving", "simulate", "--workload", "tiny", "--coverage", "recorded")
     assert refused.code == 2
     assert "the tape has 3 MoE layers, 8 experts" in refused.err
-    ignored = tokentape("simulate", "--workload", "tiny", "--requests", "500", "--seeds", "4")
+    ignored = tokentape("serving", "simulate", "--workload", "tiny", "--requests", "500", "--seeds", "4")
     assert (ignored.code, ignored.err.count("\n")) == (2, 1)
     assert (
         "--requests has no effect with --arrival trace: tiny is served as it is; --arrival poisson with --rate draws"
@@ -158,35 +163,36 @@ def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
     write_tiny(Store("tape"), "drafts-0001", {"rounds": pa.Table.from_pylist(rounds, schema=schema("rounds"))})
     write_tiny(Store("tape"))
     options = ("--rate", "1", "--verify-nodes", "3", "--draft-ms", "1", "--coverage", "tiny", *FEW)
-    done = tokentape("simulate", *options, "--acceptance", "drafts")
+    done = tokentape("serving", "simulate", *options, "--acceptance", "drafts")
     assert done.code == 0, done.err
     assert "drafts count as tokens" not in done.err, "the tape tells"
     found = {row["metric"]: row for row in read_rows(Store("tape"), "serving_points")}
     assert found["accepted_mean"]["value"] == pytest.approx(1.0, abs=0.05)
     assert '"acceptance": "drafts"' in found["accepted_mean"]["policy_params"]
-    assert "recorded no rounds" in tokentape("simulate", *options, "--acceptance", "tiny").err
+    assert "recorded no rounds" in tokentape("serving", "simulate", *options, "--acceptance", "tiny").err
 
 
 def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
     (tmp_path / "log.csv").write_text("when,asked,given\n0,100,5\n2,300,7\n1,200,6\n")
     done = tokentape("import", "requests", "log.csv", "--arrival", "when", "--prompt", "asked", "--output", "given")
     assert done.code == 0
-    served = tokentape("simulate", "--workload", done.out.strip())
+    served = tokentape("serving", "simulate", "--workload", done.out.strip())
     assert "(trace), 1 seed" in served.out
     (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
     assert tokentape("import", "requests", "azure.csv").code == 0
     (tmp_path / "m.jsonl").write_text('{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n' * 2)
-    cached = tokentape("simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache")
+    cached = tokentape(
+        "serving", "simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache"
+    )
     assert cached.code == 0, cached.err
 
 
 def test_capacity_is_found_within_a_hundredth(tokentape: Cli):
-    words = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "10", "--slo-tbt", "0.125").out.split()
-    met, missed = float(words[1]), float(words[-3])
-    assert words[0] == "chunked:"
-    assert 1.0 < met < missed <= 1.011 * met
-    none = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e-9", "--slo-tbt", "0.125")
-    assert "no rate meets" in none.out
+    ask = ("serving", "capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-tbt", "0.125", "--slo-ttft")
+    ((row,),) = (table["rows"] for table in json.loads(tokentape(*ask, "10", "--json").out))
+    assert row["scheduler"] == "chunked"
+    assert 1.0 < row["requests/s that meet both"] < row["requests/s that do not"] <= 1.011 * row["requests/s that meet both"]
+    assert "no rate" in tokentape(*ask, "1e-9").out
 
 
 def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
@@ -205,7 +211,7 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
     found = serving_constants.load(str(tmp_path / "my.toml"))
     assert found.machine == "h100x2"
     assert sorted(path.name for path in tmp_path.glob("my*")) == ["my.toml"]
-    assert tokentape("simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0
+    assert tokentape("serving", "simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0
 
 
 def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatch):
@@ -306,7 +312,7 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / f"{name}.csv").write_text(text)
-    done = tokentape("simulate", *arguments)
+    done = tokentape("serving", "simulate", *arguments)
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
@@ -316,14 +322,14 @@ def test_bad_input_is_one_line(tokentape: Cli, tmp_path: Path, arguments, words)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("capacity", "--arrival", "at_once"), "--arrival at_once has no rate to search for"),
-        (("capacity", "--workload", "prompt-512"), "--workload prompt-512 has no rate to search for"),
-        (("capacity", "--scheduler", "disaggregated"), "disaggregated is two engines in series"),
-        (("capacity", "--workload", "header.csv", "--seeds", "3"), "--seeds has no effect with --arrival trace"),
-        (("capacity", "--kv-blocks", "100"), "kv_blocks is 100"),
-        (("capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
-        (("capacity", "--attained", "1.5"), "service level"),
-        (("study", "layered-prefil"), "did you mean 'layered-prefill'"),
+        (("serving", "capacity", "--arrival", "at_once"), "--arrival at_once has no rate to search for"),
+        (("serving", "capacity", "--workload", "prompt-512"), "--workload prompt-512 has no rate to search for"),
+        (("serving", "capacity", "--scheduler", "disaggregated"), "disaggregated is two engines in series"),
+        (("serving", "capacity", "--workload", "header.csv", "--seeds", "3"), "--seeds has no effect with --arrival trace"),
+        (("serving", "capacity", "--kv-blocks", "100"), "kv_blocks is 100"),
+        (("serving", "capacity", "--workload", "30k"), "give --slo-ttft and --slo-tbt"),
+        (("serving", "capacity", "--attained", "1.5"), "service level"),
+        (("study", "layered_prefil"), "did you mean 'layered_prefill'"),
         (("calibrate", "serving", "--mode", "fast"), "mode 'fast' is unknown"),
         (("import", "requests", "absent.csv"), "absent.csv"),
         (("import", "requests", "some.csv", "--form", "xml"), "unknown form of requests 'xml'"),
@@ -345,7 +351,7 @@ def test_bad_requests_of_other_commands_are_one_line(tokentape: Cli, tmp_path: P
 
 def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):
     monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
-    done = tokentape("capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
+    done = tokentape("serving", "capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
     assert done.code == 2
     assert "the limits still hold at 8 requests/s" in done.err
 
@@ -355,7 +361,7 @@ def test_a_damaged_tape_is_named(tokentape: Cli, tmp_path: Path):
     trace_id = tokentape("import", "requests", "log.csv").out.strip()
     (shard,) = (tmp_path / "tape" / "traces" / trace_id).rglob("*.parquet")
     shard.write_bytes(shard.read_bytes()[:100])
-    done = tokentape("simulate", "--workload", trace_id)
+    done = tokentape("serving", "simulate", "--workload", trace_id)
     assert done.code == 2
     assert "changed since it was written" in done.err
     assert done.err.count("\n") == 1

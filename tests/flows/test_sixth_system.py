@@ -26,7 +26,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(tokentape: Cli) -> list[dict[str, object]]:
     assert tokentape("load").code == 0
-    return json.loads(tokentape("sql", ASKED, "--format", "json").out)
+    return json.loads(tokentape("sql", ASKED, "--json").out)
 
 
 def test_its_study_runs_loads_and_is_asked_beside_the_others(tokentape: Cli) -> None:

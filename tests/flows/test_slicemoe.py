@@ -117,7 +117,7 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
 
 
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
-    points = read_rows(place, "sliced_points")
+    points = read_rows(place, "slicemoe_points")
     assert {row["configuration"] for row in points} == {"high-bit", "low-bit", "amat", "dbsc"}
     for name in ("sweep", "evaluate_policy", "orderings", "compare"):
         monkeypatch.setattr(live if hasattr(live, name) else sweeps, name, lambda *told: pytest.fail("measured again"))
@@ -128,7 +128,7 @@ def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
 
 def test_points_are_ordered_as_precision_says(place, answers):
     """Without rerouting: whole experts keep all of the gate mass and miss most, MSB slices alone the other way round."""
-    points = pl.DataFrame(read_rows(place, "sliced_points"), infer_schema_length=None)
+    points = pl.DataFrame(read_rows(place, "slicemoe_points"), infer_schema_length=None)
     plain = points.filter(
         (pl.col("strength") == 0.0) & (pl.col("budget") == "none") & (pl.col("capacity_bytes") == 3_600_000_000)
     )
@@ -155,7 +155,7 @@ def test_sweeps_are_read_at_equal_quality():
 
 
 def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):
-    done = tokentape("claims", "slicemoe", "--format", "json", "--store", place.root)
+    done = tokentape("claims", "slicemoe", "--json", "--store", place.root)
     rows, summary = json.loads(done.out).values()
     assert all(tuple(row) == COLUMNS for row in rows)
     assert len(rows) == sum(row["paper"] == "slicemoe" for row in claims().to_pylist())
@@ -178,7 +178,6 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     [
         (("claims", "slicemo"), "did you mean 'slicemoe'"),
         (("claims", "slicemoe"), "run `tokentape study slicemoe` first"),
-        (("claims", "slicemoe", "--format", "xml"), "unknown format"),
     ],
 )
 def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):

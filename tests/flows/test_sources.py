@@ -29,7 +29,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "serving": serving.ENGINE,
     "rounds": elmoe3d.REPLAYED,
     "drafts": elmoe3d.MEASURED,
-    "ndp inside": (cxl_ndp.ENGINE,),
+    "cxl_ndp inside": (cxl_ndp.ENGINE,),
     **{f"sliced inside: {what}": engine for what, engine in slicemoe.ENGINES.items() if what != "schemes"},
     **{f"kv: {table}": engine for table, engine in kelle.ENGINES.items()},
 }
@@ -50,7 +50,7 @@ TOUCHED = {
     "replay/cxl_ndp/system.py": set(),
     "capture/fidelity.py": {"sliced inside: fidelity"},
     "capture/speculation/study.py": {"drafts"},
-    "capture/cxl_ndp/loop.py": {"ndp inside"},
+    "capture/cxl_ndp/loop.py": {"cxl_ndp inside"},
     "capture/kv/divergence.py": {"kv: kv_divergence"},
     "capture/kv/orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),

@@ -27,16 +27,16 @@ def test_a_tape_its_metrics_its_pools_and_an_ordinary_replay(tokentape: Cli, tmp
     trace_id = done.out.strip()
     tape = Store(str(tmp_path / "tape")).open(trace_id)
     assert tape.manifest.settings["speculation"]["pool_frac"] == 0.25
-    shown = tokentape("acceptance", trace_id)
+    shown = tokentape("decide", "draft", trace_id)
     assert "tau_accepted" in shown.out
     assert "alpha_1_conditional" in shown.out
     assert "pools, exact" in shown.out
-    assert "pools, approximate" in tokentape("acceptance", trace_id, "--pool", "lru", "--pool-frac", "0.5").out
+    assert "pools, approximate" in tokentape("decide", "draft", trace_id, "--pool", "lru", "--pool-frac", "0.5").out
     replayed = tokentape("replay", trace_id, "--policy", "lru", "--capacity", "50%", "--scope", "global")
     assert replayed.code == 0, replayed.err
     assert tokentape("load").code == 0
     asked = "select n_tokens from traces"
-    assert json.loads(tokentape("sql", asked, "--format", "json").out)[0]["n_tokens"] == tape.manifest.rows["tokens"]
+    assert json.loads(tokentape("sql", asked, "--json").out)[0]["n_tokens"] == tape.manifest.rows["tokens"]
     rows = replay_points(tape, ("hotness", "random"), (0.25, 0.5))
     assert {row["fidelity"] for row in rows} == {"exact", "approximate"}
     assert {*rows[0], "study"} == set(TABLES["acceptance_points"].columns)
@@ -53,9 +53,9 @@ def test_imported_responses_have_metrics_and_no_pools(tokentape: Cli, tmp_path: 
     done = tokentape("import", "acceptance", str(file))
     assert done.code == 0, done.err
     assert "rounds_unordered" in done.err
-    shown = tokentape("acceptance", done.out.strip())
+    shown = tokentape("decide", "draft", done.out.strip())
     assert "0.6667" in shown.out
-    refused = tokentape("acceptance", done.out.strip(), "--pool", "lru")
+    refused = tokentape("decide", "draft", done.out.strip(), "--pool", "lru")
     assert refused.code == 2
     assert "capture one with" in refused.err
 

@@ -56,7 +56,7 @@ COPIES = {
         (r"^requests = \d+", "requests = 1"),
         (r"^output = \d+", "output = 17"),
     ),
-    "cxl-ndp": (
+    "cxl_ndp": (
         "h100-cxl-ndp",
         ('hardware = "h100-cxl-ndp"', 'hardware = "my-machine.toml"'),
         models('name = "olmoe-1b-7b"\nhot_experts = 16\nseeds = [0]', "^# The paper does not print"),
@@ -72,7 +72,7 @@ COPIES = {
         (r"^shares = .*?$", "shares = [0.5]"),
         models('name = "olmoe-1b-7b"\nlow_bit_cost = 0.01\ncalibrates = true', r"^\[captured\]"),
     ),
-    "layered-prefill": (
+    "layered_prefill": (
         "h100x2",
         (r"^n_seeds = \d+", "n_seeds = 1\nsweeps = []\ntraces = []"),
         (
@@ -89,7 +89,7 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
     shipped, *changes = COPIES[system]
     machine(tmp_path, shipped)
     path = copied(tmp_path, system, *changes)
-    live = () if system == "layered-prefill" else ("--no-live",)
+    live = () if system == "layered_prefill" else ("--no-live",)
     done = tokentape("study", str(path), "--runner", "threads", "--workers", "1", *live)
     assert done.code == 0, done.err
     assert f"study my-{system}: its runs are those of study 'my-{system}'" in done.err
@@ -100,7 +100,7 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
     assert set(runs["copy_of"]) == {system}
     assert "my-machine" in set(runs["hardware"]) | set(re.findall(r"my-machine", " ".join(runs["facts"])))
     assert read_rows(store, "answers") == []
-    slots = {"kelle": "refresh", "elmoe3d": "draft", "cxl-ndp": "place", "slicemoe": "residency", "layered-prefill": "schedule"}
+    slots = {"kelle": "refresh", "elmoe3d": "draft", "cxl_ndp": "place", "slicemoe": "residency", "layered_prefill": "schedule"}
     assert runs[slots[system]].drop_nulls().len(), "what decides is a column"
     assert tokentape("load").code == 0
     view = runs["view_name"][0]

@@ -51,7 +51,7 @@ def test_a_fit_is_written_as_it_ships_and_read_as_it_was_written(system: str, na
 
 def test_a_system_with_one_fit_needs_no_name() -> None:
     assert kelle_knobs.load() == kelle_knobs.load("kelle")
-    assert cxl_ndp_knobs.load() == cxl_ndp_knobs.load("cxl-ndp")
+    assert cxl_ndp_knobs.load() == cxl_ndp_knobs.load("cxl_ndp")
 
 
 def _no_list(text: str) -> str:
@@ -77,11 +77,11 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
     ),
     "claims that are no list": ("kelle", _no_list, "fitted_on = 3 is not"),
     "not TOML": ("kelle", lambda t: t + "]\n", "Invalid"),
-    "another system": ("kelle", lambda t: t.replace('"kelle"', '"cxl-ndp"'), 'system = "kelle" is missing'),
+    "another system": ("kelle", lambda t: t.replace('"kelle"', '"cxl_ndp"'), 'system = "kelle" is missing'),
     "half a file": ("kelle", lambda t: t[: len(t) // 2], "Unterminated string"),
     "a nested constant": ("serving", lambda t: t.replace("j_per_op", "joules"), "unknown key constants.engine.joules"),
     "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "unknown key constants.laws.qwen3-30b-a3b.beta_v"),
-    "a count": ("cxl-ndp", lambda t: t.replace("batch = 16", "batch = 1.5"), "constants.batch = 1.5 is not of type int"),
+    "a count": ("cxl_ndp", lambda t: t.replace("batch = 16", "batch = 1.5"), "constants.batch = 1.5 is not of type int"),
 }
 
 

@@ -24,7 +24,6 @@ def losses_of(seed):
     return np.sort(np.random.default_rng(seed).random((L, E, 4)), axis=2)[..., ::-1].copy()
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 99),
     hot=st.integers(0, E),

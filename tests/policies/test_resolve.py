@@ -21,7 +21,7 @@ from tokentape.policies.sliced.buddy import Buddy
 from tokentape.policies.sliced.cache import SlicedCache
 from tokentape.policies.sliced.cache_prior import CachePrior
 
-NEEDED = {"ndp": {"hot": 4}}  # fields without a default
+NEEDED = {"cxl_ndp": {"hot": 4}}  # fields without a default
 SHIPPED = [(kind, name) for kind in KINDS for name in shipped(kind)]
 CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("residency", "static"): {"profile_frac": "0.25"},
@@ -50,7 +50,7 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
         "budget.gain": "1", "warmup": "last_layer", "pair": "MAT42", "lsb_policy": "after_use", "free_steps": "0",
         "skip_lsb_when_over_budget": "true",
     },
-    ("system", "ndp"): {"hot": "8", "bits": "3", "rule": "full", "placement": "oracle", "loss_weight": "prefill_share"},
+    ("system", "cxl_ndp"): {"hot": "8", "bits": "3", "rule": "full", "placement": "oracle", "loss_weight": "prefill_share"},
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_an_array_is_given_by_the_caller() -> None:
         ("kv", "aerp", {"budget": "many"}, "aerp: budget=many is not none or of type int"),
         ("kv", "aerp", {"is_per_head": "yes"}, "aerp: is_per_head=yes is not true or false"),
         ("kv", "aerp", {"recent": "most"}, "recent 'most' must be a number of tokens, or auto"),
-        ("system", "ndp", {}, "ndp: parameter hot is missing; give it with --param hot=VALUE"),
+        ("system", "cxl_ndp", {}, "cxl_ndp: parameter hot is missing; give it with --param hot=VALUE"),
         ("residency", "mine.py", {}, r"policy 'mine\.py': name the class too, as in mine\.py:MyPolicy"),
         ("kv", "nowhere.py:Mine", {}, "no such file"),
     ],

@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.migrate import migrate, older
-from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.results import batches, read_rows, stored, write_batch, write_rows
 from tokentape.warehouse.sql import query
-from tokentape.warehouse.tables import BadTable
+from tokentape.warehouse.tables import TABLES, VIEWS, BadTable
 from tokentape.warehouse.tape import Store
 
 AT = {"trace_id": "hand-made", "policy": "h2o", "parameters": "{}", "renorm": True}
@@ -122,3 +123,47 @@ def test_a_damaged_old_file_is_named_and_stays(small: Store) -> None:
     with pytest.raises(BadTable, match=r"kv_replays/aa\.parquet: not a readable Parquet file"):
         list(migrate(small))
     assert path.exists()
+
+
+HITS = {
+    "study": "cxl-ndp", "model_id": "m", "source": "drawn", "origin": "synthetic", "batch": 16, "placement": "oracle",
+    "is_bound": True, "hot_experts": 4, "layer": 0, "gpu_hit_frac": 0.5, "low": 0.4, "high": 0.6, "n_seeds": 3,
+}  # fmt: skip
+TRIED = {
+    **dict.fromkeys(TABLES["quality"].nullable), "model_id": "m", "policy": "ndp", "parameters": "{}", "dataset": "docs",
+    "seed": 0, "perplexity": 3.5, "n_items": 1, "n_tokens": 8,
+}  # fmt: skip
+CHECK = {
+    "study": "s", "block": "all", "level": "L1", "fit": "f", "hit_model": "physical", "value": 0.1, "unit": "1", "n": 3,
+    "bar_low": 0.0, "bar_high": 0.5,
+}  # fmt: skip
+ANSWER = {"claim_id": "c", "study": "layered-prefill", "mode": "paper", "value": 1.5, "low": None, "high": None, "how": "counted"}
+
+
+def test_names_of_before_become_todays_and_so_do_the_ids_that_follow_from_them(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for views in (VIEWS, TABLES):
+        monkeypatch.setitem(views, "ndp_hits", VIEWS["cxl_ndp_hits"])
+    copied = Maker("mine", "cxl-ndp")
+    write_rows(small, "ndp_hits", [HITS], "cxl-ndp")
+    write_rows(small, "ndp_hits", [HITS | {"study": "mine"}], "mine", copied)
+    monkeypatch.undo()
+    small.write_parquet(small.path("elastic_checks", "aa.parquet"), pa.Table.from_pylist([CHECK]))  # of before runs
+    write_rows(small, "quality", [TRIED])
+    write_rows(small, "answers", [ANSWER], "layered-prefill")
+    write_batch(small, "x", runs_at_rest("cxl_ndp", [Point({"batch": 4, "n": 2}, {"hit_frac": 0.5})], Maker("cxl-ndp")))
+    assert "5 files of an older version's results" in str(load(small, database_path(small)))
+    assert list(migrate(small))[-1] == (9, 9)
+    assert list(migrate(small))[-1] == (0, 0)
+    renamed = stored(small, "runs", batches(small))
+    assert set(renamed["study"]) == {"cxl_ndp", "mine", "s", "test", None}
+    assert read_rows(small, "cxl_ndp_hits") == [HITS | {"study": "cxl_ndp"}]
+    assert read_rows(small, "cxl_ndp_hits", "mine") == [HITS | {"study": "mine"}]
+    assert read_rows(small, "elmoe3d_checks") == [CHECK]
+    assert [row["policy"] for row in read_rows(small, "quality")] == ["cxl_ndp"]
+    assert read_rows(small, "answers") == [ANSWER | {"study": "layered_prefill"}]
+    write_rows(small, "cxl_ndp_hits", [HITS | {"study": "cxl_ndp"}], "cxl_ndp")
+    write_rows(small, "quality", [TRIED | {"policy": "cxl_ndp"}])
+    write_batch(small, "x", runs_at_rest("cxl_ndp", [Point({"batch": 4, "n": 2}, {"hit_frac": 0.5})], Maker("cxl_ndp")))
+    assert set(stored(small, "runs", batches(small))["run_id"]) == set(renamed["run_id"])

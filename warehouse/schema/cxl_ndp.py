@@ -3,7 +3,7 @@
 from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "ndp_points": View(
+    "cxl_ndp_points": View(
         (
             *("study", "series", "setting", "setting_value", "model_id", "source", "origin", "hardware", "system", "batch"),
             *("hot_experts", "mean_bits", "n_seeds", "role", "notes", "metric", "unit", "value", "low", "high"),
@@ -14,7 +14,7 @@ TABLES = {
         engine="cxl_ndp",
         facts=("setting_value", "hot_experts", "mean_bits", "n_seeds"),
     ),
-    "ndp_requests": View(
+    "cxl_ndp_requests": View(
         (
             *("study", "setting", "model_id", "source", "origin", "hardware", "system", "batch", "n_context_tokens"),
             *("n_decode_tokens", "streamed_experts", "prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s", "e2e_s"),
@@ -26,7 +26,7 @@ TABLES = {
         band="e2e_gain",
         facts=("n_context_tokens", "n_decode_tokens", "n_seeds"),
     ),
-    "ndp_hits": View(
+    "cxl_ndp_hits": View(
         (
             *("study", "model_id", "source", "origin", "batch", "placement", "is_bound", "hot_experts", "layer"),
             *("gpu_hit_frac", "low", "high", "n_seeds"),
@@ -41,7 +41,7 @@ TABLES = {
         facts=("n_seeds",),
         decisions={"place": "placement"},
     ),
-    "ndp_similarity": View(
+    "cxl_ndp_similarity": View(
         (
             *("study", "model_id", "source", "origin", "layer", "own_cosine", "shuffled_cosine", "static_cosine"),
             *("flat_cosine", "flat_shuffled_cosine", "static_frac", "n_requests", "n_seeds"),
@@ -54,7 +54,7 @@ TABLES = {
         at={"layer": "layer"},
         facts=("n_requests", "n_seeds"),
     ),
-    "ndp_use": View(
+    "cxl_ndp_use": View(
         (*("study", "model_id", "source", "origin", "request_id", "layer", "first_step", "bin_steps", "expert", "use_frac"),),
         ("study", "model_id", "source", "request_id", "layer", "first_step", "expert"),
         "an expert's share of a request's selections in a bin of decode steps; one never selected in it has no row",
@@ -63,7 +63,7 @@ TABLES = {
         at={"request_id": "request_id", "layer": "layer", "first_step": "place", "expert": "expert"},
         facts=("bin_steps",),
     ),
-    "ndp_lanes": View(
+    "cxl_ndp_lanes": View(
         ("study", "model_id", "system", "lane", "place", "label", "start_s", "seconds"),
         ("study", "model_id", "system", "lane", "place"),
         "a stretch of one layer-step in which GPU, NDP or link are busy",
@@ -71,7 +71,7 @@ TABLES = {
         values="busy",
         at={"lane": "resource", "place": "place", "label": "operation", "start_s": "start_s", "seconds": "seconds"},
     ),
-    "ndp_loss_tables": View(
+    "cxl_ndp_loss_tables": View(
         ("study", "model_id", "source", "method", "layer", "expert", "bits", "mse"),
         ("study", "model_id", "source", "method", "layer", "expert", "bits"),
         "the loss of an expert at a width, as the study's bit widths follow from it: measured, or a stand-in",
@@ -79,7 +79,7 @@ TABLES = {
         values="series",
         at={"layer": "layer", "expert": "expert", "bits": "place"},
     ),
-    "ndp_bits": View(
+    "cxl_ndp_bits": View(
         (
             *("study", "model_id", "source", "method", "rule", "mean_bits", "batch", "importance_rank", "n_ranked"),
             *("bits_mean", "bits_p05", "bits_p95"),
@@ -92,7 +92,7 @@ TABLES = {
         facts=("mean_bits",),
         decisions={"precision": "rule"},
     ),
-    "ndp_losses": View(
+    "cxl_ndp_losses": View(
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch", "loss_ratio", "low", "high", "loss_gain", "n"),
         ("study", "model_id", "source", "method", "rule", "mean_bits", "batch"),
         "table loss of a rule against uniform bits of the same mean",
@@ -115,7 +115,7 @@ TABLES = {
         facts=("hot_experts", "mean_bits"),
         decisions={"precision": "rule"},
     ),
-    "ndp_capacity": View(
+    "cxl_ndp_capacity": View(
         ("study", "hardware", "model_id", "hot_experts", "tier", "part", "placed_bytes", "tier_bytes"),
         ("study", "hardware", "model_id", "hot_experts", "tier", "part"),
         "what a part takes in HBM or in the NDP's memory",
@@ -124,7 +124,7 @@ TABLES = {
         at={"tier": "label", "part": "part"},
         facts=("hot_experts",),
     ),
-    "ndp_checks": View(
+    "cxl_ndp_checks": View(
         ("study", "check", "value", "published", "unit", "bar_low", "bar_high", "how"),
         ("study", "check"),
         "a bar of the GPU-NDP model, what the paper's ratios force, or a number of the paper derived a second way",
@@ -141,7 +141,7 @@ TABLES = {
             "how": "how",
         },
     ),
-    "ndp_accuracy": View(
+    "cxl_ndp_accuracy": View(
         ("model_id", "method", "task", "accuracy_pct"),
         ("model_id", "method", "task"),
         "Table 3 of the CXL GPU-NDP paper, as printed: no model of that size is run here",

@@ -3,7 +3,7 @@
 from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "elastic_points": View(
+    "elmoe3d_points": View(
         (
             *("study", "series", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "hb_bytes", "hb_bytes_per_s"),
             *("hit_model", "level", "fit", "accepted_form", "alpha", "accepted_len", "fidelity"),
@@ -23,7 +23,7 @@ TABLES = {
         facts=("context_tokens", "hb_bytes", "hb_bytes_per_s", "alpha", "accepted_len"),
         decisions={"draft": "sd_scheme"},
     ),
-    "elastic_mapping": View(
+    "elmoe3d_mapping": View(
         ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part", "placed_bytes"),
         ("study", "hardware", "model_id", "sd_scheme", "batch", "context_tokens", "tier", "part"),
         "what a part takes in a tier by first fit: static, kv, embedding, draft weights, draft kv, experts, free",
@@ -33,7 +33,7 @@ TABLES = {
         facts=("context_tokens",),
         decisions={"draft": "sd_scheme"},
     ),
-    "elastic_platforms": View(
+    "elmoe3d_platforms": View(
         (
             *("study", "platform", "model_id", "dataset", "batch", "level", "hit_model", "nmp_ext_ratio", "placement"),
             *("verify_nodes", "step_mode", "token_s", "speedup", "is_best", "fidelity"),
@@ -47,7 +47,7 @@ TABLES = {
         engine="elmoe3d",
         facts=("nmp_ext_ratio", "verify_nodes"),
     ),
-    "elastic_energy": View(
+    "elmoe3d_energy": View(
         (
             *("study", "platform", "model_id", "dataset", "batch", "level", "hit_model", "step_mode", "is_best", "part"),
             *("j_per_token", "low", "high"),
@@ -59,7 +59,7 @@ TABLES = {
         at={"part": "part"},
         band="j_per_token",
     ),
-    "elastic_misses": View(
+    "elmoe3d_misses": View(
         (
             *("study", "source", "origin", "model_id", "dataset", "batch", "hit_model", "cache_frac", "cache_experts"),
             *("miss_frac_lookups", "fidelity"),
@@ -70,7 +70,7 @@ TABLES = {
         values="curves",
         at={"cache_frac": "x"},
     ),
-    "elastic_intensity": View(
+    "elmoe3d_intensity": View(
         ("study", "hardware", "model_id", "batch", "step_mode", "part", "ops_per_byte"),
         ("study", "hardware", "model_id", "batch", "step_mode", "part"),
         "operations per byte of a pass; part: static, experts, or the knee of a tier (`knee hb`, `knee ext`, at batch 1)",
@@ -78,7 +78,7 @@ TABLES = {
         values="series",
         at={"part": "part"},
     ),
-    "elastic_checks": View(
+    "elmoe3d_checks": View(
         ("study", "block", "level", "fit", "hit_model", "value", "unit", "n", "bar_low", "bar_high"),
         ("study", "block", "level", "fit", "hit_model"),
         "an error, a mean or a check over the paper's open rows, with the bar it is held to where there is one",

@@ -3,7 +3,7 @@
 from tokentape.warehouse.schema.table import View
 
 TABLES = {
-    "sliced_points": View(
+    "slicemoe_points": View(
         (
             "study",
             "trace_id",

@@ -24,8 +24,8 @@ MODE, END_TO_END, FIXED = "paper", "paper, end to end", "paper, MAC rate fixed"
 
 def answers(study: Settings, made: Mapping[str, Sequence[Row]]) -> list[Row]:
     """made: rows of the study's tables by name."""
-    points, requests = (pl.DataFrame(made[name], infer_schema_length=None) for name in ("ndp_points", "ndp_requests"))
-    similar = pl.DataFrame(made["ndp_similarity"], infer_schema_length=None)
+    points, requests = (pl.DataFrame(made[name], infer_schema_length=None) for name in ("cxl_ndp_points", "cxl_ndp_requests"))
+    similar = pl.DataFrame(made["cxl_ndp_similarity"], infer_schema_length=None)
     return [
         row
         for claim in claims().to_pylist()
@@ -45,7 +45,7 @@ def _answer(claim: Row, value: float, how: str, mode: str = MODE, ends: tuple[fl
 
 
 def of_point(points: pl.DataFrame, **wanted: str) -> Row:
-    """The one row of `ndp_points` with these values."""
+    """The one row of `cxl_ndp_points` with these values."""
     (row,) = points.filter([pl.col(name) == value for name, value in wanted.items()]).to_dicts()
     return row
 

@@ -1,4 +1,4 @@
-"""Bars of the GPU-NDP model, what the paper's ratios force, and where the paper disagrees with itself: rows of `ndp_checks`.
+"""Bars of the GPU-NDP model, what the paper's ratios force, and where the paper disagrees with itself: rows of `cxl_ndp_checks`.
 
 Nothing is tuned to any of them; what does not hold is shown.
 """
@@ -37,12 +37,12 @@ def checks(study: Settings, made: Mapping[str, Sequence[Row]]) -> list[Row]:
     frames = {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in made.items()}
     return [
         *_bars(study, made["answers"]),
-        *_order(study, frames["ndp_requests"]),
-        *_placement(study, frames["ndp_hits"]),
-        *_bits(study, frames["ndp_losses"]),
-        *_forced(study, frames["ndp_points"]),
-        *_held_out(study, frames["ndp_points"]),
-        *_paper(study, frames["ndp_accuracy"]),
+        *_order(study, frames["cxl_ndp_requests"]),
+        *_placement(study, frames["cxl_ndp_hits"]),
+        *_bits(study, frames["cxl_ndp_losses"]),
+        *_forced(study, frames["cxl_ndp_points"]),
+        *_held_out(study, frames["cxl_ndp_points"]),
+        *_paper(study, frames["cxl_ndp_accuracy"]),
     ]
 
 

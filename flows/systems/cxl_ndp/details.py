@@ -1,4 +1,4 @@
-"""One layer-step, memory and bit widths: rows of `ndp_lanes`, `ndp_capacity`, `ndp_bits`, `ndp_losses` and Table 3."""
+"""One layer-step, memory and bit widths: `cxl_ndp_lanes`, `cxl_ndp_capacity`, `cxl_ndp_bits`, `cxl_ndp_losses` and Table 3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokentape.replay.cxl_ndp import timing
 from tokentape.replay.cxl_ndp.capacity import HBM, parts
 from tokentape.replay.cxl_ndp.decode import Placed
 from tokentape.replay.cxl_ndp.lanes import LANES, segments
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
 from tokentape.replay.cxl_ndp.system import FP16_BITS, System, system_of
 
@@ -29,7 +29,7 @@ UNIFORM = "uniform"
 ACCURACY = Path(str(warehouse.__path__[0])) / "claims" / "cxl_ndp_table3_accuracy.csv"
 
 
-def lanes(made: Setup, model: Model, tape: NDPRouting, losses: Floats) -> Iterator[Row]:
+def lanes(made: Setup, model: Model, tape: CXLNDPRouting, losses: Floats) -> Iterator[Row]:
     """The first batch's first decode step in the first layer, on every system of the headline."""
     of = headline(made, model)
     placed = placed_by(tape, of.setting)
@@ -86,13 +86,13 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
 def bit_rows(
     study: Settings,
     knobs: Knobs,
-    tapes: Sequence[NDPRouting],
+    tapes: Sequence[CXLNDPRouting],
     losses: Sequence[Floats],
     where: Row,
     hot_experts: int,
     weighted: bool = True,
 ) -> tuple[list[Row], list[Row]]:
-    """Rows of `ndp_bits` and of `ndp_losses`, placed by the prompt, once per sequence and once per batch.
+    """Rows of `cxl_ndp_bits` and of `cxl_ndp_losses`, placed by the prompt, once per sequence and once per batch.
 
     losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by shares of the prompts.
     """
@@ -125,7 +125,7 @@ def bit_rows(
     return bits_rows, losses_rows
 
 
-def table_losses(tape: NDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8], weighted: bool) -> Floats:
+def table_losses(tape: CXLNDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8], weighted: bool) -> Floats:
     """(G, L) loss of the NDP's experts at their bits."""
     chosen = np.take_along_axis(losses[None], np.maximum(bits.astype(np.int64) - 1, 0)[..., None], axis=-1)[..., 0]
     share = shares(tape.prefill_counts[placed.groups].sum(axis=1)) if weighted else 1.0

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import GAINS, decoded, headline
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, Setup, setup
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import COMPARED, compared
 from tokentape.warehouse.load import claims
 
 START = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=4.0)
 
 
-def drawn(made: Setup, model: Model) -> dict[int, NDPRouting]:
+def drawn(made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
     """The model's tapes by seed."""
-    return {seed: ndp_routing.drawn(made.shape.geometry, made.study.sequences, seed) for seed in model.seeds}
+    return {seed: cxl_ndp_routing.drawn(made.shape.geometry, made.study.sequences, seed) for seed in model.seeds}
 
 
-def gains(made: Setup, model: Model, tapes: Mapping[int, NDPRouting]) -> dict[tuple[int, str], float]:
+def gains(made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
     """Decode ratios of the headline by bits and baseline, medians over seeds."""
     of = replace(headline(made, model), systems=COMPARED)
     by_seed = [compared(decoded(made, tape, seed, of)) for seed, tape in tapes.items()]

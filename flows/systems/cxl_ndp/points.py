@@ -1,4 +1,4 @@
-"""Rows of `ndp_points`: every system under every setting, median and range over the seeds of a model's drawn routing."""
+"""Rows of `cxl_ndp_points`: every system under every setting, median and range over the seeds of a model's drawn routing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
 from tokentape.replay.cxl_ndp.fit import ratios_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Floats, Setting, compared, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Machine, machine_of
 from tokentape.warehouse.load import claims
@@ -92,13 +92,13 @@ def losses_of(made: Setup, seed: int) -> Floats:
     return stand_in_losses(made.shape.n_layers, made.shape.n_experts, gaussian_errors(), seed, made.study.losses.spread)
 
 
-def decoded(made: Setup, tape: NDPRouting, seed: int, of: Variation) -> dict[str, Decoded]:
+def decoded(made: Setup, tape: CXLNDPRouting, seed: int, of: Variation) -> dict[str, Decoded]:
     """Every system's decode of one tape."""
     setting = replace(of.setting, seed=seed)
     return run(tape, made.shape, of.machine, made.knobs, setting, of.systems, losses_of(made, seed))
 
 
-def rows(made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[Row]:
+def rows(made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:
     """Of a model. tapes: by seed."""
     for of in variations(made, model):
         by_seed = [compared(decoded(made, tape, seed, of)) for seed, tape in tapes.items()]

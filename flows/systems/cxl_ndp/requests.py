@@ -1,4 +1,4 @@
-"""Rows of `ndp_requests`: batches from the first prompt token to the last output token, over both grids of lengths."""
+"""Rows of `cxl_ndp_requests`: batches from the first prompt token to the last output token, over both grids of lengths."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tokentape.flows.systems.cxl_ndp.points import decoded, headline
 from tokentape.flows.systems.cxl_ndp.settings import Model, Setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN
 from tokentape.replay.cxl_ndp.prefill import Request, request
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
 
 
-def rows(made: Setup, model: Model, tapes: dict[int, NDPRouting]) -> Iterator[dict[str, Any]]:
+def rows(made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[dict[str, Any]]:
     """Of a model's headline. Times are means over seeds, so that parts sum to e2e_s; gains are medians."""
     of = headline(made, model)
     by_seed = [decoded(made, tape, seed, of) for seed, tape in tapes.items()]

@@ -1,4 +1,4 @@
-"""What routing says of placement: rows of `ndp_hits`, `ndp_similarity` and `ndp_use`, of drawn and of recorded tapes."""
+"""What routing says of placement: `cxl_ndp_hits`, `cxl_ndp_similarity` and `cxl_ndp_use`, of drawn and of recorded tapes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tokentape.policies.placement.reactive import EMA
 from tokentape.replay.cxl_ndp import rows
 from tokentape.replay.cxl_ndp.decode import fixed
 from tokentape.replay.cxl_ndp.hits import Placement, hits_of
-from tokentape.replay.cxl_ndp.routing import NDPRouting, in_batches
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.similarity import similarity
 
 Row = dict[str, Any]
 
 
-def hit_rows(tapes: Sequence[NDPRouting], where: Row, knobs: Knobs, hot_experts: int) -> Iterator[Row]:
+def hit_rows(tapes: Sequence[CXLNDPRouting], where: Row, knobs: Knobs, hot_experts: int) -> Iterator[Row]:
     """Every fixed placement and the reactive EMA, once per sequence and once per batch: medians and ranges over tapes.
 
     tapes: one per seed. where: model_id, source and origin.
@@ -41,7 +41,7 @@ def hit_rows(tapes: Sequence[NDPRouting], where: Row, knobs: Knobs, hot_experts:
                 yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(tapes)} | band
 
 
-def similarity_rows(tapes: Sequence[NDPRouting], where: Row) -> Iterator[Row]:
+def similarity_rows(tapes: Sequence[CXLNDPRouting], where: Row) -> Iterator[Row]:
     """By layer, and their mean; means over tapes."""
     by_tape = [rows.similarity_rows(similarity(tape), tape.layers) for tape in tapes]
     for of_layer in zip(*by_tape, strict=True):
@@ -53,7 +53,7 @@ def similarity_rows(tapes: Sequence[NDPRouting], where: Row) -> Iterator[Row]:
         yield {**where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
 
 
-def use_rows(tape: NDPRouting, where: Row, n_requests: int, bin_steps: int) -> Iterator[Row]:
+def use_rows(tape: CXLNDPRouting, where: Row, n_requests: int, bin_steps: int) -> Iterator[Row]:
     """Of the first requests that decode, by layer and bin of decode steps."""
     chosen = np.flatnonzero(tape.n_decode)[:n_requests]
     return ({**where, **row} for row in rows.use_rows(tape, chosen, bin_steps))

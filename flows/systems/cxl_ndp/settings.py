@@ -9,7 +9,7 @@ from typing import Any
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Part, StudyFile
-from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw import cxl_ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.replay.cxl_ndp.system import Machine, Shape, decisions, machine_of, shape_of
 from tokentape.warehouse import models
@@ -128,4 +128,4 @@ def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
     """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
     found = models.load(model)
     machine = machine_of(load_hardware(study.hardware))
-    return Setup(study, machine, knobs or ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))
+    return Setup(study, machine, knobs or cxl_ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))

@@ -1,4 +1,4 @@
-"""Rows of elastic_platforms and elastic_energy: the proposed design and the paper's five baselines, AR and speculating.
+"""Rows of elmoe3d_platforms and elmoe3d_energy: the proposed design and the paper's five baselines, AR and speculating.
 
 What the paper does not give is varied one thing at a time around the headline: nodes verified, bandwidth next to memory, what is
 held there. Every platform computes the same nodes; ours too, so its times here may exceed those of Table 3.
@@ -16,7 +16,7 @@ import numpy as np
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
 from tokentape.replay.elmoe3d.platforms import Platform, baseline, platform_of
@@ -63,7 +63,7 @@ class Ran:
 
 
 def platform_runs(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants, hit_model: str, verify_nodes: float
+    study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, hit_model: str, verify_nodes: float
 ) -> Iterator[Ran]:
     """Ours, HB-xPU, then every baseline; near-memory compute once per ratio and holding. Order of cells: by model and batch."""
     of = study.platforms
@@ -97,7 +97,7 @@ def is_headline(study: Settings, ran: Ran) -> bool:
 
 
 def platform_rows(all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
-    """Rows of elastic_platforms; speed-ups over the xPU's AR with as many nodes."""
+    """Rows of elmoe3d_platforms; speed-ups over the xPU's AR with as many nodes."""
     reference = {(r.hit_model, r.verify_nodes): r.runs["ar"].token_s for r in all_runs if r.platform == REFERENCE}
     for ran in all_runs:
         for mode in MODES:
@@ -118,7 +118,7 @@ def platform_rows(all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
 
 
 def energy_rows(study: Settings, all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]]:
-    """Rows of elastic_energy, of the headline's settings."""
+    """Rows of elmoe3d_energy, of the headline's settings."""
     for ran in all_runs:
         if not is_headline(study, ran):
             continue

@@ -1,4 +1,4 @@
-"""Rows of elastic_points: Table 3 under every fit and hit law, and sweeps past it."""
+"""Rows of elmoe3d_points: Table 3 under every fit and hit law, and sweeps past it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ROWS, ElasticConstants
+from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.points import Point, as_points
 from tokentape.replay.elmoe3d.shape import Machine
@@ -24,11 +24,11 @@ class Job:
 
     series: str
     point: Point
-    fit: ElasticConstants
+    fit: ELMoE3DConstants
     cell: Cell | None = None
 
 
-def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ElasticConstants]) -> list[Job]:
+def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ELMoE3DConstants]) -> list[Job]:
     """Every row of Table 3, fit by fit and law by law, in the table's order."""
     wanted = product(fits, study.hit_models)
     return [Job(TABLE_SERIES, setup.point(cell, fit, hit_model=law), fit, cell) for fit, law in wanted for cell in table]
@@ -39,7 +39,7 @@ def ran(setup: Setup, table: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in table if cell.model in setup.shapes and cell.hb_gb in setup.machines]
 
 
-def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[Job]:
+def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[Job]:
     """Past the paper, at the headline's fit. HB's capacity and bandwidth, context: on the machine of the largest HB."""
     swept, largest = study.sweeps, max(setup.machines)
     alphas = {(c.hb_gb, c.model, c.scheme, c.batch): c.alpha for c in table}
@@ -87,7 +87,7 @@ def _faster(machine: Machine, factor: float) -> Machine:
 
 
 def rows_of(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Rows of elastic_points, in order."""
+    """Rows of elmoe3d_points, in order."""
     return rows(jobs, evaluate(as_points([job.point for job in jobs])))
 
 

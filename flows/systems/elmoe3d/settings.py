@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Part, StudyFile
-from tokentape.hw.elmoe3d_constants import ElasticConstants, load
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
 from tokentape.hw.sourced import Sourced
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.shape import drafter_of, machine_of, shape_of
@@ -99,7 +99,7 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. bars: of table elastic_checks, least and most."""
+    """study.toml. bars: of table elmoe3d_checks, least and most."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -115,7 +115,7 @@ class Settings(StudyFile):
     live: Live
     bars: dict[str, tuple[float, float]]
 
-    def load_fits(self) -> dict[str, ElasticConstants]:
+    def load_fits(self) -> dict[str, ELMoE3DConstants]:
         """By name, the headline's first."""
         return {name: load(name).constants for name in dict.fromkeys((self.headline, *self.fits))}
 

@@ -19,7 +19,7 @@ from tokentape.flows.systems.elmoe3d.points import ran, rows, rows_of, sweep_job
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.flows.workers import each, pool_of
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.timing import evaluate
@@ -52,12 +52,12 @@ def run(
     progress(0, total, "closed forms")
     made = closed_forms(study, setup, table, list(fits.values()))
     study.write(store, made)
-    for line in () if study.is_copy else summary(study, made["elastic_checks"]):
+    for line in () if study.is_copy else summary(study, made["elmoe3d_checks"]):
         say(line)
     for n_done, (job, _) in enumerate(each(pool_of(runner, workers), partial(_live, store.absolute, study), inside)):
         progress(n_done + 1, total, str(job))
     progress(total - 1, total, "tapes")
-    made |= _from_tapes(store, study, setup, fits[study.headline], made["elastic_points"])
+    made |= _from_tapes(store, study, setup, fits[study.headline], made["elmoe3d_points"])
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(store, live.POINTS))
     study.write(store, made)
     progress(total, total, "done")
@@ -68,7 +68,7 @@ def _live(uri: str, study: Settings, job: live.Job) -> None:
     live.run_job(Store(uri), study, job)
 
 
-def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ElasticConstants]) -> Rows:
+def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline, mine = fits[0], ran(setup, table)
     jobs = table_jobs(study, setup, mine, fits)
@@ -85,21 +85,21 @@ def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[El
         checked += [] if study.is_copy else check_rows(study, setup, table, fit, law, outcome, is_main)
     made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
-        return {"elastic_points": made, "answers": []}
+        return {"elmoe3d_points": made, "answers": []}
     by_law = _platforms(study, setup, mine, headline)
     every = [one for of in by_law.values() for one in of]
     return {
-        "elastic_points": made,
-        "elastic_mapping": list(mapping_rows(setup, mine, headline)),
-        "elastic_platforms": list(platform_rows(every)),
-        "elastic_energy": list(energy_rows(study, every)),
-        "elastic_intensity": list(intensity_rows(study, setup, mine, headline)),
-        "elastic_checks": checked,
+        "elmoe3d_points": made,
+        "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
+        "elmoe3d_platforms": list(platform_rows(every)),
+        "elmoe3d_energy": list(energy_rows(study, every)),
+        "elmoe3d_intensity": list(intensity_rows(study, setup, mine, headline)),
+        "elmoe3d_checks": checked,
         "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
     }
 
 
-def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticConstants) -> dict[str, list[Ran]]:
+def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
     """By hit model, under every number of verified nodes."""
     return {
         law: [one for nodes in study.platforms.verify_nodes for one in platform_runs(study, setup, table, fit, law, nodes)]
@@ -107,10 +107,10 @@ def _platforms(study: Settings, setup: Setup, table: list[Cell], fit: ElasticCon
     }
 
 
-def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, points: list[dict[str, Any]]) -> Rows:
+def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
     tapes.drawn(store, study)
-    made: Rows = {"elastic_misses": [], "coverage_points": []}
+    made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
     for trace_id in tapes.routed(store):
         for name, of in tapes.rows_of(store, study, fit, trace_id).items():
             made[name] += of

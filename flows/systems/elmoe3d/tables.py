@@ -1,4 +1,4 @@
-"""Rows of elastic_mapping, elastic_intensity and elastic_checks."""
+"""Rows of elmoe3d_mapping, elmoe3d_intensity and elmoe3d_checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
@@ -21,7 +21,7 @@ from tokentape.warehouse.load import claims
 PUBLISHED_MEAN = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
 
 
-def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[dict[str, Any]]:
+def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
     """What every part takes, of all rows of Table 3."""
     points = [setup.point(cell, fit) for cell in table]
     arrays = as_points(points)
@@ -40,7 +40,7 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> 
             }
 
 
-def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants) -> Iterator[dict[str, Any]]:
+def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
     """Operations per byte of the static part and of the experts, in AR and in verification, and where each tier's roofline bends.
 
     Attention over the context is not counted, its bytes are.
@@ -70,7 +70,7 @@ def intensity_rows(study: Settings, setup: Setup, table: Sequence[Cell], fit: El
 
 
 def check_rows(
-    study: Settings, setup: Setup, table: Sequence[Cell], fit: ElasticConstants, hit_model: str, found: Outcome, is_headline: bool
+    study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, hit_model: str, found: Outcome, is_headline: bool
 ) -> Iterator[dict[str, Any]]:
     """Section 11's errors. found: of Table 3's rows in order.
 

@@ -15,7 +15,7 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.grid import load_trace
 from tokentape.flows.systems.elmoe3d.points import MEASURED, Job
 from tokentape.flows.systems.elmoe3d.settings import Settings
-from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
 from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
 from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.hits import HIT_LAWS
@@ -44,13 +44,13 @@ def routed(store: Store) -> list[str]:
     return [tape.trace_id for tape in store.readable() if tape.has("routing") and tape.geometry.moe_layers]
 
 
-def rows_of(store: Store, study: Settings, fit: ElasticConstants, trace_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Rows of elastic_misses and coverage_points of one tape; none where it decodes nothing."""
+def rows_of(store: Store, study: Settings, fit: ELMoE3DConstants, trace_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows of elmoe3d_misses and coverage_points of one tape; none where it decodes nothing."""
     trace, manifest = load_trace(store, trace_id), store.open(trace_id).manifest
     if not (trace.pass_kind == DECODE).any():
-        return {"elastic_misses": [], "coverage_points": []}
+        return {"elmoe3d_misses": [], "coverage_points": []}
     law = fit.laws.get(manifest.model_id) or law_of(trace)
-    return {"elastic_misses": _misses(trace, manifest, study, law), "coverage_points": _coverage(trace, manifest, law)}
+    return {"elmoe3d_misses": _misses(trace, manifest, study, law), "coverage_points": _coverage(trace, manifest, law)}
 
 
 def _misses(trace: Trace, manifest: Manifest, study: Settings, law: ModelLaw) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _coverage(trace: Trace, manifest: Manifest, law: ModelLaw) -> list[dict[str,
     return found
 
 
-def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ElasticConstants, trace_id: str) -> list[Job]:
+def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[Job]:
     """A tape's own acceptance through the machine; none where nothing was drafted from the model itself."""
     tape = store.open(trace_id)
     if _scheme(tape.manifest) is None or not tape.has("rounds"):
@@ -129,7 +129,7 @@ def _scheme(manifest: Manifest) -> str | None:
 
 
 def through_machine(
-    manifest: Manifest, trace: Trace, rounds: pl.DataFrame, study: Settings, setup: Setup, fit: ElasticConstants
+    manifest: Manifest, trace: Trace, rounds: pl.DataFrame, study: Settings, setup: Setup, fit: ELMoE3DConstants
 ) -> list[Job]:
     """The tape's model under the scheme it was drafted with, by hit law: its own popularity, accepted length, depth and batch.
 

@@ -51,7 +51,7 @@ def run(
             n_done += 1
             progress(n_done, total, _name(job))
             if not isinstance(job, live.Job) and job in tapes:
-                points[job] = pl.DataFrame(study.rows_of(store, "sliced_points", of), infer_schema_length=None)
+                points[job] = pl.DataFrame(study.rows_of(store, "slicemoe_points", of), infer_schema_length=None)
     machine, swept = load_hardware(study.hardware), pl.concat([points[job] for job in tapes], how="vertical_relaxed")
     if study.is_copy:
         return []

@@ -1,4 +1,4 @@
-"""Sweeps of sliced systems over one tape, synthetic or captured: rows of `sliced_points` and `warmup_points`.
+"""Sweeps of sliced systems over one tape, synthetic or captured: rows of `slicemoe_points` and `warmup_points`.
 
 A tape's rows are one file per table, written when they are complete: an interrupted study goes on at the next tape.
 """
@@ -34,7 +34,7 @@ Job = tuple[Model | Captured, int]  # and the seed of its tape
 
 @dataclass(frozen=True)
 class System:
-    """One line of a sweep, as table `sliced_points` names it."""
+    """One line of a sweep, as table `slicemoe_points` names it."""
 
     pair: str
     configuration: str
@@ -67,7 +67,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
     model, seed = job
     trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
     of = _decided_by(study, store.open(trace_id))
-    if has_rows(store, "sliced_points", of):
+    if has_rows(store, "slicemoe_points", of):
         return of
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
@@ -80,7 +80,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
         )
         named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
         rows += [{**where, "capacity_bytes": capacity_bytes, **named, **asdict(point)} for point in made]
-    study.write(store, {"warmup_points": warmups, "sliced_points": rows}, of, last="sliced_points")
+    study.write(store, {"warmup_points": warmups, "slicemoe_points": rows}, of, last="slicemoe_points")
     return of
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from elastic_paper import GPT, PRINTED, QWEN, SETUP, TABLE, point
+from elmoe3d_paper import GPT, PRINTED, QWEN, SETUP, TABLE, point
 
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load

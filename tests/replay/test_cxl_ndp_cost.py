@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cxl_ndp_oracle import decode_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ndp_oracle import decode_s
 
 from tokentape.flows.cxl_ndp.routing import drawn
-from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+from tokentape.hw import cxl_ndp_knobs
 from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load
@@ -23,7 +23,7 @@ from tokentape.replay.cxl_ndp.decode import UNITS, place, replay
 from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
 from tokentape.replay.cxl_ndp.lanes import segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
-from tokentape.replay.cxl_ndp.routing import ENDED, NDPRouting
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
 from tokentape.replay.cxl_ndp.system import Machine, hobbit, machine_of, monde, ours, shape_of, system_of
 from tokentape.warehouse import models
@@ -47,14 +47,14 @@ def headline(tape):
     return run(tape, SMALL, MACHINE, SPEC, Setting(batch=16, hot_experts=4), ALL, losses)
 
 
-def made_up(rng: np.random.Generator, n: int = 6, n_steps: int = 5, n_experts: int = 8, k: int = 2) -> NDPRouting:
+def made_up(rng: np.random.Generator, n: int = 6, n_steps: int = 5, n_experts: int = 8, k: int = 2) -> CXLNDPRouting:
     """Random routing over Mixtral's layers, members of different length, one of them without a step."""
     ids = rng.random((n, n_steps, 32, n_experts)).argsort(axis=-1)[..., :k].astype(np.int16)
     ends = rng.integers(0, n_steps + 1, n).astype(np.int32)
     ends[0], ends[1] = n_steps, 0
     ids[np.arange(n_steps) >= ends[:, None]] = ENDED
     counts = rng.integers(0, 40, (n, 32, n_experts)).astype(np.int32)
-    return NDPRouting("made-up", "synthetic", tuple(range(32)), np.arange(n), counts, rng.random(counts.shape), ids, ends)
+    return CXLNDPRouting("made-up", "synthetic", tuple(range(32)), np.arange(n), counts, rng.random(counts.shape), ids, ends)
 
 
 # --------------------------------------------------------------------------------------------------------- goldens
@@ -280,9 +280,9 @@ def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
 
 
 def test_only_the_smaller_model_is_fitted_on():
-    shipped = ndp_knobs.load()
+    shipped = cxl_ndp_knobs.load()
     stated = {row["claim_id"]: row for row in claims().to_pylist()}
-    assert len(shipped.fitted_on) == len(ndp_knobs.BOUNDS) == 3
+    assert len(shipped.fitted_on) == len(cxl_ndp_knobs.BOUNDS) == 3
     assert {stated[claim]["role"] for claim in shipped.fitted_on} == {"calibrate"}
     assert {stated[claim]["model"] for claim in shipped.fitted_on} == {"Mixtral-8x7B"}
     assert not any("8x22b" in one.claim_id for one in ratios_of(stated.values(), "calibrate"))
@@ -309,13 +309,13 @@ def test_the_fit_finds_knobs_it_was_made_with():
 
 
 def test_knobs_are_written_and_read_and_bad_ones_named(tmp_path):
-    shipped = ndp_knobs.load()
-    ndp_knobs.save(shipped, tmp_path / "my.toml")
-    assert ndp_knobs.load(str(tmp_path / "my.toml")) == shipped
+    shipped = cxl_ndp_knobs.load()
+    cxl_ndp_knobs.save(shipped, tmp_path / "my.toml")
+    assert cxl_ndp_knobs.load(str(tmp_path / "my.toml")) == shipped
     (tmp_path / "bad.toml").write_text("[constants]\nfixed_s = 1\n")
-    for name, words in (("bad.toml", "not a file of cxl-ndp constants"), ("none.toml", "no such file of cxl-ndp constants")):
+    for name, words in (("bad.toml", "not a file of cxl_ndp constants"), ("none.toml", "no such file of cxl_ndp constants")):
         with pytest.raises(BadSpec, match=words):
-            ndp_knobs.load(str(tmp_path / name))
+            cxl_ndp_knobs.load(str(tmp_path / name))
     with pytest.raises(ValueError, match=r"link_frac is 0\.2"):
         replace(SPEC, link_frac=0.2)
 

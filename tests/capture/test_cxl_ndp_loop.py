@@ -11,8 +11,8 @@ import torch
 from tiny_families import MOE_CONFIGS
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.evaluate import NDPRun, PlainText, evaluate_ndp, on_text
-from tokentape.capture.cxl_ndp.loop import Counts, NDPLoop
+from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp, on_text
+from tokentape.capture.cxl_ndp.loop import Counts, CXLNDPLoop
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.decode import Request, Sampling, decode
 from tokentape.capture.evaluate_policy import in_loop, requests_of
@@ -54,7 +54,7 @@ def made(model_folder, text, tmp_path_factory):
 
 
 def run_of(tape, method="rtn", **policy):
-    return NDPRun(MixedPrecision(**{"hot": 4} | policy), loss_table(tape, method), **WINDOWS)
+    return CXLNDPRun(MixedPrecision(**{"hot": 4} | policy), loss_table(tape, method), **WINDOWS)
 
 
 # ---------------------------------------------------------------------------------------------------------------- replicas
@@ -115,9 +115,9 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
     loaded, tape, experts = made(family)
     run = run_of(tape, bits=2)
     plain = PlainText(loaded, text, run, 0)
-    at_once = NDPLoop(experts, run.policy, run.losses)
+    at_once = CXLNDPLoop(experts, run.policy, run.losses)
     scores = on_text(plain, at_once)
-    one_by_one = NDPLoop(experts, run.policy, run.losses)
+    one_by_one = CXLNDPLoop(experts, run.policy, run.losses)
     requests = requests_of(plain.ids.tolist(), run)
     with one_by_one:
         outcomes = in_loop(one_by_one)(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id, with_nll=True)
@@ -132,7 +132,7 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
 def test_without_hot_experts_and_prompts_the_model_is_a_model_of_replicas(made, text, family):
     loaded, tape, experts = made(family)
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = NDPLoop(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
+    loop = CXLNDPLoop(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
     with torch.inference_mode(), loop:
         loop.place(plain.seen)
         loop.hold(slice(0, 3), first=0)
@@ -150,7 +150,7 @@ def test_at_full_precision_nothing_changes(made, text):
     loaded, tape, experts = made("Qwen3Moe")
     whole = PlainText(loaded, text, run_of(tape), 0)
     for policy in ({"rule": "full"}, {"hot": 8}):
-        row = evaluate_ndp(loaded, experts, text, run_of(tape, **policy), plain=whole)
+        row = evaluate_cxl_ndp(loaded, experts, text, run_of(tape, **policy), plain=whole)
         assert (row["kl"], row["agreement_frac"], row["hot_frac"], row["table_loss"]) == (pytest.approx(0, abs=1e-6), 1, 1, 0)
         assert row["acceptance"] == pytest.approx(1, abs=1e-5)
 
@@ -159,7 +159,7 @@ def test_the_prompt_is_at_full_precision_and_no_later_token_is(made, text):
     """Windows that share their prompt and differ later: logits of the prompt are the model's, those after it are not."""
     loaded, tape, experts = made("Mixtral")
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = NDPLoop(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
+    loop = CXLNDPLoop(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
     with torch.inference_mode():
         theirs = loaded.model(input_ids=plain.ids).logits
         with loop:
@@ -193,9 +193,9 @@ def test_counts_are_those_of_the_routers_without_padding(made):
 def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
     loaded, tape, experts = made("Olmoe")
     run = run_of(tape, placement="shuffled_prompts", bits=3)
-    whole = evaluate_ndp(loaded, experts, text, run)
+    whole = evaluate_cxl_ndp(loaded, experts, text, run)
     monkeypatch.setattr("tokentape.capture.cxl_ndp.evaluate.LOGIT_ELEMENTS", 1)
-    one_by_one = evaluate_ndp(loaded, experts, text, run)
+    one_by_one = evaluate_cxl_ndp(loaded, experts, text, run)
     for name in ("perplexity", "kl", "agreement_frac", "hot_frac", "table_loss"):
         assert one_by_one[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)
 
@@ -203,7 +203,7 @@ def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
 def test_the_oracle_is_hit_most(made, text):
     loaded, tape, experts = made("Qwen2Moe")
     hits = {
-        name: evaluate_ndp(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]
+        name: evaluate_cxl_ndp(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]
         for name in ("prefill_guided", "static_global", "random", "oracle")
     }
     assert max(hits, key=hits.get) == "oracle"
@@ -214,22 +214,22 @@ def test_items_are_answered_with_replicas_and_place_by_their_own_prompt(made, tm
     items = tmp_path / "items.jsonl"
     items.write_text("".join(f'{{"question": "What is {i} + {i}? ", "answer": "{2 * i}"}}\n' for i in range(5)))
     run = replace(run_of(tape), n_items=5)
-    row = evaluate_ndp(loaded, experts, str(items), run)
+    row = evaluate_cxl_ndp(loaded, experts, str(items), run)
     assert row["accuracy"] is not None
     assert row["n_items"] == 5
     assert 0 < row["hot_frac"] < 1
     with pytest.raises(ValueError, match="placement oracle sees more than a request's prompt: it runs on text only"):
-        evaluate_ndp(loaded, experts, str(items), replace(run, policy=MixedPrecision(4, placement="oracle")))
+        evaluate_cxl_ndp(loaded, experts, str(items), replace(run, policy=MixedPrecision(4, placement="oracle")))
 
 
 def test_the_model_is_what_it_was(made, text):
     loaded, tape, experts = made("Phimoe")
     before = {name: id(p) for name, p in loaded.model.named_parameters()}
     run = run_of(tape)
-    evaluate_ndp(loaded, experts, text, run)
-    loop = NDPLoop(experts, run.policy, run.losses)
+    evaluate_cxl_ndp(loaded, experts, text, run)
+    loop = CXLNDPLoop(experts, run.policy, run.losses)
     with pytest.raises(ValueError, match="9 hot experts of 8 per layer"), loop:
-        NDPLoop(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
+        CXLNDPLoop(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
     assert {name: id(p) for name, p in loaded.model.named_parameters()} == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
 

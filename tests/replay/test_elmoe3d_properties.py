@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from elastic_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, QWEN, SETUP, TABLE, point
+from elmoe3d_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, QWEN, SETUP, TABLE, point
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

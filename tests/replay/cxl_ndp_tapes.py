@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tokentape.replay.cxl_ndp.routing import ENDED, NDPRouting
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.tapes import routing_of_tape
 from tokentape.warehouse.geometry import Geometry
 
@@ -52,12 +52,12 @@ def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=
     return list(range(len(prompts))), pl.DataFrame(passes), frame.drop("scores"), scores
 
 
-def make_routing(seed=0, geometry=GEOMETRY, **sizes) -> NDPRouting:
+def make_routing(seed=0, geometry=GEOMETRY, **sizes) -> CXLNDPRouting:
     requests, passes, routing, _ = make_tables(seed, geometry=geometry, **sizes)
     return routing_of_tape("test", "synthetic", geometry, requests, passes, [routing.to_arrow()])
 
 
-def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12, n_prompt=9) -> NDPRouting:
+def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12, n_prompt=9) -> CXLNDPRouting:
     """Uniform choices of decodes of any length, some of none."""
     rng = np.random.default_rng(seed)
     ids = rng.random((n_sequences, n_steps, n_layers, n_experts)).argsort(axis=-1)[..., :k].astype(np.int16)
@@ -66,7 +66,7 @@ def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12
     n_decode[0] = n_steps
     ids[np.arange(n_steps) >= n_decode[:, None]] = ENDED
     counts = (prompts[..., None] == np.arange(n_experts)).sum(axis=(1, 3)).astype(np.int32)
-    return NDPRouting(
+    return CXLNDPRouting(
         trace_id="random",
         origin="synthetic",
         layers=tuple(range(n_layers)),

@@ -9,19 +9,19 @@ import time
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as ndp_routing
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.replay.cxl_ndp.decode import replay
 from tokentape.replay.cxl_ndp.prefill import request
-from tokentape.replay.cxl_ndp.routing import NDPRouting
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, placed_by, run, widths
 from tokentape.replay.cxl_ndp.system import ours
 
 N_SEQUENCES, N_STEPS, N_ALONE = 1008, 128, 32
 
 
-def one_by_one(tape: NDPRouting, hot: np.ndarray, bits: np.ndarray, batch: int) -> float:
+def one_by_one(tape: CXLNDPRouting, hot: np.ndarray, bits: np.ndarray, batch: int) -> float:
     """Seconds that OURS decodes, every expert an event on the clock of its own device: the peer."""
     read_s, token_s, gpu_s = 352321536 / 512e9 / 16, 352321536 / 2.048e12, 352321536 / 3.35e12
     clock = 0.0
@@ -49,7 +49,7 @@ def bench() -> dict[str, float]:
     study = Settings.shipped()
     model = study.models[0]
     made = setup(study, model.name)
-    tape = ndp_routing.drawn(made.shape.geometry, N_SEQUENCES, n_steps=N_STEPS)
+    tape = cxl_ndp_routing.drawn(made.shape.geometry, N_SEQUENCES, n_steps=N_STEPS)
     setting, losses = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts), losses_of(made, 0)
     run(tape, made.shape, made.machine, made.knobs, setting, study.systems, losses)  # compiles
     seconds = {}
@@ -64,7 +64,7 @@ def bench() -> dict[str, float]:
     started = time.process_time()
     n_layer_steps = replay(tape, placed, made.shape, made.machine, made.knobs, system, bits).n_layer_steps
     rate = n_layer_steps / (time.process_time() - started)
-    few = NDPRouting(
+    few = CXLNDPRouting(
         tape.trace_id, tape.origin, tape.layers, tape.request_ids[:N_ALONE], tape.prefill_counts[:N_ALONE],
         tape.prefill_weights[:N_ALONE], tape.decode_ids[:N_ALONE], tape.n_decode[:N_ALONE],
     )  # fmt: skip
@@ -74,8 +74,8 @@ def bench() -> dict[str, float]:
     total, slowest = sum(seconds.values()), max(seconds.values())
     print(f"GPU-NDP: {len(seconds)} systems in {total:.2f} s of CPU, {rate / 1e6:.2f} M layer-steps/s, peer {alone:,.0f}/s")
     return {
-        "ndp_all_systems_cpu_s": round(total, 3),
-        "ndp_slowest_system_cpu_s": round(slowest, 3),
-        "ndp_layer_steps_per_cpu_s": round(rate),
-        "ndp_python_layer_steps_per_cpu_s": round(alone),
+        "cxl_ndp_all_systems_cpu_s": round(total, 3),
+        "cxl_ndp_slowest_system_cpu_s": round(slowest, 3),
+        "cxl_ndp_layer_steps_per_cpu_s": round(rate),
+        "cxl_ndp_python_layer_steps_per_cpu_s": round(alone),
     }

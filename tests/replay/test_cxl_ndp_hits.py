@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ndp_tapes import random_routing
+from cxl_ndp_tapes import random_routing
 
 from tokentape.policies.placement import PLACEMENTS, Capacity, hot_set, importance
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal

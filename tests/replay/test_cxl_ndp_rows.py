@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ndp_tapes import random_routing
+from cxl_ndp_tapes import random_routing
 
 from tokentape.policies.bits import BIT_RULES, assign, table_loss
 from tokentape.policies.placement import Capacity, importance

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from elastic_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, point
+from elmoe3d_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, point
 
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.hw.spec import load as load_machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
-from tokentape.hw.elmoe3d_constants import ElasticConstants, ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.warehouse.load import claims
 
@@ -13,7 +13,7 @@ SETUP = setup_of(STUDY)
 TABLE = cells(claims().to_pylist())
 
 _BETA, _HEAD_GB = (0.2434, 0.4030, 0.5840, 0.1641), (0.9879, 0.4850, 0.2428, 1.5910)
-PRINTED = ElasticConstants(
+PRINTED = ELMoE3DConstants(
     level="L0",
     rows="all-open",
     speculation=Speculation(verify_tokens=5.29, growth=0.898, fade=0.450, draft_tokens=4.73),

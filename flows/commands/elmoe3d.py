@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokentape.flows.options import asked
+
 if TYPE_CHECKING:
-    from tokentape.hw.elmoe3d_constants import ElasticConstants
+    from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
     from tokentape.hw.fit_files import Fit
     from tokentape.replay.elmoe3d.cells import Cell, Setup
 
@@ -66,20 +68,21 @@ def calibrate_elmoe3d(
     _print_errors(table, setup, fits)
 
 
-def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ElasticConstants]]) -> None:
-    from tokentape.flows.console import print_table
+def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
+    from tokentape.flows.console import number, print_table, say
     from tokentape.replay.elmoe3d.checks import HONESTY, checks
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate
 
     by_fit = [checks(table, evaluate(as_points([setup.point(cell, fit.constants) for cell in table]))) for fit in fits]
-    rows = [(of[0].block, *(f"{check.value:.4g}" for check in of), str(of[0].n)) for of in zip(*by_fit, strict=True)]
+    rows = [(of[0].block, *(number(check.value, ".4g") for check in of), str(of[0].n)) for of in zip(*by_fit, strict=True)]
     names = tuple(fit.constants.name for fit in fits)
     print_table("against the open rows of Table 3", ("", *names, "rows"), rows, numbers=(*names, "rows"))
-    print(HONESTY)
+    say(HONESTY)
 
 
 def speculate(
+    ctx: typer.Context,
     model: Annotated[str, typer.Option("--model", help="A model that ships (`tokentape models list`) or a config.json.")],
     hardware: Annotated[
         str, typer.Option("--hardware", help="Machine with tiers hb and ext: elmoe3d-4gb, elmoe3d-8gb or a file.")
@@ -135,32 +138,16 @@ def speculate(
 
     \b
     Examples:
-      tokentape speculate --model qwen3-30b-a3b --hardware elmoe3d-8gb --batch 1,4,8,16 --alpha .91
-      tokentape speculate --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
-      tokentape speculate --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
+      tokentape step elmoe3d --model qwen3-30b-a3b --hardware elmoe3d-8gb --batch 1,4,8,16 --alpha .91
+      tokentape step elmoe3d --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
+      tokentape step elmoe3d --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
     """
-    from tokentape.flows.console import note, print_table, quantity
+    from tokentape.flows.console import note, number, print_table, quantity
     from tokentape.flows.elmoe3d_points import Options, joules
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
 
-    points = Options(
-        model=model,
-        hardware=hardware,
-        schemes=scheme,
-        batches=batch,
-        context_tokens=context,
-        hit_model=hit_model,
-        accepted_form=accepted_form,
-        fit=fit,
-        alpha=alpha,
-        accepted_len=accepted,
-        expert_format=expert_format,
-        beta=beta,
-        exponent=exponent,
-        head_gb=head_gb,
-        nodes=nodes,
-    ).points()
+    points = asked(Options, ctx).points()
     arrays = as_points(points)
     found = evaluate(arrays)
     energy = joules(hardware, arrays, found) if nodes else {}
@@ -172,14 +159,14 @@ def speculate(
         rows.append(
             (
                 point.scheme,
-                f"{point.batch:g}",
+                number(point.batch, "g"),
                 "SD" if found.is_sd_better[i] else "AR",
-                f"{found.phi_ar[i]:.2f}",
-                f"{found.phi_sd[i]:.2f}",
-                *(f"{phi[i]:.2f}" for phi in by_tau.values()),
+                number(found.phi_ar[i], ".2f"),
+                number(found.phi_sd[i], ".2f"),
+                *(number(phi[i], ".2f") for phi in by_tau.values()),
                 quantity(ar.seconds[i] / point.batch, "s"),
                 quantity(found.round_s[i] / tokens, "s"),
-                f"{found.accepted_len[i]:.2f}",
+                number(found.accepted_len[i], ".2f"),
                 f"{ar.hit_frac[i]:.1%}, {verify.hit_frac[i]:.1%}",
                 f"{quantity(ar.hb_bytes[i], 'B')}, {quantity(ar.ext_bytes[i], 'B')}",
                 *(quantity(of[i], "J") for of in energy.values()),

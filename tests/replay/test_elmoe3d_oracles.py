@@ -7,10 +7,10 @@ from dataclasses import astuple, replace
 import numpy as np
 import polars as pl
 import pytest
-from elastic_paper import MODELS, PRINTED, SETUP, TABLE, point
+from elmoe3d_paper import MODELS, PRINTED, SETUP, TABLE, point
 from tapes import GEOMETRY, make_trace
 
-from bench.elastic import one_by_one
+from bench.elmoe3d import one_by_one
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation, load, save
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
 from tokentape.replay.elmoe3d.fit import calibrate

@@ -1,4 +1,4 @@
-"""calibrate cxl-ndp, ndp: the knobs of the GPU-NDP model ratio by ratio, and decode and requests of one's own on its systems."""
+"""calibrate cxl_ndp, step cxl_ndp: the knobs of the GPU-NDP model, decode and requests of one's own on its systems."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import StoreOption, asked
 
 
 def calibrate_cxl_ndp(
-    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl-ndp.toml"),
+    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl_ndp.toml"),
     check: Annotated[
-        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl-ndp or a file.", show_default=False)
+        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl_ndp or a file.", show_default=False)
     ] = None,
 ) -> None:
     """Fit the three knobs of the GPU-NDP model to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
@@ -22,34 +22,36 @@ def calibrate_cxl_ndp(
 
     \b
     Examples:
-      tokentape calibrate cxl-ndp --check cxl-ndp      how the shipped knobs do
-      tokentape calibrate cxl-ndp --out my-knobs.toml
+      tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped knobs do
+      tokentape calibrate cxl_ndp --out my-knobs.toml
     """
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, print_table
+    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
-    from tokentape.hw import cxl_ndp_knobs as ndp_knobs
+    from tokentape.hw import cxl_ndp_knobs
 
     study = Settings.shipped()
     if check is not None:
-        fit = ndp_knobs.load(check)
+        fit = cxl_ndp_knobs.load(check)
     else:
         fit = fitted(study)
-        ndp_knobs.save(fit, out)
+        cxl_ndp_knobs.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     found = compared_with_claims(study, fit.constants)
     shown = [
-        (role, what, f"{stated:.4g}", f"{ours:.4g}", f"{100 * (ours / stated - 1):+.1f} %") for role, what, stated, ours in found
+        (role, what, number(stated, ".4g"), number(ours, ".4g"), percent(ours / stated - 1, "+.1f"))
+        for role, what, stated, ours in found
     ]
     columns = ("role", "decode ratio", "paper", "ours", "error")
     print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
     values = asdict(fit.constants)
-    note(", ".join(f"{name} {values[name]:.4g}" for name in ndp_knobs.BOUNDS))
+    note(", ".join(f"{name} {values[name]:.4g}" for name in cxl_ndp_knobs.BOUNDS))
 
 
-def ndp(
+def decode(
+    ctx: typer.Context,
     model: Annotated[
         str | None,
         typer.Option("--model", help="A model that ships or a config.json. [default: the tape's]", show_default=False),
@@ -76,7 +78,7 @@ def ndp(
     hardware: Annotated[
         str, typer.Option("--hardware", help="Machine with an engine ndp, such as h100-cxl-ndp-gen5, or a file.")
     ] = "h100-cxl-ndp",
-    knobs: Annotated[str, typer.Option("--knobs", help="cxl-ndp (as shipped) or a file of `calibrate cxl-ndp`.")] = "cxl-ndp",
+    knobs: Annotated[str, typer.Option("--knobs", help="cxl_ndp (as shipped) or a file of `calibrate cxl_ndp`.")] = "cxl_ndp",
     prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of a request.", min=1)] = 256,
     output: Annotated[int, typer.Option("--output", help="Tokens it generates.", min=1)] = 512,
     fixed_macs: Annotated[bool, typer.Option("--fixed-macs", help="Low bits do not speed up the NDP's multipliers.")] = False,
@@ -91,40 +93,23 @@ def ndp(
 
     \b
     Examples:
-      tokentape ndp --model mixtral-8x7b
-      tokentape ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
-      tokentape ndp --tape TRACE --batch 4 --placement oracle
-      tokentape ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
+      tokentape step cxl_ndp --model mixtral-8x7b
+      tokentape step cxl_ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
+      tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
+      tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.console import note, percent, print_table, quantity
+    from tokentape.flows.console import note, number, percent, print_table, quantity
     from tokentape.flows.cxl_ndp.points import Options
 
-    asked = Options(
-        model=model,
-        tape=tape,
-        system=system,
-        bits=bits,
-        hardware=hardware,
-        knobs=knobs,
-        batch=batch,
-        hot=hot,
-        alpha=alpha,
-        placement=placement,
-        rule=rule,
-        compute_scales=not fixed_macs,
-        overlaps=overlap,
-        seed=seed,
-        store=store,
-    )
-    found = asked.answer()
+    found = asked(Options, ctx, compute_scales=not fixed_macs, overlaps=overlap).answer()
     rows = [
         (
             name,
             *(quantity(of[part], "s") for part in ("step_s", "other_s", "gpu_s", "ndp_s", "transfer_s")),
-            f"{of['tokens_per_s']:.4g}",
-            f"{of['decode_gain']:.3g}x",
+            number(of["tokens_per_s"], ".4g"),
+            number(of["decode_gain"], ".3g", "x"),
             percent(of["hit_frac"]),
-            f"{of['moved_per_layer_step']:.2f}",
+            number(of["moved_per_layer_step"], ".2f"),
             quantity(of["link_weight_bytes_per_token"] + of["link_activation_bytes_per_token"], "B"),
         )
         for name, of in found.metrics.items()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from ndp_tapes import GEOMETRY, make_routing, make_tables
+from cxl_ndp_tapes import GEOMETRY, make_routing, make_tables
 
 from tokentape.replay.cxl_ndp.routing import ENDED, in_batches, joined
 from tokentape.replay.cxl_ndp.tapes import Reading, routing_of_tape
