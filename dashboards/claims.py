@@ -10,7 +10,7 @@ import duckdb
 import polars as pl
 
 from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.claims_chart import ROLES
+from tokentape.dashboards.theme import ROLES
 from tokentape.dashboards.units import joined
 from tokentape.warehouse.claim_errors import COMPARED, POINTS, signed
 

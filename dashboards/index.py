@@ -12,6 +12,7 @@ import polars as pl
 from tokentape.dashboards import answers, rows, theme
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.experts.charts import cost_panel
+from tokentape.dashboards.experts.words import REPLAY_FIRST
 from tokentape.dashboards.shell import Figure, Page
 
 FILE, TITLE = "index.html", "What is in the store"
@@ -61,7 +62,7 @@ def _figure(runs: pl.DataFrame, studied: pl.DataFrame) -> Figure:
             f"Other tapes and settings, and one-off replays, are on the page {experts.TITLE}."
         )
     question = "Which policy, at which capacity, at what latency and energy?"
-    return Figure("headline", question, chart, {"": answer}, (), reading, experts.REPLAY_FIRST)
+    return Figure("headline", question, chart, {"": answer}, (), reading, REPLAY_FIRST)
 
 
 def _extrapolated(runs: pl.DataFrame) -> str:

@@ -7,128 +7,20 @@ Units: ms, mJ and GB, because a person reads them; fractions stay fractions.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import duckdb
 import polars as pl
 
 from tokentape.dashboards import theme
+from tokentape.dashboards.engine.ask import rows_of
 
-_RULES = "concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format)"
-
-# The catalogue, the trace a page opens with first: captured, with most replays, newest. Replays of no study are one-offs.
-_TRACES = """
-with counts as (
-    select trace_id, count(*) as n_replays, count(*) filter (study <> 'adhoc') as n_studied from replays group by trace_id
-)
-select t.*, coalesce(n_replays, 0) as n_replays, coalesce(n_studied, 0) as n_studied
-from traces t left join counts using (trace_id)
-order by (n_replays > 0) desc nulls last, (origin = 'captured') desc, n_replays desc, created_utc desc, trace_id
-"""
-
-# One row per replayed setting: seeds averaged, the band the widest of the seeds' and the hardware's.
-_RUNS = f"""
-with wide as (
-    select run_id as replay_id,
-        max(value) filter (metric = 'hit_frac_decode') as hit_decode,
-        max(value) filter (metric = 'hit_frac_prefill') as hit_prefill,
-        max(denominator) filter (metric = 'hit_frac_decode') as denominator,
-        max(value) filter (metric = 'decode_step_s') * 1e3 as step_ms,
-        max(coalesce(low, value)) filter (metric = 'decode_step_s') * 1e3 as step_low_ms,
-        max(coalesce(high, value)) filter (metric = 'decode_step_s') * 1e3 as step_high_ms,
-        max(value) filter (metric = 'decode_step_p99_s') * 1e3 as p99_ms,
-        max(value) filter (metric = 'decode_tokens_per_s') as tokens_per_s,
-        max(value) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_mj,
-        max(coalesce(low, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_low_mj,
-        max(coalesce(high, value)) filter (metric = 'decode_energy_j_per_token') * 1e3 as energy_high_mj
-    from metrics group by run_id
-)
-select r.trace_id as trace, r.hardware, r.scope, {_RULES} as rules, r.policy as family, r.policy_params, r.is_bound as bound,
-    bool_or(r.is_extrapolated) as extrapolated,
-    round(r.capacity_frac, 5) as capacity, round(r.capacity_experts, 1) as experts, round(r.capacity_bytes / 1e9, 4) as gb,
-    r.cycle_experts, round(r.cycle_experts * r.capacity_frac / nullif(r.capacity_experts, 0), 5) as cycle,
-    round(avg(hit_decode order by seed), 5) as hit_decode, round(avg(hit_prefill order by seed), 5) as hit_prefill,
-    any_value(denominator) as denominator,
-    avg(step_ms order by seed) as step_ms, min(step_low_ms) as step_low_ms, max(step_high_ms) as step_high_ms,
-    avg(p99_ms order by seed) as p99_ms, avg(tokens_per_s order by seed) as tokens_per_s,
-    avg(energy_mj order by seed) as energy_mj, min(energy_low_mj) as energy_low_mj, max(energy_high_mj) as energy_high_mj
-from replays r join wide using (replay_id)
-where r.trace_id in (select unnest($traces)) and hit_decode is not null and (r.study <> 'adhoc' or not $studied)
-group by all
-order by trace, hardware, scope, rules, family, policy_params, capacity
-"""
-
-# Reuse distances: an LRU of capacity c hits what an LRU of c - 1 missed when the distance is c. At most 64 bins, never
-# narrower than the curve's own step (per-layer caches grow by one expert in every layer at a time).
-_REUSE = f"""
-with chosen as (
-    select r.replay_id, r.trace_id, r.scope, {_RULES} as rules, r.cycle_experts
-    from replays r semi join lru_curves c using (replay_id)
-    where r.trace_id in (select unnest($traces))
-    qualify row_number() over (partition by r.trace_id, r.scope, rules order by r.replay_id) = 1
-),
-steps as (
-    select trace_id, scope, rules, cycle_experts, n_lookups, capacity_experts as distance,
-        n_hits - lag(n_hits, 1, 0) over (partition by replay_id order by capacity_experts) as n,
-        min(capacity_experts) over (partition by replay_id) as step,
-        max(capacity_experts) over (partition by replay_id) as longest
-    from lru_curves join chosen using (replay_id)
-),
-binned as (select *, greatest(1, ceil(longest / step / 64)) * step as width, ceil(distance / width) as bin from steps)
-select trace_id as trace, scope, rules, any_value(cycle_experts) as cycle_experts,
-    (bin - 1) * width as low, least(any_value(longest), bin * width) as high,
-    round(sum(n) / any_value(n_lookups), 6) as share,
-    round(sum(sum(n)) over (partition by trace_id, scope, rules order by bin) / any_value(n_lookups), 6) as within
-from binned group by trace_id, scope, rules, width, bin
-order by trace, scope, rules, low
-"""
-
-# Selections of each expert as a multiple of an even share of its layer; one row per layer, experts in order.
-_POPULARITY = """
-with layers as (select trace_id, phase, layer, sum(n_selected) as total from popularity group by all),
-grid as (
-    select l.*, t.n_experts, unnest(range(t.n_experts)) as expert from layers l join traces t using (trace_id)
-    where trace_id in (select unnest($traces)) and total > 0
-)
-select trace_id as trace, phase, layer, list(round(coalesce(n_selected, 0) * n_experts / total, 2) order by expert) as times
-from grid left join popularity using (trace_id, phase, layer, expert)
-group by all order by trace, phase, layer
-"""
-
-# The share of selections that the most selected tenth of all experts takes, and how many are never selected.
-_CROWD = """
-with counts as (
-    select trace_id, phase, n_selected,
-        row_number() over (partition by trace_id, phase order by n_selected desc, layer, expert) as place
-    from popularity where trace_id in (select unnest($traces))
-)
-select trace_id as trace, phase,
-    sum(n_selected) filter (place <= ceil(n_moe_layers * n_experts / 10.0)) / sum(n_selected) as top_tenth,
-    n_moe_layers * n_experts - count(*) filter (n_selected > 0) as n_unused, n_moe_layers * n_experts as n_all
-from counts join traces using (trace_id)
-group by trace_id, phase, n_moe_layers, n_experts having sum(n_selected) > 0 order by trace, phase
-"""
-
-_LOCALITY = """
-select trace_id as trace, phase, layer, round(overlap_frac, 4) as overlap, round(chance_frac, 4) as chance
-from locality where trace_id in (select unnest($traces)) order by trace, phase, layer
-"""
-
-_SIMILARITY = """
-select trace_id as trace, layer, round(cosine, 4) as cosine
-from similarity where trace_id in (select unnest($traces)) order by trace, layer
-"""
-
-_PROVENANCE = f"""
-select r.origin, r.hardware, r.hardware_sha256, r.scope, {_RULES} as rules, count(*) as n_replays,
-    any_value(r.assumed) as assumed, count(*) filter (r.is_extrapolated) as n_extrapolated,
-    string_agg(distinct r.study, ', ' order by r.study) as studies
-from replays r where r.hardware <> '' group by all order by all
-"""
+SQL = Path(__file__).with_suffix(".sql")
 
 
 def traces(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """The catalogue with n_replays and n_studied, those of a study; the trace a page opens with first."""
-    return connection.sql(_TRACES).pl()
+    return rows_of(connection, SQL, "traces")
 
 
 def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], studied: bool = False) -> pl.DataFrame:
@@ -136,37 +28,37 @@ def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], studied: b
 
     studied: of studies alone, without one-off replays.
     """
-    return _named(connection.sql(_RUNS, params={"traces": trace_ids, "studied": studied}).pl())
+    return _named(rows_of(connection, SQL, "runs", traces=trace_ids, studied=studied))
 
 
 def reuse(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
     """Histogram of reuse distances (low, high] in distinct experts, as shares of the lookups, with the running sum `within`."""
-    return _ask(connection, _REUSE, trace_ids)
+    return rows_of(connection, SQL, "reuse", traces=trace_ids)
 
 
 def popularity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
     """Per trace, phase and layer: `times`, each expert's selections as a multiple of an even share."""
-    return _ask(connection, _POPULARITY, trace_ids)
+    return rows_of(connection, SQL, "popularity", traces=trace_ids)
 
 
 def crowd(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
     """Per trace and phase: share of selections of the top tenth of the experts; experts never selected."""
-    return _ask(connection, _CROWD, trace_ids)
+    return rows_of(connection, SQL, "crowd", traces=trace_ids)
 
 
 def locality(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
     """Per trace, phase and layer: overlap of consecutive tokens' experts, and what chance would give."""
-    return _ask(connection, _LOCALITY, trace_ids)
+    return rows_of(connection, SQL, "locality", traces=trace_ids)
 
 
 def similarity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
     """Per trace and layer: cosine between prefill and decode expert frequencies."""
-    return _ask(connection, _SIMILARITY, trace_ids)
+    return rows_of(connection, SQL, "similarity", traces=trace_ids)
 
 
 def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """Which origin, hardware file and semantics the replays of the store have."""
-    return connection.sql(_PROVENANCE).pl()
+    return rows_of(connection, SQL, "provenance")
 
 
 def rules_sentence(rules: str) -> str:
@@ -176,10 +68,6 @@ def rules_sentence(rules: str) -> str:
     large = {"evict": "larger events are cut to fit", "keep": "larger events stay until the next"}.get(overflow, overflow)
     order = "" if recency == "list-order" else f" ({recency} recency)"
     return f"{lookup} lookups{order}, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}"
-
-
-def _ask(connection: duckdb.DuckDBPyConnection, sql: str, trace_ids: list[str]) -> pl.DataFrame:
-    return connection.sql(sql, params={"traces": trace_ids}).pl()
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

@@ -19,9 +19,20 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-s
 # SVG paths, how a bound looks in a legend, and the dashes they stand for.
 TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"
 THREE_DOTS = "M-1.1,-.17H-.7V.17H-1.1ZM-.2,-.17H.2V.17H-.2ZM.7,-.17H1.1V.17H.7Z"
-DASHES = {TWO_DASHES: [7, 4], THREE_DOTS: [2.5, 3]}
+DASHES: dict[str, list[float]] = {TWO_DASHES: [7, 4], THREE_DOTS: [2.5, 3]}
 HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark, so that grey keeps the order
 PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
+# What a paper's number is to us -> words, colour, shape.
+ROLES = {
+    "calibrate": ("calibrated: fitted to this number", ORANGE, "diamond"),
+    "predict": ("predicted", BLUE, "circle"),
+    "report": ("reported only", QUIET, "square"),
+}
+ROLE_COLOURS = {words: colour for words, colour, _ in ROLES.values()}
+HELD = {"holds": (BLUE, "circle"), "missed": (VERMILLION, "diamond")}
+HELD_COLOURS = {words: colour for words, (colour, _) in HELD.items()}
+HELD_SHAPES = {words: shape for words, (_, shape) in HELD.items()}
+ROLE_SHAPES = {words: shape for words, _, shape in ROLES.values()}
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Lines:
     labels: list[str]
     colours: list[str]
     shapes: list[str]
-    dashes: list[list[int]]
+    dashes: list[list[float]]
     sentences: list[str]
 
     def color(self, **legend: Any) -> alt.Color:
@@ -113,7 +124,11 @@ class Lines:
 
 def lines(policies: Iterable[tuple[str, str, bool]]) -> Lines:
     """Looks of (policy, label, is_bound) triples; a policy with several parameter sets has a label for each."""
-    labels, colours, shapes, dashes, sentences = [], [], [], [], []
+    labels: list[str] = []
+    colours: list[str] = []
+    shapes: list[str] = []
+    dashes: list[list[float]] = []
+    sentences: list[str] = []
     triples = set(policies)
     for policy in policy_order(p for p, _, _ in triples):
         for n, (name, is_bound) in enumerate(sorted((text, b) for p, text, b in triples if p == policy)):

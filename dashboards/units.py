@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import polars as pl
+
 from tokentape.dashboards import answers
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
@@ -33,3 +35,15 @@ def number(key: str, value: float, unit: str) -> str:
 def joined(words: list[str]) -> str:
     """a, b and c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
+
+
+def lowest(of: pl.Series) -> float:
+    return float(of.min())  # type: ignore[arg-type]
+
+
+def highest(of: pl.Series) -> float:
+    return float(of.max())  # type: ignore[arg-type]
+
+
+def mean_of(of: pl.Series) -> float:
+    return float(of.mean())  # type: ignore[arg-type]

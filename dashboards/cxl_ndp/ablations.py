@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.cxl_ndp.words import (
-    HEADLINE,
-    LEGEND,
-    MONDE,
-    OURS,
-    PLACEMENTS,
-    RULES,
-    STUDY,
-    SYSTEMS,
-    setups,
-    source,
-    times,
-)
-from tokentape.dashboards.panels import colour, known, stacked
-from tokentape.dashboards.shell import Figure, Part
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.cxl_ndp.words import HEADLINE, MONDE, OURS, PLACEMENTS, RULES, SYSTEMS, setups, times
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.units import highest, joined, lowest
 
-QUESTION = "On which assumptions does the gain rest?"
-NO_ABLATIONS = f"Nothing to draw: no assumption was changed. {STUDY}"
 SERIES = {
     "mac rate": "NDP multiply-adds",
     "monde": f"{MONDE}'s migration",
@@ -34,31 +19,28 @@ SERIES = {
     "alpha": "alpha (counts against weights)",
     "bits rule": "bit widths",
 }
-TICKS = [0.5, 1, 2, 3, 5, 10, 20, 30, 50, 100, 200]
 SAME_FRAC = 0.05  # a gain that moves less is said to be the same
 WORDS = {name: words for name, (words, _) in RULES.items()} | PLACEMENTS
 
 
-def part(points: pl.DataFrame) -> Part:
-    """points: rows.points."""
-    found = rows(points)
+def ablations(ask: Ask) -> Drawn | None:
+    found = rows(ask("points"))
     if found.is_empty():
-        return Part((Figure("ablations", QUESTION, None, {}, (), "", NO_ABLATIONS),))
-    reading = (
-        f"Gain over {MONDE} while decoding, one assumption changed at a time; dotted: as it is everywhere else on this page. "
-        "Fixed multiply-adds: an NDP that does not compute faster on fewer bits. Rules: least to most of the seeds; where "
-        f"{MONDE} itself is another, the ratio of median steps."
-    )
-    return Part(
-        (Figure("ablations", QUESTION, _chart(found), {"": answer(found)}, (), reading, NO_ABLATIONS),),
-        data={"ablations": found},
-    )
+        return None
+    held = {str(group): of["said"].unique(maintain_order=True).to_list() for (group,), of in found.group_by(["group"])}
+    groups = [{"group": SERIES[name], "names": held[SERIES[name]]} for name in known(SERIES, found["series"])]
+    half = -(-len(groups) // 2)
+    own = {
+        "halves": [{"groups": of} for of in (groups[:half], groups[half:]) if of],
+        "ends": [0.85 * lowest(found["decode_gain"]), 1.2 * highest(found["decode_gain"])],
+        "systems": known(SYSTEMS, found["system"]),
+        "setup": found["setup"][0],
+    }
+    return Drawn({"ablations": found}, {"": answer(found)}, own)
 
 
 def rows(points: pl.DataFrame) -> pl.DataFrame:
     """A row per changed assumption and system of ours, on the first model that has them: gain, band, and the gain as it is."""
-    if points.is_empty():
-        return points
     ours = points.filter(pl.col("system").is_in(OURS))
     changed = ours.filter(pl.col("series").is_in(list(SERIES)))
     swept = setups(changed) if not changed.is_empty() else []
@@ -110,33 +92,3 @@ def answer(found: pl.DataFrame) -> str:
     moved = f" It moves with {'; '.join(said)}." if said else ""
     unmoved = f" It changes by less than {percent(SAME_FRAC, 0)} with {joined(same)}." if same else ""
     return f"{system} gains {times(of['as_is'][0])} on {of['setup'][0]}.{moved}{unmoved}"
-
-
-def _chart(found: pl.DataFrame) -> alt.VConcatChart:
-    systems = known(SYSTEMS, found["system"])
-    groups = [SERIES[name] for name in known(SERIES, found["series"])]
-    ends = [0.85 * found["decode_gain"].min(), 1.2 * found["decode_gain"].max()]  # type: ignore[operator]
-    panels = [_panel(group, found.filter(pl.col("group") == group), systems, ends) for group in groups]
-    half = -(-len(panels) // 2)
-    columns = [alt.vconcat(*of, spacing=12) for of in (panels[:half], panels[half:]) if of]
-    return stacked([alt.hconcat(*columns, spacing=40)], source(found["setup"][0]))
-
-
-def _panel(group: str, of: pl.DataFrame, systems: list[str], ends: list[float]) -> alt.LayerChart:
-    base = alt.Chart(alt.NamedData("ablations")).transform_filter(f"datum.group === {theme.quote(group)}")
-    y = alt.Y(
-        "said:N", title=None, sort=of["said"].unique(maintain_order=True).to_list(),
-        axis=alt.Axis(ticks=False, domain=False, grid=True, labelFontSize=12.5, labelLimit=200, minExtent=190),
-    )  # fmt: skip
-    scale = alt.Scale(type="log", domain=ends, nice=False)
-    x = alt.X("decode_gain:Q", title=f"gain over {MONDE} (×, log scale)", scale=scale, axis=alt.Axis(values=TICKS, format="~g"))
-    looks = colour(SYSTEMS, "system", systems, LEGEND)
-    tips = [
-        alt.Tooltip("group:N", title="assumption"), alt.Tooltip("said:N", title="changed to"), alt.Tooltip("system:N"),
-        alt.Tooltip("decode_gain:Q", title="gain", format=".2f"), alt.Tooltip("as_is:Q", title="as it is", format=".2f"),
-    ]  # fmt: skip
-    level = base.transform_aggregate(as_is="max(as_is)", groupby=["system"])
-    rule = level.mark_rule(strokeDash=[2, 3], strokeWidth=1.4).encode(alt.X("as_is:Q"), looks)
-    band = base.mark_rule(strokeWidth=5, opacity=0.35).encode(alt.X("decode_gain_low:Q"), y, looks, alt.X2("decode_gain_high:Q"))
-    marks = base.mark_point(size=75).encode(x, y, looks, tooltip=tips)
-    return alt.layer(rule, band, marks).properties(width=330, height=alt.Step(23), title=group)

@@ -1,14 +1,14 @@
-"""How the CXL GPU-NDP page names and draws systems, placements and rules, and the line above its charts."""
+"""How the CXL GPU-NDP page names and draws systems, placements and rules."""
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.panels import caption
+from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
 
+NAME = PAPER = "cxl_ndp"
 STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
 DIGITS = 4  # of a number, as the page carries it
 HEADLINE = "headline"
@@ -45,14 +45,54 @@ RULES = {
 }
 SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
 TABLE, GIVEN, SHARED = Control("table", "Losses"), Control("given", "Bits of"), Control("shared", "Bits given to")
-LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
-SQUARES = alt.Legend(title=None, orient="top", columns=7, symbolType="square", symbolOpacity=1, symbolStrokeWidth=0)
-
-
-def source(*more: str, menu: Control | None = None) -> alt.TitleParams:
-    """The line above a chart. menu: the one that says which rows it shows."""
-    said = ["'source: study cxl_ndp'"] + ([f"'; ' + {menu.name}"] if menu else [])
-    return caption(" + ".join([*said, *(theme.quote(f"; {words}") for words in more)]))
+STORED = {
+    "hot experts": theme.VERMILLION,
+    "attention, shared and dense": theme.BLUE,
+    "embeddings": theme.SKY,
+    "KV": theme.GREEN,
+    "FP16 experts": theme.ORANGE,
+    "replicas": theme.PURPLE,
+}
+STORED_NAMES = list(STORED)
+VERDICTS = {
+    "held": ("inside its bar", theme.GREEN, "circle"),
+    "missed": ("outside its bar", theme.VERMILLION, "diamond"),
+    "": ("no bar, beside the paper", theme.QUIET, "square"),
+}
+VERDICT_COLOURS = {words: colour for words, colour, _ in VERDICTS.values()}
+VERDICT_SHAPES = {words: shape for words, _, shape in VERDICTS.values()}
+KINDS = {
+    "attention and KV": theme.QUIET,
+    "experts on the GPU": theme.GREEN,
+    "experts in the NDP": theme.VERMILLION,
+    "activations over the link": theme.SKY,
+    "experts over the link": theme.BLUE,
+}
+PARTS = {
+    "prefill": theme.SKY,
+    "weights over the link": theme.BLUE,
+    "attention and KV": theme.QUIET,
+    "experts on the GPU": theme.GREEN,
+    "waiting for the NDP": theme.ORANGE,
+}
+COLUMNS = dict(zip(("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s"), PARTS, strict=True))
+PART_OF_COLUMN = theme.literal(COLUMNS)
+ALONE, TOGETHER = "a set for each sequence", "one for a batch"
+BATCHES = {ALONE: theme.VERMILLION, TOGETHER: theme.BLUE}
+COSINES = {
+    "own": ("its own prompt", theme.VERMILLION),
+    "shuffled": ("another prompt", theme.BLUE),
+    "popular": ("all other prompts together", theme.PURPLE),
+    "flat": ("nothing in common but even use", theme.QUIET),
+}
+LINES = dict(COSINES.values())
+LINE_WORDS = theme.literal({name: words for name, (words, _) in COSINES.items()})
+RULE_COLOURS = dict(RULES.values())
+PALE = theme.HEAT[:3]
+RUN = "Run: tokentape evaluate --policy cxl_ndp, then tokentape load and tokentape site."
+SEEDS = "Bands: least to most of the seeds, which read different texts."
+LEGEND = "top columns=6"
+SQUARES = "top columns=7 symbolType=square symbolStrokeWidth=0"
 
 
 def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
@@ -65,3 +105,8 @@ def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
 def times(value: float) -> str:
     """A gain as it is said."""
     return f"{value:.1f} ×"
+
+
+def rules(found: pl.DataFrame) -> list[str]:
+    """Rules of the rows as they are said, in the house order."""
+    return [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]

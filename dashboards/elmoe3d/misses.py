@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.elmoe3d.words import LAW_COLOURS, LAWS, LEGEND, PLAIN_LEGEND, STUDY, law_words, source
-from tokentape.dashboards.panels import known, params, stacked
-from tokentape.dashboards.shell import Control, Figure, Part
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.elmoe3d.words import LAW_COLOURS, LAWS, TOKENS_OF, facts, law_words
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.shell import Control
+from tokentape.dashboards.units import highest, joined
 
-NO_MISSES = f"Nothing to draw: no tape's misses were replayed. {STUDY}"
-NO_UNIONS = f"Nothing to draw: no tape's experts were counted. {STUDY}"
 REPLAYED = "lru"
-TOKENS_OF = {"decode": "of different requests", "one_request": "of one request", "prefill": "of one prompt"}
 OPENS_AT = 0.125  # the cached share nearest to the paper's machines
-COLUMNS = 4
 
 
-def misses_part(misses: pl.DataFrame, size: int, start: dict[str, str]) -> Part:
-    """Figure 16 a, c and d over the first `size` tapes. misses: rows.misses."""
-    question = "How fast does a batch outgrow the cache?"
-    if misses.is_empty():
-        return Part((Figure("misses", question, None, {}, (), "", NO_MISSES),))
-    found = _panels(misses, size).with_columns(
+def misses(ask: Ask) -> Drawn | None:
+    if ask("misses").is_empty():
+        return None
+    found = _panels(ask("misses"), ask.size).with_columns(
         law_words=law_words(), share=pl.col("cache_frac").map_elements(lambda frac: f"{frac:g}", pl.String)
     )
     shares = sorted(found["share"].unique(), key=lambda share: (abs(float(share) - OPENS_AT), float(share)))
-    said = {str(share): misses_answer(of) for (share,), of in found.group_by(["share"], maintain_order=True)}
-    reading = (
-        "Share of a step's expert lookups that were not resident when the step started, requests decoded side by side. "
-        "Replayed: a per-layer LRU over the tape, exact. The laws are closed forms: the paper's does not know the batch, the "
-        "physical bound does not know the order. Panels are tapes; the paper's traces (GLM-4.7-Flash, four data sets) are "
-        "not public, so synthetic tapes of its models stand in for them, and captured tapes of the store come with their "
-        "data set."
-    )
-    chart = _misses_chart(found, shares[0])
-    return Part(
-        (Figure("misses", question, chart, said, ("share",), reading, NO_MISSES),),
+    laws = known(LAWS, found["law"])
+    own = {
+        "law_names": [LAWS.get(name, name) for name in laws],
+        "law_colours": [LAW_COLOURS.get(name, theme.QUIET) for name in laws],
+        "dashes": [[1, 0] if name == REPLAYED else [6, 4] for name in laws],
+    }
+    return Drawn(
+        {"misses": found.drop("source", "origin")},
+        sentences(found, ["share"], misses_answer),
+        facts(found) | own,
         controls=(Control("share", "Cached share of a layer", {share: percent(float(share), 1) for share in shares}),),
         choices=tuple({"share": share} for share in shares),
-        data={"misses": found.drop("source", "origin")},
     )
+
+
+def unions(ask: Ask) -> Drawn | None:
+    counted = ask("unions")
+    if counted.is_empty():
+        return None
+    of_one = counted.filter(pl.col("tokens_of") == "one_request")
+    most = highest((counted if of_one.is_empty() else of_one)["n_tokens"])
+    found = _panels(counted.filter(pl.col("n_tokens") <= most), ask.size).with_columns(
+        whose=pl.col("tokens_of").replace(dict(zip(("decode", "one_request", "prefill"), TOKENS_OF, strict=True))),
+        fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),
+    )
+    forms = known({"recorded": 0, "power-law": 1}, found["form"])
+    own = {
+        "forms": forms,
+        "dashes": [[1, 0], *[[6, 4]] * 5][: len(forms)],
+    }
+    return Drawn({"unions": found.drop("source", "origin")}, {"": unions_answer(found)}, facts(found) | own)
 
 
 def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
@@ -81,57 +90,6 @@ def misses_answer(found: pl.DataFrame) -> str:
     )
 
 
-def _misses_chart(found: pl.DataFrame, opens: str) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("misses")).transform_filter("datum.share === share")
-    laws = known(LAWS, found["law"])
-    x = _tokens("batch", "batch (requests, log scale)", found["batch"].unique().sort().to_list())
-    y = alt.Y("missed:Q", title="missed lookups (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=5))
-    domain = [LAWS.get(n, n) for n in laws]
-    colour = alt.Color(
-        "law_words:N", scale=alt.Scale(domain=domain, range=[LAW_COLOURS.get(n, theme.QUIET) for n in laws]), legend=PLAIN_LEGEND
-    )
-    dash = alt.StrokeDash(
-        "law_words:N",
-        scale=alt.Scale(domain=domain, range=[[1, 0] if n == REPLAYED else [6, 4] for n in laws]),
-        legend=PLAIN_LEGEND,
-    )
-    tips = [
-        alt.Tooltip("law_words:N", title="by"),
-        alt.Tooltip("batch:Q"),
-        alt.Tooltip("missed:Q", format=".1%"),
-        alt.Tooltip("cache_experts:Q", title="experts of a layer cached", format=".1f"),
-        alt.Tooltip("fidelity:N"),
-    ]
-    line, marks = base.mark_line().encode(x, y, colour, dash), base.mark_point(size=35).encode(x, y, colour, tooltip=tips)
-    drawn = alt.layer(line, marks).properties(width=205, height=190)
-    panels = found["panel"].unique(maintain_order=True).to_list()
-    title = source(found, "no value in the paper's text", law="one line each")
-    return stacked([drawn.facet(_facet(panels), columns=COLUMNS, spacing=20)], title, params({"share": opens}, "share"))
-
-
-def unions_part(unions: pl.DataFrame, size: int) -> Part:
-    """Figure 16 b over the first `size` tapes. unions: rows.unions."""
-    question = "Do the tokens of one request share experts more than those of many?"
-    if unions.is_empty():
-        return Part((Figure("unions", question, None, {}, (), "", NO_UNIONS),))
-    most = int(unions.filter(pl.col("tokens_of") == "one_request")["n_tokens"].max() or unions["n_tokens"].max())
-    found = _panels(unions.filter(pl.col("n_tokens") <= most), size).with_columns(
-        whose=pl.col("tokens_of").replace(TOKENS_OF),
-        fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),
-    )
-    reading = (
-        "Distinct experts of a layer that n tokens touch, mean over layers; solid: counted on the tape, dashed: the closed "
-        "form U(n) of the fit, which takes tokens for independent. Tokens of one request are what a verification takes in, "
-        "tokens of different requests what a batch decodes. In a synthetic tape the two differ only by the stickiness that "
-        "it was made with."
-    )
-    chart = _unions_chart(found)
-    return Part(
-        (Figure("unions", question, chart, {"": unions_answer(found)}, (), reading, NO_UNIONS),),
-        data={"unions": found.drop("source", "origin")},
-    )
-
-
 def unions_answer(found: pl.DataFrame) -> str:
     """At the most tokens that both have: experts of one request against those of many, panel by panel."""
     said, tokens = [], 0
@@ -149,37 +107,3 @@ def unions_answer(found: pl.DataFrame) -> str:
         if said
         else "No tape has both."
     )
-
-
-def _unions_chart(found: pl.DataFrame) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("unions"))
-    x = _tokens("n_tokens", "tokens of an iteration (log scale)", found["n_tokens"].unique().sort().to_list())
-    y = alt.Y("experts:Q", title="distinct experts of a layer (count)")
-    whose = [words for words in TOKENS_OF.values() if words in set(found["whose"])]
-    colours = dict(zip(TOKENS_OF.values(), (theme.BLUE, theme.VERMILLION, theme.GREEN), strict=True))
-    colour = alt.Color("whose:N", scale=alt.Scale(domain=whose, range=[colours[n] for n in whose]), legend=LEGEND)
-    forms = known({"recorded": 0, "power-law": 1}, found["form"])
-    dash = alt.StrokeDash("form:N", scale=alt.Scale(domain=forms, range=[[1, 0], *[[6, 4]] * 5][: len(forms)]), legend=LEGEND)
-    tips = [
-        alt.Tooltip("whose:N", title="tokens"),
-        alt.Tooltip("form:N"),
-        alt.Tooltip("n_tokens:Q"),
-        alt.Tooltip("experts:Q", format=".1f"),
-    ]
-    line = base.mark_line(point=alt.OverlayMarkDef(size=30)).encode(x, y, colour, dash, tooltip=tips)
-    panels = found["panel"].unique(maintain_order=True).to_list()
-    drawn = (
-        line.properties(width=205, height=190).facet(_facet(panels), columns=COLUMNS, spacing=20).resolve_scale(y="independent")
-    )
-    return stacked([drawn], source(found, "no value in the paper's text", law=None))
-
-
-def _facet(panels: Sequence[str]) -> alt.Facet:
-    return alt.Facet(
-        "panel:N", title=None, sort=list(panels), header=alt.Header(labelFontSize=13, labelFontWeight=600, labelLimit=225)
-    )
-
-
-def _tokens(field: str, title: str, values: Sequence[int]) -> alt.X:
-    scale = alt.Scale(type="log", base=2, nice=False, padding=10)
-    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=list(values), format=",d", labelOverlap="greedy"))

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import polars as pl
 import polars.selectors as cs
 
-from tokentape.dashboards.elmoe3d import acceptance as elmoe3d_acceptance
-from tokentape.dashboards.elmoe3d import checks as elmoe3d_checks
-from tokentape.dashboards.elmoe3d import energy as elmoe3d_energy
-from tokentape.dashboards.elmoe3d import explorer as elmoe3d_explorer
-from tokentape.dashboards.elmoe3d import intensity as elmoe3d_intensity
-from tokentape.dashboards.elmoe3d import mapping as elmoe3d_mapping
-from tokentape.dashboards.elmoe3d import misses as elmoe3d_misses
-from tokentape.dashboards.elmoe3d import platforms as elmoe3d_platforms
-from tokentape.dashboards.elmoe3d import rows as elmoe3d_rows
-from tokentape.dashboards.elmoe3d import sweeps as elmoe3d_sweeps
-from tokentape.dashboards.elmoe3d import table as elmoe3d_table
-from tokentape.dashboards.elmoe3d import winners as elmoe3d_winners
-from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, HONESTY, LAW, LEVEL, models
-from tokentape.dashboards.shell import Control, Page, with_parts
+from tokentape.dashboards.elmoe3d import rows, table
+from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, HONESTY, LAW, LEVEL, PAPER, SHOWN_LAWS, models
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import with_figures
+from tokentape.dashboards.shell import Control, Page
 
 FILE, TITLE = "elmoe3d.html", "ELMoE-3D"
 LEAD = (
@@ -32,59 +24,38 @@ LEAD = (
 )
 MACHINE = Control("machine", "Machine's HB")
 CONTROLS = (LAW, LEVEL, Control("model", "Model"), MACHINE, Control("batch", "Batch"))
+FIGURES = (
+    "winners", "thresholds", "explorer", "cells", "checks", "claims", "intensity", "mapping", "latency", "platforms", "energy",
+    "misses", "unions", "pool", "shared", "bits", "drafters", "replayed", "sweeps", "alpha", "measured",
+)  # fmt: skip
+
+
+def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
+    return Ask(connection, Path(__file__).parent, size, {"study": PAPER})
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many tapes and live models it carries."""
-    points = elmoe3d_rows.points(connection)
-    table = elmoe3d_table.rows(points)
-    platforms, energy = elmoe3d_rows.platforms(connection), elmoe3d_rows.energy(connection)
-    laws = {law for of in (points, platforms, energy) for law in of["law"]}
-    choices = (*({"law": law} for law in elmoe3d_table.SHOWN_LAWS if law in laws), *_choices(points, table))
-    own = Page(FILE, TITLE, LEAD, "elmoe3d.html", controls=CONTROLS, choices=choices)
-    start = own.opening
-    tables = [
-        made | {"n_cells": 2 * table.height // max(1, table.select("law", "level").n_unique())}
-        for made in elmoe3d_table.written(table)
-    ]
-    own = Page(
-        FILE,
-        TITLE,
-        LEAD,
-        "elmoe3d.html",
-        controls=tuple(control for control in CONTROLS if control.name in start),
-        choices=choices,
-        extra={"tables": tables, "honesty": HONESTY},
-    )
-    batches = points.filter((pl.col("series") == "batch") & pl.col("can_draft"))
-    whole = with_parts(
-        own,
-        elmoe3d_winners.part(table, batches, start),
-        elmoe3d_explorer.part(points, start),
-        elmoe3d_table.part(table, start),
-        elmoe3d_checks.part(connection, elmoe3d_rows.checks(connection)),
-        elmoe3d_intensity.part(elmoe3d_rows.intensity(connection), table, start),
-        elmoe3d_mapping.mapping_part(elmoe3d_rows.mapping(connection), table, start),
-        elmoe3d_mapping.latency_part(table, start),
-        elmoe3d_platforms.part(platforms, start),
-        elmoe3d_energy.part(energy, start),
-        elmoe3d_misses.misses_part(elmoe3d_rows.misses(connection), size, start),
-        elmoe3d_misses.unions_part(elmoe3d_rows.unions(connection), size),
-        elmoe3d_acceptance.part(elmoe3d_rows.acceptance(connection), size, elmoe3d_rows.published_gain_frac(connection)),
-        elmoe3d_sweeps.sweeps_part(points, start),
-        elmoe3d_sweeps.alpha_part(points, start),
-        elmoe3d_acceptance.measured_part(points),
-    )
+    ask = asked(connection, size)
+    points, cells = ask.made(rows.points), ask.made(rows.table)
+    laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]}
+    choices = (*({"law": law} for law in SHOWN_LAWS if law in laws), *_choices(points, cells))
+    n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
+    tables = [made | {"n_cells": n_cells} for made in table.written(cells)]
+    own = Page(FILE, TITLE, LEAD, "elmoe3d.html", choices=choices, extra={"tables": tables, "honesty": HONESTY})
+    held = {name for row in choices for name in row}
+    own = replace(own, controls=tuple(control for control in CONTROLS if control.name in held))
+    whole = with_figures(own, ask, FIGURES)
     return replace(
         whole, data={name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
     )
 
 
-def _choices(points: pl.DataFrame, table: pl.DataFrame) -> Iterator[dict[str, str]]:
+def _choices(points: pl.DataFrame, cells: pl.DataFrame) -> Iterator[dict[str, str]]:
     """Menus but the law's; they open at L1, the paper's first model, the larger machine, the largest of its batches."""
     if points.is_empty():
         return
-    shown = table if not table.is_empty() else points.filter(pl.col("fit") == HEADLINE_FIT)
+    shown = cells if not cells.is_empty() else points.filter(pl.col("fit") == HEADLINE_FIT)
     for level in shown["level"].unique().sort(descending=True):
         yield {"level": level}
     for model in models(shown):

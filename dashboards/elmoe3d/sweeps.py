@@ -5,30 +5,17 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
-from tokentape.dashboards.elmoe3d.words import (
-    DIGITS,
-    HEADLINE_FIT,
-    LEGEND,
-    SCHEMES,
-    STUDY,
-    TABLE,
-    by_mode,
-    mode_dash,
-    scheme_colour,
-    source,
-)
-from tokentape.dashboards.panels import hollow, known, params, stacked
-from tokentape.dashboards.shell import Figure, Part
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.elmoe3d import rows
+from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, SCHEMES, TABLE, by_mode, facts
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.units import mean_of
+from tokentape.warehouse.claim_errors import signed
 
-NO_SWEEPS = f"Nothing to draw: no sweep past the paper was computed. {STUDY}"
-NO_ALPHA = f"Nothing to draw: no sweep over acceptance was computed. {STUDY}"
 # Series -> what varies, its title, its unit where the sentence tells it.
 SWEEPS = {
     "hb-capacity": ("gib", "capacity of HB (GiB, log scale)", "{:g} GiB"),
@@ -36,29 +23,40 @@ SWEEPS = {
     "context": ("context_tokens", "context of a request (tokens, log scale)", "{:,.0f} tokens"),
 }
 SAME_FRAC = 1e-6  # values nearer than this are the same
-HELD = (
-    "Acceptance is held at the paper's value for the 8 GB machine: an input. It is too kind to Elastic-SD where HB holds few "
-    "experts, because a smaller pool drafts worse."
-)
 
 
-def sweeps_part(points: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Speed-ups over capacity, bandwidth and context. points: rows.points."""
-    question = "Past the paper: what do more fast memory, more bandwidth and longer contexts change?"
-    found = _swept(points)
+def sweeps(ask: Ask) -> Drawn | None:
+    found = _swept(ask.made(rows.points))
     if found.is_empty():
-        return Part((Figure("sweeps", question, None, {}, (), "", NO_SWEEPS),))
-    said = {
-        f"{law}|{model}|{batch}": sweeps_answer(of)
-        for (law, model, batch), of in found.group_by(["law", "model", "batch_words"], maintain_order=True)
-    }
-    reading = (
-        f"Dashed: AR, solid: SD, of the machine with 8 GB but for what varies. {HELD} Hollow: the paper's own numbers for the "
-        "model and batch on this machine. Static weights and KV that no longer fit in HB are read from EXT in every pass; "
-        "the drafter's own KV is modelled for the small model only."
-    )
-    figure = Figure("sweeps", question, _sweeps_chart(found, start), said, ("law", "model", "batch"), reading, NO_SWEEPS)
-    return Part((figure,), data={"sweeps": _packed(found)})
+        return None
+    each = [
+        {
+            "series": series,
+            "title": title,
+            "what": title.split(" (")[0],
+            "side": "speed-up over the xPU's AR (×, log)" if series == next(iter(SWEEPS)) else None,
+            "ticks": _doublings(found.filter(pl.col("series") == series)["at"].unique().sort().to_list()),
+            "words": "datum.value / 1024 + 'k'" if series == "context" else "format(datum.value, ',.0f')",
+        }
+        for series, (_, title, _) in SWEEPS.items()
+    ]
+    said = sentences(found, ["law", "model", "batch_words"], sweeps_answer)
+    return Drawn({"sweeps": _packed(found)}, said, {**facts(found), "each": each})
+
+
+def _doublings(values: list[float]) -> list[float]:
+    return [at for at in values if abs(math.log2(at / values[0]) % 1) < SAME_FRAC]
+
+
+def alpha(ask: Ask) -> Drawn | None:
+    points = ask.made(rows.points)
+    swept = points.filter(pl.col("series") == "alpha")
+    if swept.is_empty():
+        return None
+    found = _with_paper(swept, points)
+    forms = _forms(points)
+    said = sentences(found, ["model", "batch_words"], lambda of: f"{alpha_answer(of)} {forms}")
+    return Drawn({"alpha": _packed_alpha(found)}, said, facts(found))
 
 
 def _swept(points: pl.DataFrame) -> pl.DataFrame:
@@ -114,93 +112,14 @@ def sweeps_answer(found: pl.DataFrame) -> str:
     return f"The fastest goes {'; '.join(said)}."
 
 
-def _sweeps_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    panels = []
-    for n, (series, (_, title, _)) in enumerate(SWEEPS.items()):
-        of = (
-            f"datum.law === law && datum.model === model && datum.batch_words === batch && datum.series === {theme.quote(series)}"
-        )
-        base = alt.Chart(alt.NamedData("sweeps")).transform_filter(of)
-        scale = alt.Scale(type="log", base=2, nice=False, padding=10)
-        x = alt.X(
-            "at:Q",
-            title=title,
-            scale=scale,
-            axis=_axis(found.filter(pl.col("series") == series)["at"].unique().sort().to_list(), series == "context"),
-        )
-        title_y = "speed-up over the xPU's AR (×, log)" if n == 0 else None
-        y = alt.Y(
-            "speedup:Q",
-            title=title_y,
-            scale=alt.Scale(type="log", nice=False, padding=8),
-            axis=alt.Axis(values=[0.5, 1, 2, 4, 8, 16, 32], format="~g"),
-        )
-        tips = [
-            alt.Tooltip("scheme:N"),
-            alt.Tooltip("mode:N"),
-            alt.Tooltip("at:Q", title=title.split(" (")[0], format=",.4~f"),
-            alt.Tooltip("speedup:Q", format=".2f"),
-        ]
-        each = base.transform_flatten(["at", "speedup"])
-        line = each.mark_line(strokeWidth=1.8).encode(x, y, scheme_colour(), mode_dash())
-        marks = each.mark_point(size=28).encode(x, y, scheme_colour(), tooltip=tips)
-        stated = [*tips[:2], alt.Tooltip("published:Q", title="paper", format=".2f")]
-        paper = hollow(base, x=("paper_at", "datum.at[0]"), y=("published", "datum.speedup[0]"))
-        rings = paper.encode(alt.X("x:Q"), alt.Y("y:Q"), scheme_colour(), tooltip=stated)
-        panels.append(alt.layer(line, marks, rings).properties(width=310, height=270))
-    title = source(found, "hollow: the paper's", level=joined(found["level"].unique().to_list()))
-    return stacked([alt.hconcat(*panels, spacing=18)], title, params(start, "law", "model", "batch"))
-
-
-def _axis(values: list[float], is_tokens: bool) -> alt.Axis:
-    """Every doubling; tokens in thousands of 1,024."""
-    doublings = [at for at in values if abs(math.log2(at / values[0]) % 1) < SAME_FRAC]
-    words = "datum.value / 1024 + 'k'" if is_tokens else "format(datum.value, ',.0f')"
-    return alt.Axis(values=doublings, labelExpr=words, labelOverlap="greedy")
-
-
-def alpha_part(points: pl.DataFrame, start: dict[str, str]) -> Part:
-    """Speed-up over the acceptance rate, and the other form of accepted length."""
-    question = "How many drafted tokens must be accepted before speculation pays?"
-    swept = points.filter(pl.col("series") == "alpha")
-    if swept.is_empty():
-        return Part((Figure("alpha", question, None, {}, (), "", NO_ALPHA),))
-    found = _with_paper(swept, points)
-    said = {
-        f"{model}|{batch}": f"{alpha_answer(of)} {_forms(points)}"
-        for (model, batch), of in found.group_by(["model", "batch_words"], maintain_order=True)
-    }
-    reading = (
-        "Solid: SD's speed-up over the xPU by the acceptance rate alpha; dashed: the scheme's own AR, which SD has to beat. "
-        "Hollow: the paper's alpha and speed-up. An accepted length of alpha times the draft steps is inferred, the paper "
-        "never defines alpha; a chain, where one rejected token ends the round, fits its table worse."
-    )
-    return Part(
-        (Figure("alpha", question, _alpha_chart(found, start), said, ("model", "batch"), reading, NO_ALPHA),),
-        data={"alpha": _packed_alpha(found)},
-    )
-
-
 def _with_paper(swept: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
     keys = ["hardware", "law", "level", "model", "scheme", "batch"]
     paper = points.filter((pl.col("series") == TABLE) & (pl.col("fit") == HEADLINE_FIT))
     paper = paper.select(*keys, "published_sd", paper_alpha="alpha")
     found = swept.drop("published_sd").join(paper, on=keys, how="left").with_columns(batch_words=pl.col("batch").cast(pl.String))
-    chosen = [
-        "law",
-        "level",
-        "model",
-        "scheme",
-        "batch",
-        "batch_words",
-        "alpha",
-        "phi_sd",
-        "phi_ar",
-        "published_sd",
-        "paper_alpha",
-        "fidelity",
-    ]
-    return found.select(chosen).sort("model", "batch", "scheme", "alpha", descending=[True, False, False, False])
+    kept = ["law", "level", "model", "scheme", "batch", "batch_words", "alpha", "phi_sd", "phi_ar", "published_sd", "paper_alpha"]
+    order = ["model", "batch", "scheme", "alpha"]
+    return found.select(*kept, "fidelity").sort(order, descending=[True, False, False, False])
 
 
 def _packed_alpha(found: pl.DataFrame) -> pl.DataFrame:
@@ -235,26 +154,5 @@ def _forms(points: pl.DataFrame) -> str:
     if chain.is_empty():
         return ""
     error = chain["phi_sd"] / chain["published_sd"] - 1
-    off = f"{percent(error.abs().mean())} on average ({signed(error.mean())})"
+    off = f"{percent(mean_of(error.abs()))} on average ({signed(mean_of(error))})"
     return f"With acceptance as a chain, constants not refitted, SD would be off by {off}."
-
-
-def _alpha_chart(found: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("alpha")).transform_filter("datum.model === model && datum.batch_words === batch")
-    x = alt.X("alpha:Q", title="acceptance rate alpha (accepted per draft step)", axis=alt.Axis(format=".1f"))
-    y = alt.Y("phi_sd:Q", title="speed-up over the xPU's AR (×)")
-    tips = [
-        alt.Tooltip("scheme:N"),
-        alt.Tooltip("alpha:Q", format=".2f"),
-        alt.Tooltip("phi_sd:Q", title="SD", format=".2f"),
-        alt.Tooltip("phi_ar:Q", title="AR", format=".2f"),
-    ]
-    each = base.transform_flatten(["alpha", "phi_sd"])
-    line = each.mark_line().encode(x, y, scheme_colour(), tooltip=tips)
-    own = each.mark_line(strokeDash=[6, 4], strokeWidth=1.4).encode(x, alt.Y("phi_ar:Q"), scheme_colour())
-    paper = hollow(base, 120, x=("paper_alpha", "datum.alpha[0]"), y=("published_sd", "datum.phi_sd[0]"))
-    rings = paper.encode(alt.X("x:Q"), alt.Y("y:Q"), scheme_colour(LEGEND))
-    drawn = alt.layer(own, line, rings).properties(width=620, height=270)
-    laws, levels = (joined(found[name].unique().to_list()) for name in ("law", "level"))
-    title = source(found, "hollow: the paper's", law=laws.replace("_", " "), level=levels)
-    return stacked([drawn], title, params(start, "model", "batch"))

@@ -4,48 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
-from tokentape.dashboards.elmoe3d.winners import NO_TABLE
-from tokentape.dashboards.elmoe3d.words import HEADER, HEADLINE_FIT, HONESTY, LAWS, LEVEL, MODES, SCHEMES, TABLE, models, source
-from tokentape.dashboards.panels import known, params, stacked
-from tokentape.dashboards.shell import Figure, Part
-from tokentape.dashboards.units import joined
-
-QUESTION = "How wrong is each cell of Table 3?"
-SHOWN_LAWS = ("paper_law", "physical")  # of the menu; Che is among the checks
-SATURATED = 0.4  # errors beyond have the darkest colour
-FAR = 0.2  # from which a cell's words are white
+from tokentape.dashboards.elmoe3d import rows
+from tokentape.dashboards.elmoe3d.words import HONESTY, LAWS, LEVEL, MODES, facts
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.units import joined, mean_of
+from tokentape.warehouse.claim_errors import signed
 
 
-def rows(points: pl.DataFrame) -> pl.DataFrame:
-    """Table 3 under the hit models of the menu and every level, at constants fitted on no predicted row."""
-    kept = (pl.col("series") == TABLE) & (pl.col("fit") == HEADLINE_FIT) & pl.col("law").is_in(SHOWN_LAWS)
-    turn = pl.col("scheme").replace_strict({name: n for n, name in enumerate(SCHEMES)}, default=len(SCHEMES))
-    order = ["law", "level", "model", "gib", turn, "batch"]
-    return points.filter(kept).sort(order, descending=[False, True, True, False, False, False])
-
-
-def part(table: pl.DataFrame, start: dict[str, str]) -> Part:
-    """The heat map. table: `rows`."""
+def cells(ask: Ask) -> Drawn | None:
+    table = ask.made(rows.table)
     if table.is_empty():
-        return Part((Figure("cells", QUESTION, None, {}, (), "", NO_TABLE),))
+        return None
     found = errors(table)
-    said = {f"{law}|{level}": answer(of) for (law, level), of in found.group_by(["law", "level"], maintain_order=True)}
-    reading = (
-        "Ours over the paper's number, less one, in percent; red: ours is faster. Grey: the paper's number is withheld, and "
-        "the cell shows our predicted speed-up. The hit law x^beta is steep near x = 0, so cells with nearly no room for "
-        "experts miss most. The physical bound lets no more bytes hit than are resident; it is not tuned to the table, and "
-        "its errors at larger batches are a finding about the paper's numbers."
-    )
-    return Part(
-        (Figure("cells", QUESTION, _chart(found, table, start), said, ("law", "level"), reading, NO_TABLE),),
-        data={"cells": found.drop("gib", "machine", "mode", "role")},
-    )
+    own = facts(table)
+    panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in own["machines"]]
+    said = sentences(found, ["law", "level"], answer)
+    return Drawn({"cells": found.drop("gib", "machine", "mode", "role")}, said, {**own, "panels": panels})
 
 
 def errors(table: pl.DataFrame) -> pl.DataFrame:
@@ -81,48 +59,12 @@ def answer(found: pl.DataFrame) -> str:
         worst = ranked.row(0, named=True)
         within = ranked.filter(pl.col("size") <= 0.1).height
         said.append(
-            f"{mode}: {percent(float(ranked['size'].mean()))} on average, {within} of {of.height} cells within 10 %; worst "
+            f"{mode}: {percent(mean_of(ranked['size']))} on average, {within} of {of.height} cells within 10 %; worst "
             f"{signed(worst['error'])} ({worst['scheme']}, {worst['model']}, {worst['machine']}, batch {worst['batch']})"
         )
     hidden = found.filter(pl.col("error").is_null()).height
     withheld = f"; {hidden} cells have no open number and are predictions" if hidden else ""
     return f"{'; '.join(said) or 'No number of the paper is open'}{withheld}. {HONESTY}"
-
-
-def _chart(found: pl.DataFrame, table: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    base = alt.Chart(alt.NamedData("cells")).transform_filter("datum.law === law && datum.level === level")
-    x = alt.X("batch:O", title="batch (requests)", axis=alt.Axis(labelAngle=0, domain=False, ticks=False))
-    y = alt.Y("model:N", title=None, sort=models(found), axis=alt.Axis(domain=False, ticks=False, labelLimit=150))
-    scale = alt.Scale(
-        domain=[-SATURATED, 0, SATURATED], range=[theme.BLUE, "#ffffff", theme.VERMILLION], clamp=True, interpolate="rgb"
-    )
-    legend = alt.Legend(title="ours / paper - 1", format="+.0%", orient="top", gradientLength=220, titleOrient="left")
-    tips = [
-        alt.Tooltip("model:N"),
-        alt.Tooltip("scheme:N"),
-        alt.Tooltip("row:N", title="mode, HB"),
-        alt.Tooltip("batch:Q"),
-        alt.Tooltip("published:Q", title="paper (×)", format=".2f"),
-        alt.Tooltip("value:Q", title="ours (×)", format=".2f"),
-        alt.Tooltip("error:Q", format="+.1%"),
-    ]
-    stated = base.transform_filter("isValid(datum.error)")
-    cell = stated.mark_rect(stroke=theme.GRID).encode(x, y, alt.Color("error:Q", scale=scale, legend=legend), tooltip=tips)
-    hidden = base.transform_filter("!isValid(datum.error)").mark_rect(color="#d5d9de", stroke="white").encode(x, y, tooltip=tips)
-    is_dark = f"abs(datum.error) >= {FAR}"
-    words = [
-        base.transform_filter(where).mark_text(fontSize=11.5, color=colour).encode(x, y, text="said:N")
-        for where, colour in ((is_dark, "white"), (f"!({is_dark})", theme.INK))
-    ]
-    machines = table.select("machine", "gib").unique().sort("gib")["machine"].to_list()
-    panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in machines]
-    drawn = alt.layer(hidden, cell, *words).properties(width=200, height=92)
-    facet = drawn.facet(
-        row=alt.Row("row:N", title=None, header=HEADER, sort=panels),
-        column=alt.Column("scheme:N", title=None, header=HEADER, sort=known(SCHEMES, found["scheme"])),
-        spacing=12,
-    )
-    return stacked([facet], source(table, "grey: withheld, predicted", level="level"), params(start, "law", "level"))
 
 
 def written(table: pl.DataFrame) -> list[dict[str, Any]]:

@@ -1,13 +1,13 @@
-"""How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; captions; the sentence beside accuracy."""
+"""How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; the sentence beside accuracy."""
 
 from __future__ import annotations
 
-import altair as alt
+from typing import Any
+
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.elmoe3d.rows import ELASTIC
-from tokentape.dashboards.panels import caption
+from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
 from tokentape.dashboards.units import joined
 
@@ -18,14 +18,10 @@ HONESTY = (
 )
 DIGITS = 4  # of a number, as the page carries it
 HEADLINE_FIT, TABLE = "calibrate", "table-3"
-EAGLE = "EAGLE3"
-SCHEMES = {
-    ELASTIC: (theme.VERMILLION, "circle"),
-    EAGLE: (theme.BLUE, "square"),
-    "Quant-SD": (theme.ORANGE, "diamond"),
-    "SLM-SD": (theme.GREEN, "triangle-up"),
-}
-OURS = "elmoe3d"
+ELASTIC, EAGLE = "Elastic-SD", "EAGLE3"
+SHOWN_LAWS = ("paper_law", "physical")  # of the menu; Che is among the checks
+SCHEMES = {ELASTIC: theme.VERMILLION, EAGLE: theme.BLUE, "Quant-SD": theme.ORANGE, "SLM-SD": theme.GREEN}
+OURS = PAPER = "elmoe3d"
 PLATFORMS = {
     OURS: ("ELMoE-3D", theme.VERMILLION),
     "hb-xpu": ("HB-xPU", theme.BLUE),
@@ -34,7 +30,10 @@ PLATFORMS = {
     "xpu-logicpim": ("xPU-LogicPIM", theme.PURPLE),
     "xpu": ("xPU", theme.QUIET),
 }
+PLATFORM_COLOURS = dict(PLATFORMS.values())
+SCHEME_NAMES = list(SCHEMES)
 MODES = {"ar": "AR", "sd": "SD"}
+MODE_NAMES = list(MODES.values())
 LAWS = {
     "paper_law": "paper law",
     "physical": "physical bound",
@@ -46,9 +45,41 @@ LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
 )
-LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
-PLAIN_LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0)
-HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
+LEGEND = "top columns=6"
+PLAIN_LEGEND = "top columns=6 symbolType=circle symbolStrokeWidth=0"
+STRENGTH = "top symbolType=square"
+HEADER = "bold labelLimit=400"
+MODE_DASHES = {"AR": [6, 4], "SD": [1, 0]}  # as the paper's Figure 14
+LEVEL_SHAPES = {"L1": "circle", "L0": "triangle-up"}
+PASSES = {"AR": theme.BLUE, "SD verify": theme.VERMILLION}
+PASS_PARTS = {"static": "static weights and KV", "experts": "experts"}
+PASS_COLOURS = {
+    PASS_PARTS["static"]: theme.BLUE, PASS_PARTS["experts"]: theme.VERMILLION, "HB bends": theme.GREEN, "EXT bends": theme.QUIET,
+}  # fmt: skip
+PARTS = {
+    "static": ("static weights", theme.QUIET),
+    "kv": ("KV cache", theme.SKY),
+    "embedding": ("input embedding", "#b9c0c9"),
+    "draft weights": ("drafter's weights", theme.ORANGE),
+    "draft kv": ("drafter's KV", "#f4d58d"),
+    "experts": ("experts", theme.BLUE),
+    "free": ("free", "#eef0f3"),
+}
+PLACED = dict(PARTS.values())
+JOULES = {
+    "static": ("static power", theme.QUIET),
+    "ext": ("EXT reads", theme.BLUE),
+    "hb": ("HB reads", theme.SKY),
+    "compute": ("compute", theme.ORANGE),
+    "links": ("links", theme.PURPLE),
+}
+ENERGY_PARTS = dict(JOULES.values())
+TOKENS_OF = {"of different requests": theme.BLUE, "of one request": theme.VERMILLION, "of one prompt": theme.GREEN}
+ACCEPTED = {
+    "hotness": theme.VERMILLION, "oracle": theme.INK, "lru": theme.BLUE, "static": theme.PURPLE, "random": theme.QUIET,
+    "all": theme.GREEN,
+}  # fmt: skip
+SEEDS = "Bands: least to most of the seeds."
 
 
 def models(frame: pl.DataFrame) -> list[str]:
@@ -67,35 +98,21 @@ def by_mode(points: pl.DataFrame, *kept: str | pl.Expr) -> pl.DataFrame:
     return pl.concat(each)
 
 
-def scheme_colour(legend: alt.Legend | None = LEGEND, field: str = "scheme") -> alt.Color:
-    """Colour of a scheme, named in `field`."""
-    scale = alt.Scale(domain=list(SCHEMES), range=[colour for colour, _ in SCHEMES.values()])
-    return alt.Color(f"{field}:N", scale=scale, legend=legend)
-
-
-def mode_dash(legend: alt.Legend | None = LEGEND) -> alt.StrokeDash:
-    """Dashed: AR; solid: SD. As the paper's Figure 14."""
-    return alt.StrokeDash("mode:N", scale=alt.Scale(domain=list(MODES.values()), range=[[6, 4], [1, 0]]), legend=legend)
+def facts(found: pl.DataFrame) -> dict[str, Any]:
+    """What files of figures call by name: fidelity, levels and laws in words; models, schemes and machines in order."""
+    made: dict[str, Any] = {}
+    if "fidelity" in found.columns:
+        made["fidelity"] = joined(found["fidelity"].unique().sort().to_list())
+    if "level" in found.columns:
+        made["levels"] = joined(found["level"].unique().to_list())
+    if "law" in found.columns:
+        made["laws"] = joined([str(law).replace("_", " ") for law in found["law"].unique()])
+    if {"machine", "gib"} <= set(found.columns):
+        made["machines"] = found.select("machine", "gib").unique().sort("gib")["machine"].unique(maintain_order=True).to_list()
+    made |= {"models": models(found)} if "model" in found.columns else {}
+    return made | ({"schemes": known(SCHEMES, found["scheme"])} if "scheme" in found.columns else {})
 
 
 def law_words(column: str = "law") -> pl.Expr:
     """A hit model as it is said."""
     return pl.col(column).replace(LAWS)
-
-
-def source(study: pl.DataFrame, *more: str, law: str | None = "law", level: str | None = None) -> alt.TitleParams:
-    """The line above a chart: where its rows are from, their fidelity, hit model and level, and what else it marks.
-
-    study: the rows drawn, with column fidelity if they have one. law, level: a parameter of the chart, or the words themselves;
-    None: the chart has none.
-    """
-    said = ["source: study elmoe3d"]
-    if "fidelity" in study.columns:
-        said.append(f"fidelity: {joined(study['fidelity'].unique().sort().to_list())}")
-    text = [theme.quote("; ".join(said))]
-    if law is not None:
-        text.append(f"'; hit model: ' + (({theme.literal(LAWS)})[law])" if law == "law" else theme.quote(f"; hit model: {law}"))
-    if level is not None:
-        text.append("'; level ' + level" if level == "level" else theme.quote(f"; level {level}"))
-    text += [theme.quote(f"; {words}") for words in more]
-    return caption(" + ".join(text))

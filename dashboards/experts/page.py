@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-import altair as alt
 import duckdb
 import polars as pl
 
 from tokentape.dashboards import answers, rows, theme
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import with_figures
 from tokentape.dashboards.experts import charts as expert_charts
-from tokentape.dashboards.shell import Control, Figure, Page
+from tokentape.dashboards.experts.words import REPLAY_FIRST
+from tokentape.dashboards.shell import Control, Figure, Page, Part
 
 FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
+FIGURES = ("popularity", "reuse", "locality", "similarity")  # after those of policies, which share a pick and are drawn by code
 PHASES = ("decode", "prefill")
 SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
 LEAD = (
     "How large a cache of experts must be, which policy should manage it, and what that costs per token. "
     "Belady sees the future: a bound, no method."
 )
-REPLAY_FIRST = "Nothing to draw: no replay fits. Run: tokentape study baselines, then tokentape load and tokentape site."
-RECORD_FIRST = (
-    "Nothing to draw: no tape with routing fits. Run: tokentape capture --model embedded --dataset code, then tokentape load "
-    "and tokentape site."
-)
-NO_DECODE = "Nothing to draw: the tape does not route tokens in both prefill and decode. Capture one with --max-new-tokens 64."
 
 
 def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
@@ -34,26 +32,20 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
     shown = catalogue.head(max_traces)
     trace_ids = shown["trace_id"].to_list()
     runs = rows.runs(connection, trace_ids)
-    tape = {
-        "popularity": rows.popularity(connection, trace_ids),
-        "reuse": rows.reuse(connection, trace_ids),
-        "locality": rows.locality(connection, trace_ids),
-        "similarity": rows.similarity(connection, trace_ids),
-    }
     choices = _choices(runs, trace_ids)
     start = choices[0] if choices else {}
     few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
-    data = {"runs": runs.drop("family", "policy_params", "denominator"), **tape}
-    return Page(
+    own = Page(
         FILE,
         TITLE,
         LEAD + few * (catalogue.height > shown.height),
         "page.html",
-        figures=(*_policy_figures(runs, start), *_tape_figures(tape, rows.crowd(connection, trace_ids), start)),
         controls=_controls(shown, runs),
         choices=tuple(choices),
-        data={name: frame for name, frame in data.items() if not frame.is_empty()},
+        data={} if runs.is_empty() else {"runs": runs.drop("family", "policy_params", "denominator")},
     )
+    ask = Ask(connection, Path(__file__).parent, max_traces, {"traces": trace_ids})
+    return with_figures(own, ask, (Part(tuple(_policy_figures(runs, start))), *FIGURES))
 
 
 def _policy_figures(runs: pl.DataFrame, start: dict[str, str]) -> Iterator[Figure]:
@@ -81,52 +73,6 @@ def _policy_figures(runs: pl.DataFrame, start: dict[str, str]) -> Iterator[Figur
         "Mean decode step and its energy on the simulated hardware; prefill is not in it. Where the hardware file gives ranges, "
         "the picked policy shows its band.",
         REPLAY_FIRST,
-    )
-
-
-def _tape_figures(tape: dict[str, pl.DataFrame], crowd: pl.DataFrame, start: dict[str, str]) -> Iterator[Figure]:
-    """What in the tape decides the hit rates: skew, reuse, locality, and whether prefill predicts decode."""
-
-    def drawn(name: str, chart: Callable[[dict[str, str]], alt.TopLevelMixin]) -> alt.TopLevelMixin | None:
-        return None if tape[name].is_empty() else chart(start)
-
-    yield Figure(
-        "popularity",
-        "Are some experts used more than others?",
-        drawn("popularity", expert_charts.popularity),
-        {f"{c['trace']}|{c['phase']}": answers.popularity(c, c["phase"]) for c in crowd.to_dicts()},
-        ("trace", "phase"),
-        "Each cell is an expert; 1 means it is selected as often as if all experts of its layer were used evenly. "
-        "Skew favours frequency policies.",
-        RECORD_FIRST,
-    )
-    yield Figure(
-        "reuse",
-        "How soon is an expert needed again?",
-        drawn("reuse", expert_charts.reuse),
-        _answers(tape["reuse"], ("trace", "scope", "rules"), lambda group: {"": answers.reuse(group)}),
-        ("trace", "scope", "rules"),
-        "The bar at distance d is what an LRU gains by growing to d experts; all bars up to d add up to its hit rate. "
-        "Prefill and decode together.",
-        REPLAY_FIRST,
-    )
-    yield Figure(
-        "locality",
-        "Does the next token use the same experts?",
-        drawn("locality", expert_charts.locality),
-        _answers(tape["locality"], ("trace",), lambda group: {"": answers.locality(group)}),
-        ("trace",),
-        "Share of a token's experts that the token before it in the same request used in that layer; chance is k / E.",
-        RECORD_FIRST,
-    )
-    yield Figure(
-        "similarity",
-        "Does the prompt tell which experts decoding will use?",
-        drawn("similarity", expert_charts.similarity),
-        _answers(tape["similarity"], ("trace",), lambda group: {"": answers.similarity(group)}),
-        ("trace",),
-        "Cosine between the counts of each expert in prefill and in decode, layer by layer; 1 means the same proportions.",
-        NO_DECODE,
     )
 
 

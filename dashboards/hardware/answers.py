@@ -9,7 +9,7 @@ import polars as pl
 
 from tokentape.dashboards.answers import percent, significant
 from tokentape.dashboards.hardware.rows import OWN_MEMORY
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import highest, joined, quantity
 
 THROUGHOUT = 0.8  # of the step: a resource that is busy for less does not alone decide how long it takes
 
@@ -43,11 +43,11 @@ def roof(ceilings: pl.DataFrame, points: pl.DataFrame) -> str:
 def clock(step: Mapping[str, Any], busy: pl.DataFrame, points: pl.DataFrame) -> str:
     """How long the step takes, which resource is busy for how much of it, and which operation takes most."""
     longest = points.sort("share", descending=True).row(0, named=True)
-    takes, most = f"The step takes {quantity(step['seconds'], 's')}.", busy["busy"].max()
+    takes, most = f"The step takes {quantity(step['seconds'], 's')}.", highest(busy["busy"])
     spent = f"Most of the time goes to {longest['operation']} ({share(longest['share'])})."
     lanes = [f"{row['resource']} {share(row['busy'])}" for row in busy.to_dicts()]
     if most < THROUGHOUT:
-        idle = 1.0 - busy["busy"].sum()
+        idle = 1.0 - float(busy["busy"].sum())
         rest = "they wait for one another" if idle <= 0.005 else f"for {share(idle)} none works at its rate: launches and losses"
         return f"{takes} No resource is busy throughout: {joined(lanes)}; {rest}. {spent}"
     tied = busy.filter(pl.col("busy") > most - 0.005)["resource"].to_list()  # a tier and the link in front of it work together

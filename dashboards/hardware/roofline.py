@@ -89,7 +89,9 @@ def roofs(ceilings: pl.DataFrame, points: pl.DataFrame) -> tuple[dict[str, Frame
     return frames, pl.DataFrame(lines), pl.DataFrame(words), pl.DataFrame(placed)
 
 
-def chart(start: Mapping[str, str], frames: Mapping[str, Frame], colours: Mapping[str, str], has_points: bool) -> alt.LayerChart:
+def chart(
+    start: Mapping[str, str], frames: Mapping[str, Frame], colours: Mapping[str, str], has_points: bool
+) -> alt.LayerChart | alt.FacetChart:
     """`colours`: operation -> colour. The rows are named roofs, roof_words and points."""
     limits = {hardware: [*frame.x, *frame.y] for hardware, frame in frames.items()}
     params = [alt.param(name=name, value=start[name]) for name in ("hardware", "step")]
@@ -132,7 +134,9 @@ def _marks(step: alt.Chart, x: alt.X, y: alt.Y, colours: Mapping[str, str]) -> a
     ]
     fill = alt.Fill("operation:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)
     size = alt.Size("share:Q", scale=alt.Scale(domain=[0, 1], range=SIZES), legend=None)
-    return step.mark_circle(opacity=0.9, stroke="white", strokeWidth=1).encode(x, y, size, fill, tooltip=tips)
+    marks = step.mark_circle(opacity=0.9, stroke="white", strokeWidth=1)
+    drawn: alt.Chart = marks.encode(x, y, size, fill, tooltip=tips)
+    return drawn
 
 
 def _texts(chart: alt.Chart, x: alt.X, y: alt.Y, colour: str) -> list[alt.Chart]:
@@ -266,4 +270,4 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 
 
 def _at(share: float, ends: tuple[float, float]) -> float:
-    return ends[0] * (ends[1] / ends[0]) ** share
+    return float(ends[0] * (ends[1] / ends[0]) ** share)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.panels import known
+from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.shell import Control
 
 LIVE = Control("live", "Live model")
-SEEDS = "Bands: least to most of the seeds, which read different texts."
-RANGE = "Means over seeds, which read different texts; the tooltip of a mark has the least and the most of them."
 NAMES = {
     "full": "whole cache",
     "streaming": "StreamingLLM",
@@ -50,13 +46,10 @@ LOOKS: dict[str, tuple[str, str, bool]] = {
 }
 RECENT = ("StreamingLLM", "recent only")
 SCORED = ("H2O", "AEP", "AEP (mean score)", "AERP", "AERP (mean score)")  # what evicts by accumulated attention
-LEGEND = alt.Legend(title=None, orient="top", columns=5, symbolOpacity=1, symbolStrokeWidth=0)
 
 
 def named(found: pl.DataFrame) -> pl.DataFrame:
     """With `who`: the policy as it is said, with its variant; ways to refresh are not told apart."""
-    if found.is_empty():
-        return found
     words = pl.col("policy").replace(NAMES)
     is_plain = (pl.col("variant") == "") | (pl.col("policy") == "kelle")
     both = pl.when(is_plain).then(words).otherwise(pl.format("{} ({})", words, "variant"))
@@ -66,27 +59,12 @@ def named(found: pl.DataFrame) -> pl.DataFrame:
 
 def first_of(found: pl.DataFrame, column: str, size: int) -> pl.DataFrame:
     """Rows of the first `size` models or tapes."""
-    if found.is_empty():
-        return found
     return found.filter(pl.col(column).is_in(found[column].unique().sort().head(size).implode()))
 
 
-def looks(names: Iterable[str], legend: alt.Legend | None = LEGEND) -> tuple[alt.Color, alt.Shape, Any]:
-    """Colour, shape and dash of `who`, in the house order."""
-    there = known(LOOKS, names)
-    spare = zip(theme.SPARE_COLOURS * 4, theme.SPARE_SHAPES * 4, strict=True)
-    taken = {name: LOOKS[name] if name in LOOKS else (*next(spare), False) for name in there}
-    colours, shapes = [look[0] for look in taken.values()], [look[1] for look in taken.values()]
-    dashed = ", ".join(theme.quote(name) for name, (_, _, is_dashed) in taken.items() if is_dashed)
-    dash = alt.when(f"indexof([{dashed}], datum.who) >= 0").then(alt.value([5, 3])).otherwise(alt.value([1, 0]))
-    return (
-        alt.Color("who:N", scale=alt.Scale(domain=there, range=colours), legend=legend),
-        alt.Shape("who:N", scale=alt.Scale(domain=there, range=shapes), legend=legend),
-        dash,
-    )
-
-
-def budget_axis(budgets: list[int], title: str = "budget (tokens per head, log scale)") -> alt.X:
-    """Budgets on a logarithmic axis with a tick at each."""
-    scale = alt.Scale(type="log", base=2, nice=False, padding=14)
-    return alt.X("budget:Q", title=title, scale=scale, axis=alt.Axis(values=budgets, format=",d", grid=False))
+def whos(found: pl.DataFrame) -> dict[str, Any]:
+    """What files of figures call by name: policies in the house order, and which have a dashed line."""
+    there = known(LOOKS, found["who"])
+    dashed = ", ".join(theme.quote(name) for name in there if name in LOOKS and LOOKS[name][2])
+    dash = {"condition": {"test": f"indexof([{dashed}], datum.who) >= 0", "value": [5, 3]}, "value": [1, 0]}
+    return {"whos": there, "who_dash": dash}

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.kelle.gains import parts_bars
-from tokentape.dashboards.kelle.words import HEADER, HERE, NOT_HERE, PARTS, SQUARES, WORKLOADS, by_reading, source
-from tokentape.dashboards.panels import colour, known, params, stacked
-from tokentape.dashboards.shell import Figure, Part
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.kelle.words import SIZES
 from tokentape.dashboards.units import joined
 
-SIZES = {"4 MB": theme.QUIET, "8 MB": theme.BLUE}
 RECOMPUTE, REFRESH = "recompute", "refresh policy"
 ORDER = {RECOMPUTE: ("off", "on"), REFRESH: ("45 us", "uniform 360 us", "2D", "2D + scheduler")}
 TITLES = {RECOMPUTE: "Recomputation", REFRESH: "Refresh"}
 
 
-def part(sram: pl.DataFrame, memory: pl.DataFrame, settings: pl.DataFrame, start: dict[str, str]) -> Part:
-    """sram, memory, settings: rows' of these names."""
-    figures = (_sram_figure(sram, memory, start), _settings_figure(settings, start))
-    data = {"sram": sram, "memory": memory, "settings": settings}
-    return Part(figures, data={name: frame for name, frame in data.items() if not frame.is_empty()})
-
-
-def _sram_figure(sram: pl.DataFrame, memory: pl.DataFrame, start: dict[str, str]) -> Figure:
-    question = "Would more SRAM do, or eDRAM as it is?"
-    if sram.is_empty() or memory.is_empty():
-        return Figure("memory", question, None, {}, (), "", NOT_HERE)
+def memory(ask: Ask) -> Drawn | None:
+    sram, shares = ask("sram"), ask("memory")
+    if sram.is_empty() or shares.is_empty():
+        return None
     said = {
-        name: memory_answer(of, memory.filter(pl.col("reading") == name))
-        for name, of in by_reading(sram)
-        if name in set(memory["reading"])
+        str(name): memory_answer(of, shares.filter(pl.col("reading") == name))
+        for (name,), of in sram.group_by(["reading"], maintain_order=True)
+        if name in set(shares["reading"])
     }
-    reading = (
-        "The paper's Figures 3a and 3c: Llama-2-7B on PG19 with the whole cache, batch 16, an array of 32 x 32. Left: time of a "
-        "step, weights keeping 2 MB (assumed). The paper says 1.27 × with 8 MB, which neither capacity nor bandwidth can give. "
-        "Right: 8 MB of eDRAM refreshed every 45 us. The paper has at most 46 % for refresh; its own Table 1 gives what is drawn."
-    )
-    return Figure("memory", question, _sram_chart(sram, memory, start), said, ("reading",), reading, NOT_HERE)
+    own = {
+        "sizes": known(SIZES, sram["setting"]),
+        "settings": shares["setting"].unique().sort().to_list(),
+        "lengths": shares["decode"].unique().sort().to_list(),
+    }
+    return Drawn({"sram": sram, "memory": shares}, said, own)
+
+
+def settings(ask: Ask) -> Drawn | None:
+    found = ask("settings")
+    if found.is_empty():
+        return None
+    held = {series: set(of["setting"]) for (series,), of in found.group_by(["series"])}
+    each = [
+        {"series": series, "title": TITLES[series], "settings": [name for name in order if name in held[series]]}
+        for series, order in ORDER.items()
+        if series in held
+    ]
+    return Drawn({"settings": found}, sentences(found, ["reading"], settings_answer), {"series": each})
 
 
 def memory_answer(sram: pl.DataFrame, memory: pl.DataFrame) -> str:
@@ -56,53 +59,6 @@ def memory_answer(sram: pl.DataFrame, memory: pl.DataFrame) -> str:
     )
 
 
-def _sram_chart(sram: pl.DataFrame, memory: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    decode = alt.X("decode:O", title="decode length (tokens)", axis=alt.Axis(labelAngle=0, format=",d"))
-    base = alt.Chart(alt.NamedData("sram")).transform_filter(HERE)
-    names = known(SIZES, sram["setting"])
-    tips = [alt.Tooltip("setting:N"), alt.Tooltip("over_small:Q", format=".5f"), alt.Tooltip("step_s:Q", format=".3f")]
-    left = (
-        base.mark_bar()
-        .encode(
-            decode,
-            alt.Y("over_small:Q", title="time of a step (relative to 4 MB of SRAM, ×)"),
-            alt.XOffset("setting:N", scale=alt.Scale(domain=names)),
-            colour(SIZES, "setting", names, SQUARES),
-            tooltip=tips,
-        )
-        .properties(width=360, height=230)
-    )
-    of = alt.Chart(alt.NamedData("memory")).transform_filter(HERE)
-    settings = memory["setting"].unique().sort().to_list()
-    lengths = memory["decode"].unique().sort().to_list()
-    rows = [
-        parts_bars(of.transform_filter(f"datum.setting === {theme.quote(name)}"), "share", "share of the energy (%)", list(PARTS))
-        .encode(alt.Y("decode:O", title="decoded (tokens)", sort=lengths, axis=alt.Axis(format=",d", ticks=False, domain=False)))
-        .properties(width=230, height=200, title=name)
-        for name in settings
-    ]
-    right = alt.hconcat(*rows, spacing=20).resolve_scale(color="shared")
-    return stacked(
-        [alt.hconcat(left, right, spacing=40).resolve_scale(color="independent")],
-        source("one model and task"),
-        params(start, "reading"),
-    )
-
-
-def _settings_figure(settings: pl.DataFrame, start: dict[str, str]) -> Figure:
-    question = "What do recomputation and each way to refresh save?"
-    if settings.is_empty():
-        return Figure("settings", question, None, {}, (), "", NOT_HERE)
-    said = {name: settings_answer(of) for name, of in by_reading(settings)}
-    reading = (
-        "The paper's Figure 15, Kelle on eDRAM: the energy of a step by part, over that of the upper bar. Above: means over "
-        "models; below: Llama-2-7B. 2D refreshes tokens and bits by importance, on average every 1050 us; the scheduler shortens "
-        "the life of transient data. As the paper counts, what is recomputed is free; counted physically, layer inputs are read "
-        "and multiplied, and models with few KV heads do not recompute at all."
-    )
-    return Figure("settings", question, _settings_chart(settings, start), said, ("reading",), reading, NOT_HERE)
-
-
 def settings_answer(found: pl.DataFrame) -> str:
     """Each setting's energy over the first one's, means over tasks; rows of one reading."""
     whole = found.group_by("series", "setting", "workload").agg(pl.sum("part_frac")).group_by("series", "setting")
@@ -116,24 +72,3 @@ def settings_answer(found: pl.DataFrame) -> str:
         each = joined([f"{percent(saved)} ({setting})" for setting, saved in steps])
         said.append(f"against a refresh every 45 us, Llama-2-7B saves {each}")
     return f"{'; '.join(said)}." if said else "Nothing of it fits into the DRAM."
-
-
-def _settings_chart(settings: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    rows = []
-    tasks = known(dict.fromkeys(WORKLOADS, ""), settings["workload"])
-    for series, order in ORDER.items():
-        held = settings.filter(pl.col("series") == series)
-        if held.is_empty():
-            continue
-        base = alt.Chart(alt.NamedData("settings")).transform_filter(f"{HERE} && datum.series === {theme.quote(series)}")
-        y = alt.Y(
-            "setting:N",
-            title=None,
-            sort=[name for name in order if name in set(held["setting"])],
-            axis=alt.Axis(ticks=False, domain=False, labelLimit=160),
-        )
-        bars = parts_bars(base, "part_frac", "energy (% of the upper bar)", list(PARTS)).encode(y)
-        drawn = bars.properties(width=225, height=alt.Step(22))
-        column = alt.Column("workload:N", title=TITLES[series], sort=tasks, header=HEADER)
-        rows.append(drawn.facet(column=column, spacing=18))
-    return stacked(rows, source(), params(start, "reading")).resolve_scale(color="shared")

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.claims import signed
-from tokentape.dashboards.kelle.words import HERE, KELLE, LEGEND, NOT_HERE, SYSTEMS, by_reading, in_full, source, times
-from tokentape.dashboards.panels import colour, hollow, known, params, stacked
-from tokentape.dashboards.shell import Figure, Part
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.kelle.words import KELLE, MODELS, ROLES, SYSTEMS, in_full, times
+from tokentape.dashboards.units import joined, mean_of
+from tokentape.warehouse.claim_errors import signed
 
 BUDGET, BATCH = "table-7", "table-9"
-MODELS = {"llama-3.2-3b": theme.VERMILLION, "llama-2-13b": theme.GREEN}
-ROLES = {
-    "calibrate": ("fitted to this number", "diamond"),
-    "predict": ("predicted", "circle"),
-    "report": ("no published number", "square"),
-}
 SWEPT = {"refresh interval": "refresh interval (us)", "edram bandwidth": "bandwidth of the eDRAM (GB/s)"}
-ERRORS = "Error bars: ±20 %, which is typical, and ±35 %, the worst met (assumed)"
-GAIN = "energy gain over Original+SRAM (×)"
 
 
-def part(tables: pl.DataFrame, sweeps: pl.DataFrame, start: dict[str, str]) -> Part:
-    """tables, sweeps: rows' of these names."""
+def tables(ask: Ask) -> Drawn | None:
+    found = in_full(ask("tables"), "series")
+    if found.is_empty():
+        return None
     role = pl.when(pl.col("published").is_null()).then(pl.lit("report")).otherwise("role")
-    tables, sweeps = in_full(tables, "series"), in_full(sweeps, "series")
-    told = tables.with_columns(role_words=role.replace({name: words for name, (words, _) in ROLES.items()}))
-    figures = (_tables_figure(told, start), _sweeps_figure(sweeps, start))
-    return Part(figures, data={n: f for n, f in {"tables": told, "sweeps": sweeps}.items() if not f.is_empty()})
+    told = found.with_columns(role_words=role.replace({name: words for name, (words, _) in ROLES.items()}))
+    each = [
+        {"series": series, "field": field, "title": title, "looks": looks, "of": of, "width": width, "names": names}
+        for series, field, title, table, looks, of, width in (
+            (BUDGET, "budget", "budget (tokens per head)", MODELS, "MODELS", "model", 460),
+            (BATCH, "batch", "batch (requests)", SYSTEMS, "SYSTEMS", "system", 600),
+        )
+        for names in (known(table, told.filter(pl.col("series") == series)[of]),)
+        if names
+    ]
+    return Drawn({"tables": told}, sentences(told, ["reading"], tables_answer), {"each": each})
 
 
-def _tables_figure(tables: pl.DataFrame, start: dict[str, str]) -> Figure:
-    question = "How does the gain fall with a larger budget and a smaller batch, and does the paper say the same?"
-    if tables.is_empty():
-        return Figure("tables", question, None, {}, (), "", NOT_HERE)
-    said = {name: tables_answer(of) for name, of in by_reading(tables)}
-    reading = (
-        "The paper's Tables 7 (left) and 9 (right) on PG19; hollow: its numbers. Only batch 4 was fitted; batches 8, 2 and 1 "
-        f"are predicted without a published number. {ERRORS}. A budget of 8750 tokens exceeds the sequence: nothing is evicted."
-    )
-    return Figure("tables", question, _tables_chart(tables, start), said, ("reading",), reading, NOT_HERE)
+def sweeps(ask: Ask) -> Drawn | None:
+    found = in_full(ask("sweeps"), "series")
+    if found.is_empty():
+        return None
+    each = []
+    for (series, title), width in zip(SWEPT.items(), (560, 480), strict=True):
+        of = found.filter(pl.col("series") == series)
+        names = sorted({f"{system}, {task}" for system, task in of.select("system", "workload").rows()}, reverse=True)
+        settings = of.sort("value", descending=True)["setting"].unique(maintain_order=True).to_list()
+        own = {"names": names, "colours": theme.PALETTE[1 : len(names) + 1], "settings": settings}
+        each += [{"series": series, "title": title, "width": width, **own}] if names else []
+    return Drawn({"sweeps": found}, sentences(found, ["reading"], sweeps_answer), {"each": each})
 
 
 def tables_answer(found: pl.DataFrame) -> str:
@@ -54,7 +57,7 @@ def tables_answer(found: pl.DataFrame) -> str:
         of = of.with_columns(error=pl.col("gain") / pl.col("published") - 1).sort(pl.col("error").abs())
         for worst in of.tail(1).to_dicts():
             where = f"{worst['model']}, {worst['budget']} tokens" if series == BUDGET else worst["system"]
-            mean = percent(float(of["error"].abs().mean()), 0)  # type: ignore[arg-type]
+            mean = percent(mean_of(of["error"].abs()), 0)
             said.append(f"{name} is predicted within {mean} on average, {signed(worst['error'])} at worst ({where})")
     return f"{'. '.join(said)}{'. ' if said else ''}{_falls(found)}{_beaten(found)}"
 
@@ -77,57 +80,6 @@ def _beaten(found: pl.DataFrame) -> str:
     return f"{joined(said)}." if said else f"{KELLE} needs least energy at every batch."
 
 
-def _tables_chart(tables: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    panels = []
-    for series, field, title, looks, of, wide in (
-        (BUDGET, "budget", "budget (tokens per head)", MODELS, "model", 460),
-        (BATCH, "batch", "batch (requests)", SYSTEMS, "system", 600),
-    ):
-        names = known(looks, tables.filter(pl.col("series") == series)[of])
-        if not names:
-            continue
-        base = alt.Chart(alt.NamedData("tables")).transform_filter(f"{HERE} && datum.series === {theme.quote(series)}")
-        x = alt.X(f"{field}:O", title=title, axis=alt.Axis(labelAngle=0, format=",d"))
-        drawn = dots(base, x, of, colour(looks, of, names, LEGEND), names)
-        marks = hollow(base, 150, at=("published", "datum.gain"))
-        paper = marks.encode(x, alt.Y("at:Q"), alt.XOffset(f"{of}:N", scale=alt.Scale(domain=names)), color=alt.value(theme.INK))
-        panels.append(alt.layer(drawn, paper).properties(width=wide, height=290))
-    together = alt.hconcat(*panels, spacing=45).resolve_scale(color="independent", xOffset="independent", y="shared")
-    return stacked([together], source("hollow: the paper's"), params(start, "reading"))
-
-
-def dots(
-    base: alt.Chart, x: alt.X, of: str, hue: alt.Color, names: list[str], roles: alt.Legend | None = LEGEND
-) -> alt.LayerChart:
-    """A mark per point with two error bars, side by side by `of`."""
-    beside = alt.XOffset(f"{of}:N", scale=alt.Scale(domain=names))
-    labels, shapes = zip(*ROLES.values(), strict=True)
-    shape = alt.Shape("role_words:N", scale=alt.Scale(domain=list(labels), range=list(shapes)), legend=roles)
-    tips = [
-        alt.Tooltip(f"{of}:N"),
-        alt.Tooltip("gain:Q", format=".2f"),
-        alt.Tooltip("published:Q", title="paper", format=".2f"),
-        alt.Tooltip("role_words:N", title="role"),
-    ]
-    thin = base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(x, alt.Y("least:Q"), alt.Y2("most:Q"), beside, hue)
-    wide = base.mark_rule(strokeWidth=5, opacity=0.35).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), beside, hue)
-    marks = base.mark_point(size=70).encode(x, alt.Y("gain:Q", title=GAIN), beside, hue, shape, tooltip=tips)
-    return alt.layer(thin, wide, marks)
-
-
-def _sweeps_figure(sweeps: pl.DataFrame, start: dict[str, str]) -> Figure:
-    question = "And where the paper shows curves without numbers: shorter refresh, slower eDRAM?"
-    if sweeps.is_empty():
-        return Figure("sweeps", question, None, {}, (), "", NOT_HERE)
-    said = {name: sweeps_answer(of) for name, of in by_reading(sweeps)}
-    reading = (
-        f"Predicted with knobs that were fitted elsewhere; nothing of this was tuned on. {ERRORS}. Left: Llama-3.2-3B, all of "
-        "Kelle's cells refreshed at one interval. Right: Llama-2-7B, eDRAM of the same size at its own and at half of its "
-        "bandwidth, beside AERP on SRAM, which it does not touch."
-    )
-    return Figure("sweeps", question, _sweeps_chart(sweeps, start), said, ("reading",), reading, NOT_HERE)
-
-
 def sweeps_answer(found: pl.DataFrame) -> str:
     """Gains at the ends of each sweep; rows of one reading."""
     said = []
@@ -146,25 +98,3 @@ def sweeps_answer(found: pl.DataFrame) -> str:
             change = word.format(last["setting"], first["setting"])
             told.append(f"{change} takes Kelle's energy gain from {joined([words for _, words, *_ in of_series])}")
     return f"{'. '.join(told)}."
-
-
-def _sweeps_chart(sweeps: pl.DataFrame, start: dict[str, str]) -> alt.VConcatChart:
-    panels = []
-    for series, wide in zip(SWEPT, (560, 480), strict=True):
-        rows = sweeps.filter(pl.col("series") == series)
-        if rows.is_empty():
-            continue
-        base = alt.Chart(alt.NamedData("sweeps")).transform_filter(f"{HERE} && datum.series === {theme.quote(series)}")
-        base = base.transform_calculate(who="datum.system + ', ' + datum.workload", role_words="'no published number'")
-        settings = rows.sort("value", descending=True)["setting"].unique(maintain_order=True).to_list()
-        names = sorted({f"{system}, {task}" for system, task in rows.select("system", "workload").rows()}, reverse=True)
-        x = alt.X("setting:O", title=SWEPT[series], sort=settings, axis=alt.Axis(labelAngle=0))
-        hue = colour(
-            dict(zip(names, theme.PALETTE[1:], strict=False)),
-            "who",
-            names,
-            alt.Legend(title=None, orient="top", columns=2, symbolOpacity=1),
-        )
-        panels.append(dots(base, x, "who", hue, names, None).properties(width=wide, height=240))
-    together = alt.hconcat(*panels, spacing=45).resolve_scale(color="independent", xOffset="independent", y="shared")
-    return stacked([together], source("no published numbers"), params(start, "reading"))

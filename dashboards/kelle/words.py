@@ -1,17 +1,18 @@
-"""How the Kelle page names and draws systems, readings and parts of the energy, and the line above its charts."""
+"""How the Kelle page names and draws systems, readings and parts of the energy."""
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.panels import caption
+from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.kelle.live_words import LOOKS
 from tokentape.dashboards.shell import Control
 
 STUDY = "Run: tokentape study kelle, then tokentape load and tokentape site."
 NOT_HERE = f"Nothing to draw: not computed, or too little of it fits into the DRAM under this reading. {STUDY}"
 DIGITS = 5  # of a number, as the page carries it
+NAME = "kelle"
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 SYSTEMS = {
     BASELINE: theme.QUIET,
@@ -37,26 +38,45 @@ PARTS = {
     "leakage": theme.PURPLE,
 }
 WORKLOADS = ("LA", "TQ", "QP", "PG19")  # by length
-LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1)
-SQUARES = alt.Legend(title=None, orient="top", columns=6, symbolType="square", symbolOpacity=1, symbolStrokeWidth=0)
-HEADER = alt.Header(labelFontSize=13, labelLimit=400, labelFontWeight=600)
-HERE = "datum.reading === reading"
-
-
-def source(*more: str, reading: str | None = "reading") -> alt.TitleParams:
-    """The line above a chart. reading: a parameter of the chart, or the words themselves; None: it has none."""
-    text = ["'source: study kelle'"]
-    if reading == "reading":
-        text.append(f"'; reading: ' + (({theme.literal(READINGS)})[reading])")
-    elif reading is not None:
-        text.append(theme.quote(f"; {reading}"))
-    return caption(" + ".join([*text, *(theme.quote(f"; {words}") for words in more)]))
-
-
-def by_reading(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    """Rows of each reading, in the order of the menu."""
-    held = {str(name): of for (name,), of in frame.group_by(["reading"], maintain_order=True)}
-    return [(name, held[name]) for name in READINGS if name in held]
+KNOBS = {"calibrated": theme.VERMILLION, "nothing fitted": theme.BLUE}
+ON_CHIP = {name: colour for name, colour in PARTS.items() if name != "DRAM"}
+TURN = f"toNumber(({theme.literal({name: str(n) for n, name in enumerate(PARTS)})})[datum.part])"  # a part's place
+SIZES = {"4 MB": theme.QUIET, "8 MB": theme.BLUE}
+TASKS = {"A-c": theme.BLUE, "A-e": theme.ORANGE, "PQ": theme.PURPLE}
+GROUPS = {
+    "int16, all bits": theme.BLUE, "fp16, all bits": theme.VERMILLION, "HST": theme.ORANGE, "LST": theme.GREEN,
+    "MSB": theme.PURPLE, "LSB": theme.SKY,
+}  # fmt: skip
+WAYS = {"uniform": theme.QUIET, "2DRP": theme.VERMILLION}
+FORMS = {"as keys and values": theme.QUIET, "as layer inputs": theme.GREEN}
+MODELS = {"llama-3.2-3b": theme.VERMILLION, "llama-2-13b": theme.GREEN}
+TENSORS = {"X": theme.BLUE, "Q": theme.ORANGE, "K": theme.GREEN, "V": theme.VERMILLION}
+PHASES = {"prompt": theme.ORANGE, "decode": theme.BLUE}
+MODES = {
+    "paper": ("the paper's latencies", theme.VERMILLION, "triangle-up"),
+    "physical": ("the array's own", theme.BLUE, "circle"),
+}
+MODE_COLOURS = {words: colour for words, colour, _ in MODES.values()}
+MODE_SHAPES = {words: shape for words, _, shape in MODES.values()}
+ROLES = {
+    "calibrate": ("fitted to this number", "diamond"),
+    "predict": ("predicted", "circle"),
+    "report": ("no published number", "square"),
+}
+TABLE_ROLES = dict(ROLES.values())
+ERRORS = "Error bars: ±20 %, which is typical, and ±35 %, the worst met (assumed)"
+SEEDS = "Bands: least to most of the seeds, which read different texts."
+RANGE = "Means over seeds, which read different texts; the tooltip of a mark has the least and the most of them."
+REPLAY = (
+    "Run: tokentape study kelle, or tokentape capture with --tables requests,tokens,passes,attention and tokentape decide kv "
+    "TRACE --policy aerp --param budget=64 (again with other policies and budgets), then tokentape load and tokentape site."
+)
+LEGEND = "top columns=6"
+SQUARES = "top columns=6 symbolType=square symbolStrokeWidth=0"
+WHO_LEGEND = "top columns=5 symbolStrokeWidth=0"
+WHO_COLOURS = {name: colour for name, (colour, _, _) in LOOKS.items()}
+WHO_SHAPES = {name: shape for name, (_, shape, _) in LOOKS.items()}
+HEADER = "bold labelLimit=400"
 
 
 def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -67,3 +87,8 @@ def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
 def times(value: float) -> str:
     """A gain as it is said."""
     return f"{value:.2f} ×"
+
+
+def tasks(frame: pl.DataFrame) -> list[str]:
+    """Tasks of the rows, by length."""
+    return known(dict.fromkeys(WORKLOADS, ""), frame["workload"])

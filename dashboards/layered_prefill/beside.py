@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards.layered_prefill.words import BAND, STUDY, drawing_order, looks, of_series
-from tokentape.dashboards.shell import Figure, Part
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.layered_prefill import rows
+from tokentape.dashboards.layered_prefill.words import looks, of_series
 from tokentape.dashboards.units import joined
 
-NO_ARRIVALS = f"Nothing to draw: requests came in one way only. {STUDY}"
-NO_OTHERS = f"Nothing to draw: no other scheduler was served. {STUDY}"
-NO_PLACES = f"Nothing to draw: no other model or GPU was served. {STUDY}"
 # Metric -> title and what turns it into what is shown; times on logarithmic axes.
 MEASURES = {
-    "ttft_mean_s": ("mean TTFT (s, log)", "1", ",.2~f"),
-    "tbt_p99_s": ("TBT p99 (ms, log)", "1000", ",.0f"),
+    "ttft_mean_s": ("mean TTFT (s, log)", "1", "~s"),
+    "tbt_p99_s": ("TBT p99 (ms, log)", "1000", "~s"),
     "energy_j_per_token": ("energy per token (mJ)", "1000", ",.0f"),
     "jain": ("Jain index (1: all alike)", "1", ".2f"),
 }
 LOG = ("ttft_mean_s", "tbt_p99_s")
-WIDTH = 205
 
 
 @dataclass(frozen=True)
@@ -31,48 +27,34 @@ class Beside:
     """One figure: its series, and what of a point names its row."""
 
     name: str
-    question: str
     series: tuple[str, ...]
     row: tuple[str, ...]
-    reading: str
-    missing: str
 
 
-FIGURES = (
-    Beside(
-        "arrivals",
-        "What changes when requests come otherwise than in the paper?",
-        ("table-12", "bursty", "azure", "mooncake"),
-        ("workload", "arrival"),
-        "Poisson arrivals as in the paper; gamma: bursty for a CV above 1, more even below; traces keep their order of "
-        "arrivals and their lengths, scaled to the rate.",
-        NO_ARRIVALS,
-    ),
-    Beside(
-        "others",
-        "How do older schedulers compare?",
-        ("other schedulers", "table-2", "table-6", "table-10", "table-12"),
-        ("model",),
-        "Static and Orca take whole prompts; disaggregated has an engine of one GPU for prompts and another for decoding; "
-        "layered with one pass of 32,768 tokens cuts no prompt.",
-        NO_OTHERS,
-    ),
-    Beside(
-        "elsewhere",
-        "And with other models and on other GPUs?",
-        ("other models", "other gpus"),
-        ("model", "hardware"),
-        "Costs with the constants fitted on the paper's main model and GPU: extrapolated.",
-        NO_PLACES,
-    ),
-)
+def arrivals(ask: Ask) -> Drawn | None:
+    return _drawn(ask, Beside("arrivals", ("table-12", "bursty", "azure", "mooncake"), ("workload", "arrival")))
 
 
-def part(points: pl.DataFrame) -> Part:
-    """points: rows.points."""
-    found = {beside.name: _rows(points, beside) for beside in FIGURES}
-    figures = tuple(_figure(beside, found[beside.name]) for beside in FIGURES)
-    return Part(figures, data={name: frame for name, frame in found.items() if not frame.is_empty()})
+def others(ask: Ask) -> Drawn | None:
+    return _drawn(ask, Beside("others", ("other schedulers", "table-2", "table-6", "table-10", "table-12"), ("model",)))
+
+
+def elsewhere(ask: Ask) -> Drawn | None:
+    return _drawn(ask, Beside("elsewhere", ("other models", "other gpus"), ("model", "hardware")))
+
+
+def _drawn(ask: Ask, beside: Beside) -> Drawn | None:
+    found = _rows(ask.made(rows.points), beside)
+    if found.is_empty():
+        return None
+    scales = {True: "log tight padding=16", False: "free padding=16 tight"}
+    measures = [
+        {"of": name, "title": title, "factor": factor, "form": form, "scale": scales[name in LOG]}
+        for name, (title, factor, form) in MEASURES.items()
+        if name in found.columns
+    ]
+    said = others_answer(found) if beside.name == "others" else answer(found)
+    return Drawn({beside.name: found}, {"": said}, {"name": beside.name, "measures": measures, **looks(found["system"])})
 
 
 def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
@@ -101,22 +83,6 @@ def _label(beside: Beside) -> pl.Expr:
     named = pl.concat_str([pl.col(name) for name in beside.row], separator=", ")
     trace = pl.format("{} trace{}", pl.col("series").str.to_titlecase(), cached)
     return pl.format("{}, {}/s", pl.when(pl.col("arrival") == "trace").then(trace).otherwise(named), "rate")
-
-
-def _figure(beside: Beside, found: pl.DataFrame) -> Figure:
-    if found.is_empty():
-        return Figure(beside.name, beside.question, None, {}, (), "", beside.missing)
-    metrics = [name for name in MEASURES if name in found.columns]
-    reading = f"{beside.reading} Energy is per prompt and output token. {BAND}"
-    return Figure(
-        beside.name,
-        beside.question,
-        _chart(beside.name, metrics, drawing_order(found["system"])),
-        {"": others_answer(found) if beside.name == "others" else answer(found)},
-        (),
-        reading,
-        beside.missing,
-    )
 
 
 def answer(found: pl.DataFrame) -> str:
@@ -149,35 +115,3 @@ def others_answer(found: pl.DataFrame) -> str:
             f"least TBT p99 ({1000 * gap['tbt_p99_s']:.0f} ms)"
         )
     return f"{'; '.join(said)}."
-
-
-def _chart(data: str, metrics: Sequence[str], names: Sequence[str]) -> alt.HConcatChart:
-    return alt.hconcat(*(_panel(data, name, names, place) for place, name in enumerate(metrics)), spacing=18)
-
-
-def _panel(data: str, metric: str, names: Sequence[str], place: int) -> alt.LayerChart:
-    title, factor, form = MEASURES[metric]
-    base = (
-        alt.Chart(alt.NamedData(data))
-        .transform_filter(f"isValid(datum.{metric})")
-        .transform_calculate(
-            shown=f"datum.{metric} * {factor}", low=f"datum.{metric}_low * {factor}", high=f"datum.{metric}_high * {factor}"
-        )
-    )
-    axis = alt.Axis(labelLimit=330, ticks=False, domain=False, grid=True, labels=place == 0, labelFontSize=12.5)
-    y = alt.Y("label:N", title=None, sort=alt.EncodingSortField("order", op="min"), axis=axis)
-    scale = alt.Scale(type="log", nice=False, padding=16) if metric in LOG else alt.Scale(zero=False, padding=16, nice=False)
-    x = alt.X("shown:Q", title=title, scale=scale, axis=alt.Axis(tickCount=4, format="~s" if metric in LOG else form))
-    colour, shape = looks(names)
-    beside = alt.YOffset("system:N", sort=list(names))
-    tips = [
-        alt.Tooltip("label:N", title="where"),
-        alt.Tooltip("system:N"),
-        alt.Tooltip("shown:Q", title=title, format=".4~g"),
-        alt.Tooltip("low:Q", title="5 % of seeds", format=".4~g"),
-        alt.Tooltip("high:Q", title="95 % of seeds", format=".4~g"),
-        alt.Tooltip("n_seeds:Q", title="seeds"),
-    ]
-    band = base.mark_rule(strokeWidth=3, opacity=0.4).encode(alt.X("low:Q"), y, beside, colour, alt.X2("high:Q"))
-    marks = base.mark_point(size=50).encode(x, y, beside, colour, shape, tooltip=tips)
-    return alt.layer(band, marks).properties(width=WIDTH, height=alt.Step(9, **{"for": "offset"}))

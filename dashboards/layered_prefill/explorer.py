@@ -2,82 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-import altair as alt
-import duckdb
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.layered_prefill.rows import attainment
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import (
     ATTAINED_FRAC,
-    JITTER,
-    LEGEND,
-    STUDY,
     Capacity,
     capacity,
     drawing_order,
     in_order,
-    level,
     looks,
     settings,
     systems,
 )
-from tokentape.dashboards.shell import Control, Figure, Part
+from tokentape.dashboards.shell import Control
 from tokentape.dashboards.units import joined, quantity
 
-NO_GRID = f"Nothing to draw: attainment is not recorded over a grid of limits. {STUDY}"
-QUESTION = "Which rate does each scheduler serve within limits of your own?"
 OPENS_AT_S = {"ttft": {"sharegpt": 5.0, "arxiv": 10.0}, "tbt": {"sharegpt": 0.125, "arxiv": 0.125}}  # of Table 5, for Qwen
 LEFT, RIGHT, HEIGHT = 560, 400, 270
 
 
-def part(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame, size: int) -> Part:
-    """The explorer over the first `size` settings. points: rows.points."""
-    found = grid(connection, points)
+def explorer(ask: Ask) -> Drawn | None:
+    """The first settings."""
+    found = grid(ask, ask.made(rows.points))
     if found.is_empty():
-        return Part((Figure("explorer", QUESTION, None, {}, (), "", NO_GRID),))
-    found = found.filter(pl.col("setting").is_in(in_order(found)[:size]))
-    choices = tuple(_choices(found))
+        return None
+    found = found.filter(pl.col("setting").is_in(in_order(found)[: ask.size]))
     told = capacities(found)
-    start = {name: next(row[name] for row in choices if name in row) for name in ("served", "ttft", "tbt")}
-    limits = {name: _labels(found[f"{name}_limit_s"]) for name in ("ttft", "tbt")}
-    return Part(
-        (
-            Figure(
-                "explorer",
-                QUESTION,
-                _chart(start, drawing_order(found["system"])),
-                dict(_answers(told)),
-                ("served", "ttft", "tbt"),
-                "The sliders above set the limits: the longest wait for the first token and the longest gap between two tokens "
-                f"that a request may have. Dashed: {percent(ATTAINED_FRAC, 0)} of the requests in time; the capacity is the "
-                "rate at which a scheduler falls below it, linear between two simulated rates. Right: the capacity against the "
-                "first limit, at the chosen second one; faded marks are bounds, because every rate simulated keeps the level "
-                f"(at least) or none does (below). Medians over seeds. {JITTER}",
-                NO_GRID,
-            ),
-        ),
+    return Drawn(
+        {"grid": _packed(found), "capacities": _flat(told)},
+        dict(_answers(told)),
+        {"at": percent(ATTAINED_FRAC, 0), **looks(found["system"])},
         controls=(
             Control("served", "Model and workload"),
-            Control("ttft", "First token within", limits["ttft"], "slider"),
-            Control("tbt", "No gap above", limits["tbt"], "slider"),
+            Control("ttft", "First token within", _labels(found["ttft_limit_s"]), "slider"),
+            Control("tbt", "No gap above", _labels(found["tbt_limit_s"]), "slider"),
         ),
-        choices=choices,
-        data={"grid": _packed(found), "capacities": _flat(told)},
+        choices=tuple(_choices(found)),
     )
 
 
-def grid(connection: duckdb.DuckDBPyConnection, points: pl.DataFrame) -> pl.DataFrame:
+def grid(ask: Ask, points: pl.DataFrame) -> pl.DataFrame:
     """setting, system, rate, both limits, attained_frac; settings of limits ascending."""
     if points.is_empty():
         return pl.DataFrame()
-    rows = attainment(connection, points["point_id"].to_list())
-    held = points.filter(pl.col("point_id").is_in(rows["point_id"].unique().implode()) & pl.col("rate").is_not_null())
+    limits = ask("attainment").filter(pl.col("point_id").is_in(points["point_id"].implode()))
+    held = points.filter(pl.col("point_id").is_in(limits["point_id"].unique().implode()) & pl.col("rate").is_not_null())
     named = systems(held.with_columns(settings(held)), "setting", "rate")
-    found = rows.join(named.select("point_id", "setting", "system", "rate", "model", "workload", "is_dense"), on="point_id")
+    found = limits.join(named.select("point_id", "setting", "system", "rate", "model", "workload", "is_dense"), on="point_id")
     return found.drop("point_id").sort("setting", "system", "rate", "ttft_limit_s", "tbt_limit_s")
 
 
@@ -151,45 +128,3 @@ def _flat(told: Mapping[tuple[str, str, str], Mapping[str, Capacity]]) -> pl.Dat
         for system, of in systems.items()
     ]
     return pl.DataFrame(rows)
-
-
-def _chart(start: Mapping[str, str], names: Sequence[str]) -> alt.HConcatChart:
-    params = [alt.param(name=name, value=start[name]) for name in ("served", "ttft", "tbt")]
-    colour, shape = looks(names, LEGEND)
-    base = (
-        alt.Chart(alt.NamedData("grid"))
-        .transform_filter("datum.setting === served")
-        .transform_calculate(
-            frac="datum.attained[indexof(datum.ttft, ttft) * length(datum.tbt) + indexof(datum.tbt, tbt)]",
-        )
-    )
-    x = alt.X("rate:Q", title="rate (requests per second)", scale=alt.Scale(zero=False, nice=False, padding=12))
-    y = alt.Y("frac:Q", title="requests in time (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
-    tips = [alt.Tooltip("system:N"), alt.Tooltip("rate:Q"), alt.Tooltip("frac:Q", title="in time", format=".1%")]
-    rule = level("grid", ATTAINED_FRAC).encode(alt.Y("level:Q"))
-    line, marks = base.mark_line().encode(x, y, colour), base.mark_point().encode(x, y, colour, shape, tooltip=tips)
-    left = alt.layer(rule, line, marks).properties(width=LEFT, height=HEIGHT)
-    return alt.hconcat(left, _capacity_chart(colour, shape), spacing=50).add_params(*params)
-
-
-def _capacity_chart(colour: alt.Color, shape: alt.Shape) -> alt.LayerChart:
-    base = (
-        alt.Chart(alt.NamedData("capacities"))
-        .transform_filter("datum.setting === served && datum.tbt === tbt")
-        .transform_calculate(limit="toNumber(datum.ttft)", strength="datum.kind === 'at' ? 1 : 0.3")
-    )
-    scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("limit:Q", title="first token within (s, log scale)", scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
-    y = alt.Y("per_s:Q", title="capacity (requests per second)", scale=alt.Scale(zero=False))
-    tips = [
-        alt.Tooltip("system:N"),
-        alt.Tooltip("limit:Q", title="first token within (s)"),
-        alt.Tooltip("kind:N", title="capacity is"),
-        alt.Tooltip("per_s:Q", title="requests per second", format=".2f"),
-    ]
-    chosen = base.transform_filter("datum.ttft === ttft").mark_rule(color=theme.GRID, strokeWidth=8).encode(x)
-    line = base.mark_line().encode(x, y, colour)
-    marks = base.mark_point(strokeWidth=1.5).encode(
-        x, y, colour, shape, opacity=alt.Opacity("strength:Q", scale=None), tooltip=tips
-    )
-    return alt.layer(chosen, line, marks).properties(width=RIGHT, height=HEIGHT)

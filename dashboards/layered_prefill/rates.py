@@ -2,76 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.answers import percent
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import (
     ATTAINED_FRAC,
     BAND,
-    HEADER,
     JITTER,
     STUDY,
-    WIDE,
     Capacity,
     capacity,
     drawing_order,
     in_order,
-    level,
     looks,
     of_series,
 )
 from tokentape.dashboards.shell import Figure, Part
 from tokentape.dashboards.units import joined
 
+QUESTION = "Which rate does each scheduler serve within the paper's limits?"
 NO_RATES = f"Nothing to draw: no sweep of rates is recorded. {STUDY}"
+
 SERIES, MAX_PANELS = "slo ", 4
 HALVES = {"slo_ttft_frac": "first token in time", "slo_tbt_frac": "gaps in time"}
-QUESTION = "Which rate does each scheduler serve within the paper's limits?"
-SPLIT_QUESTION = "Which of the two limits is missed first?"
 
 
-def part(points: pl.DataFrame) -> Part:
-    """points: rows.points."""
-    found = of_series(points, SERIES)
-    if found.is_empty():
-        missing = (("attainment", QUESTION), ("split", SPLIT_QUESTION))
-        return Part(tuple(Figure(name, question, None, {}, (), "", NO_RATES) for name, question in missing))
-    panels = in_order(found)[:MAX_PANELS]
-    columns = [f"{name}{end}" for name in ("slo_frac", *HALVES) for end in ("", "_low", "_high")]
-    told = found.filter(pl.col("setting").is_in(panels)).select(
-        "setting", "system", "rate", "n_seeds", "decode_batch_mean", *(name for name in columns if name in found.columns)
+def attainment(ask: Ask) -> Part:
+    """Drawn by code: a second axis, and panels that wrap."""
+    told = ask.made(_rates)
+    if told.is_empty():
+        return Part((Figure("attainment", QUESTION, None, {}, (), "", NO_RATES),))
+    reading = (
+        "Share of requests whose first token comes in time and none of whose gaps is too long, at the limits of the paper's "
+        f"Table 5. Dashed: {percent(ATTAINED_FRAC, 0)}. Dotted, on the right axis: requests that decode together, mean over "
+        f"iterations. {JITTER} {BAND}"
     )
-    names = drawing_order(told["system"])
-    return Part(
-        (
-            Figure(
-                "attainment",
-                QUESTION,
-                _attainment_chart(panels, names),
-                {"": answer(told)},
-                (),
-                "Share of requests whose first token comes in time and none of whose gaps is too long, at the limits of the "
-                f"paper's Table 5. Dashed: {percent(ATTAINED_FRAC, 0)}. Dotted, on the right axis: requests that decode "
-                f"together, mean over iterations. {JITTER} {BAND}",
-                NO_RATES,
-            ),
-            Figure(
-                "split",
-                SPLIT_QUESTION,
-                _split_chart(panels, names),
-                {"": split_answer(told)},
-                (),
-                "The same requests, each limit alone: above, the time to the first token; below, the largest gap between two "
-                f"tokens of a request. {BAND}",
-                NO_RATES,
-            ),
-        ),
-        data={"rates": told, "halves": pl.concat(_half(told, *half) for half in HALVES.items())},
-    )
+    chart = _attainment_chart(in_order(told), looks(told["system"]))
+    return Part((Figure("attainment", QUESTION, chart, {"": answer(told)}, (), reading, NO_RATES),), data={"rates": _shown(told)})
+
+
+def split(ask: Ask) -> Drawn | None:
+    told = ask.made(_rates)
+    if told.is_empty():
+        return None
+    panels = in_order(told)
+    own = {"halves": list(HALVES.values()), "panels": panels, "width": 1040 / len(panels) - 20}
+    halves = pl.concat(_half(told, *half) for half in HALVES.items())
+    return Drawn({"halves": halves}, {"": split_answer(told)}, looks(told["system"]) | own)
+
+
+def _rates(ask: Ask) -> pl.DataFrame:
+    """Points of the first settings."""
+    found = of_series(ask.made(rows.points), SERIES)
+    return found if found.is_empty() else found.filter(pl.col("setting").is_in(in_order(found)[:MAX_PANELS]))
+
+
+def _shown(told: pl.DataFrame) -> pl.DataFrame:
+    bands = [f"{name}{end}" for name in ("slo_frac", *HALVES) for end in ("", "_low", "_high")]
+    kept = ("setting", "system", "rate", "n_seeds", "decode_batch_mean")
+    return told.select(*kept, *(name for name in bands if name in told.columns))
 
 
 def capacities(found: pl.DataFrame, column: str = "slo_frac") -> dict[str, Capacity]:
@@ -119,8 +116,12 @@ def _half(found: pl.DataFrame, column: str, words: str) -> pl.DataFrame:
     return found.select("setting", "system", "rate", *(pl.col(of).alias(name) for name, of in ends.items()), words=pl.lit(words))
 
 
-def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.ConcatChart:
-    colour, shape = looks(names)
+def _attainment_chart(panels: Sequence[str], look: Mapping[str, Any]) -> alt.ConcatChart:
+    legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, symbolStrokeWidth=0)
+    colour = alt.Color("system:N", scale=alt.Scale(domain=look["names"], range=look["colours"]), legend=legend)
+    shape = alt.Shape("system:N", scale=alt.Scale(domain=look["names"], range=look["shapes"]), legend=legend)
+    level = alt.Chart(alt.NamedData("rates")).transform_aggregate(n="count()").transform_calculate(level=f"{ATTAINED_FRAC}")
+    rule = level.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.2).encode(alt.Y("level:Q"))
     drawn = []
     for panel in panels:
         base = alt.Chart(alt.NamedData("rates")).transform_filter(f"datum.setting === {theme.quote(panel)}")
@@ -138,7 +139,6 @@ def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.Concat
         band = base.mark_area(opacity=0.15).encode(x, alt.Y("slo_frac_low:Q"), alt.Y2("slo_frac_high:Q"), colour)
         line = base.mark_line().encode(x, y, colour)
         marks = base.mark_point().encode(x, y, colour, shape, tooltip=tips)
-        rule = level("rates", ATTAINED_FRAC).encode(alt.Y("level:Q"))
         left = alt.layer(rule, band, line, marks)
         batch = alt.Y(
             "decode_batch_mean:Q",
@@ -148,34 +148,5 @@ def _attainment_chart(panels: Sequence[str], names: Sequence[str]) -> alt.Concat
         )
         right = base.mark_line(strokeDash=[2, 3], strokeWidth=1.6).encode(x, batch, colour)
         both = alt.layer(left, right).resolve_scale(y="independent")
-        drawn.append(both.properties(width=WIDE / 2 - 40, height=220, title=panel))
+        drawn.append(both.properties(width=460, height=220, title=panel))
     return alt.concat(*drawn, columns=2, spacing=26)
-
-
-def _split_chart(panels: Sequence[str], names: Sequence[str]) -> alt.FacetChart:
-    colour, shape = looks(names)
-    base = alt.Chart(alt.NamedData("halves"))
-    x = alt.X(
-        "rate:Q",
-        title="rate (requests per second)",
-        scale=alt.Scale(zero=False, nice=False, padding=8),
-        axis=alt.Axis(tickCount=5),
-    )
-    y = alt.Y("frac:Q", title="requests (%)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%", tickCount=5))
-    tips = [alt.Tooltip("system:N"), alt.Tooltip("rate:Q"), alt.Tooltip("words:N"), alt.Tooltip("frac:Q", format=".1%")]
-    band = base.mark_area(opacity=0.15).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
-    line = base.mark_line().encode(x, y, colour)
-    marks = base.mark_point(size=40).encode(x, y, colour, shape, tooltip=tips)
-    rule = base.transform_aggregate(n="count()", groupby=["setting", "words"]).transform_calculate(level=f"{ATTAINED_FRAC}")
-    dashes = rule.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.2).encode(alt.Y("level:Q"))
-    header = alt.Header(labelFontSize=13, labelLimit=260, labelFontWeight=600)
-    return (
-        alt.layer(dashes, band, line, marks)
-        .properties(width=(WIDE + 40) / len(panels) - 20, height=130)
-        .facet(
-            row=alt.Row("words:N", title=None, sort=list(HALVES.values()), header=HEADER),
-            column=alt.Column("setting:N", title=None, sort=list(panels), header=header),
-            spacing=16,
-        )
-        .resolve_scale(x="independent")
-    )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
@@ -17,8 +16,19 @@ STUDY = "Run: tokentape study layered_prefill, then tokentape load and tokentape
 BAND = "Bands: 5 to 95 % of the seeds; lines: their median."
 JITTER = "The engine's iterations do not jitter: in the paper chunks of 1024 tokens miss the limit on gaps, here they keep it."
 ATTAINED_FRAC = 0.9  # share of requests that must be in time: the paper's level, which its 90 % line shows
-HEADER = alt.Header(labelFontSize=14, labelLimit=480, labelFontWeight=600)
-LEGEND = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, symbolStrokeWidth=0)
+HEADER = "labelFontSize=14 labelLimit=480 labelFontWeight=600"
+LEGEND = "top columns=6 symbolStrokeWidth=0"
+WORK_LEGEND = "top symbolType=square"
+BESIDE = "labelFontSize=14 labelFontWeight=600 labelAngle=0 labelOrient=top labelAnchor=start labelPadding=4"
+TOKENS_OF = {"decode": "decode: tokens of different requests", "prefill": "prefill: consecutive tokens of one prompt"}
+TOKENS_OF_NAMES = list(TOKENS_OF.values())
+PARTS = {"moe": "MoE", "attention": "attention", "dense": "dense", "communication": "communication", "other": "other"}
+SPENT_WORDS = theme.literal({f"{name}_frac": words for name, words in PARTS.items()})
+SPENT_ON = dict(zip(PARTS.values(), (theme.VERMILLION, theme.ORANGE, theme.BLUE, theme.PURPLE, theme.QUIET), strict=True))
+SPENT_AS = {"static power": theme.QUIET, "bytes moved": theme.BLUE, "operations": theme.ORANGE}
+STATES = {"queued": theme.GRID, **theme.PHASE_COLOURS}
+WORK = {"decode": theme.PHASE_COLOURS["decode"], "prefill": theme.PHASE_COLOURS["prefill"]}
+MARKS = [m * 10**n for n in range(-2, 5) for m in (1, 2, 5)]  # of a logarithmic axis of times
 SPARE_SHAPES = ("triangle-left", "diamond", "square", "triangle-right")
 # First word of a system's name -> colour and shape; chunked ones differ by chunk.
 LOOKS = {
@@ -84,19 +94,19 @@ def drawing_order(names: Iterable[str]) -> list[str]:
     return known + sorted(there - set(known), key=lambda name: [(len(word), word) for word in name.split(" ")])
 
 
-def looks(names: Sequence[str], legend: alt.Legend | None = LEGEND) -> tuple[alt.Color, alt.Shape]:
-    """Colour and shape of systems. The first of several layered ones has the look of layered; others take a spare one."""
+def looks(found: Iterable[str]) -> dict[str, Any]:
+    """What files of figures call by name: systems in drawing order with their looks.
+
+    The first of several layered ones has the look of layered; others take a spare one.
+    """
+    names = drawing_order(found)
     taken = {name: LOOKS[name] for name in names if name in LOOKS}
     spare = iter(zip(theme.SPARE_COLOURS * 4, SPARE_SHAPES * 5, strict=True))
     for name in names:
         kind = LOOKS.get(name.split(" ", 1)[0])
         if name not in taken:
             taken[name] = kind if kind and kind not in taken.values() else next(spare)
-    colours, shapes = zip(*(taken[name] for name in names), strict=True)
-    return (
-        alt.Color("system:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend),
-        alt.Shape("system:N", scale=alt.Scale(domain=list(names), range=list(shapes)), legend=legend),
-    )
+    return {"names": names, "colours": [taken[name][0] for name in names], "shapes": [taken[name][1] for name in names]}
 
 
 @dataclass(frozen=True)
@@ -119,9 +129,3 @@ def capacity(rates: Sequence[float], attained: Sequence[float]) -> Capacity:
             share = (attained[n - 1] - ATTAINED_FRAC) / (attained[n - 1] - frac)
             return Capacity(rates[n - 1] + share * (rate - rates[n - 1]), "")
     return Capacity(rates[-1], "at least")
-
-
-def level(data: str, value: float, by: Sequence[str] = ()) -> alt.Chart:
-    """A dashed rule across every panel of `data`."""
-    one = alt.Chart(alt.NamedData(data)).transform_aggregate(n="count()", groupby=list(by)).transform_calculate(level=f"{value}")
-    return one.mark_rule(color=theme.INK, strokeDash=[6, 4], strokeWidth=1.2)

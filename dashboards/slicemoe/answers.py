@@ -8,14 +8,14 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.answers import percent
-from tokentape.dashboards.slicemoe.rows import MATCHED_FRAC
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.slicemoe.words import MATCHED_FRAC
+from tokentape.dashboards.units import highest, joined, lowest, quantity
 
 
 def flash(rows: pl.DataFrame) -> str:
     """Flash's share of the energy where fewest and most misses are allowed, per model: least, DBSC's and most."""
     said = []
-    for target in dict.fromkeys((rows["target"].min(), rows["target"].max())):
+    for target in dict.fromkeys((lowest(rows["target"]), highest(rows["target"]))):
         at = rows.filter(pl.col("target") == target).sort("flash", maintain_order=True)
         models = [f"{_ends(of)} on {name}" for (name,), of in sorted(at.partition_by("name", as_dict=True).items())]
         said.append(f"with {100 * target:g} % of misses allowed {', '.join(models)}")
@@ -45,7 +45,7 @@ def gains(rows: pl.DataFrame, pair: str, tau: str) -> str:
     energy_gains = of_pair.filter(pl.col("metric") == "energy_gain")
     cumsum = energy_gains.filter(pl.col("series") == "Cumsum")["gain"]
     if not cumsum.is_empty():
-        sentence += f" Cumsum in place of Cache-Prior takes {1 / cumsum.max():.2f} to {1 / cumsum.min():.2f} × the energy."
+        sentence += f" Cumsum in place of Cache-Prior takes {1 / highest(cumsum):.2f} to {1 / lowest(cumsum):.2f} × the energy."
     low, dbsc = (energy_gains.filter(pl.col("series").str.contains(f"^{name}")) for name in ("low-bit", "DBSC$"))
     beats = low.join(dbsc, on=["model", "cache"]).filter(pl.col("gain") > pl.col("gain_right"))
     if not beats.is_empty():

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.claims import signed
 from tokentape.dashboards.units import joined
+from tokentape.warehouse.claim_errors import signed
 
 HARDLY_MISSES_FRAC = 0.03  # below, a high-bit cache leaves a sliced one nothing to save
 

@@ -7,10 +7,18 @@ import json
 import polars as pl
 
 from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.slicemoe.live_charts import SCHEMES
 from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, ROUTERS, configured, rounded
 from tokentape.dashboards.units import quantity
 
+SCHEMES = {
+    "base_asym": "asymmetric,|at the low width",
+    "amat": "AMAT",
+    "amat_mid": "AMAT,|mid-point",
+    "base_sym": "symmetric,|at the low width",
+    "trunc_sym": "symmetric,|truncated",
+    "trunc_asym_floor": "low bits zeroed,|high grid",
+    "trunc_asym": "zero point|not shifted",
+}
 QUANTITIES = {
     "miss_frac": "miss rate",
     "flash_bytes_per_token": "Flash bytes per token",
@@ -42,11 +50,6 @@ def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
         is_drawn=has_budget.over("setup", "panel") | ~has_budget.over("setup")
     )
     return _largest(setups, size).drop("rest", "tau")
-
-
-def panels(live: pl.DataFrame) -> list[str]:
-    """Pairs and caches in the order they are drawn."""
-    return live["panel"].unique().sort().to_list()
 
 
 def sparing(live: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from tokentape.dashboards.cxl_ndp import bits as cxl_ndp_bits
 from tokentape.dashboards.cxl_ndp import checks as cxl_ndp_checks
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.cxl_ndp import routing as cxl_ndp_routing
-from tokentape.dashboards.cxl_ndp import rows as cxl_ndp_rows
 from tokentape.dashboards.shell import Page
 from tokentape.warehouse.load import claims
 
@@ -188,10 +187,11 @@ def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence(tmp_
         rows["answers"].append(first | {"mode": "paper, end to end", "value": 99.0, "low": None, "high": None})
 
     with opened(tmp_path / "modes.duckdb", add) as connection:
-        part = cxl_ndp_checks.claims_part(connection)
+        part = cxl_ndp_checks.stated(cxl_ndp.asked(connection))
+    assert part is not None
     named = part.data["claims"].filter(pl.col("replay") == 99.0)["claim"].to_list()
     assert [text.split("|")[0] for text in named] == ["decode throughput gain, at most, Mixtral-8x7B, end to end"]
-    assert "2 of 2 fitted" in part.figures[0].answers[""]
+    assert "2 of 2 fitted" in part.answers[""]
 
 
 def test_every_figure_of_a_full_page_answers_what_it_opens_with(page: Page) -> None:
@@ -219,9 +219,11 @@ def test_parts_stand_alone(tmp_path: Path, adders: tuple[Callable[[dict[str, lis
 
 
 def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection: duckdb.DuckDBPyConnection) -> None:
-    use = cxl_ndp_routing.use_part(cxl_ndp_rows.use(connection), 1, {})
+    ask = cxl_ndp.asked(connection, size=1)
+    use, tables = cxl_ndp_routing.use(ask), cxl_ndp_bits.tables(ask)
+    assert use is not None
+    assert tables is not None
     assert use.data["use"]["layer"].unique().to_list() == ["0"]
-    tables = cxl_ndp_bits.tables_part(cxl_ndp_rows.tables(connection), cxl_ndp_rows.won(connection), 1)
     assert tables.data["tables"]["table"].unique().to_list() == ["embedded, gptq (docs 4e5f)"]
 
 
@@ -232,7 +234,7 @@ def test_what_the_paper_gains_is_read_from_the_claims(tmp_path: Path) -> None:
         rows["claims"] += stated
 
     with opened(tmp_path / "real.duckdb", add) as connection:
-        found = cxl_ndp_rows.published(connection)
+        found = cxl_ndp.asked(connection)("published")
     ratios = [row["value"] for row in stated if row["metric"] in ("decode_throughput_gain", "speedup", "e2e_speedup")]
     assert sorted(found["published"]) == sorted(ratios)
     by_kind = found.group_by("over", "system").len().sort("over", "system").rows()

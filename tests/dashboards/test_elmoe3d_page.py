@@ -130,7 +130,9 @@ def test_the_explorer_says_who_wins_at_every_size_and_batch(said: dict[str, dict
 
 def test_a_pool_smaller_than_top_k_drafts_nothing(connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]) -> None:
     """At 2 GiB four experts are in HB where a token selects eight: Elastic-SD's SD of 7 x would otherwise win."""
-    small = elmoe3d_rows.points(connection).filter(pl.col("series") == "hb-capacity", pl.col("gib") == 2, ~pl.col("can_draft"))
+    small = elmoe3d_rows.points(elmoe3d.asked(connection)).filter(
+        pl.col("series") == "hb-capacity", pl.col("gib") == 2, ~pl.col("can_draft")
+    )
     assert small["scheme"].unique().to_list() == [ELASTIC]
     assert said["sweeps"][f"paper_law|{QWEN}|16"].startswith("The fastest goes from EAGLE3 in SD with 2 GiB (3.5 ×) to ")
     assert said["explorer"][f"paper_law|{QWEN}|2|16"].startswith("With 2 GiB and batch 16, EAGLE3 in SD is fastest")
@@ -262,7 +264,7 @@ def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> N
         rows["claims"] += stated
 
     with opened(tmp_path / "real.duckdb", add) as connection:
-        assert elmoe3d_rows.published_gain_frac(connection) == pytest.approx(stated[0]["value"] / 100)
+        assert elmoe3d.asked(connection)("published_gain_frac")["gain"][0] == pytest.approx(stated[0]["value"] / 100)
 
 
 def test_how_much_must_be_accepted(said: dict[str, dict[str, str]]) -> None:
@@ -281,7 +283,7 @@ def test_the_needed_acceptance_lies_between_two_recorded_ones(gains: list[float]
 def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
     for figure in page.figures:
         assert figure.chart is not None
-        text = figure.chart.to_dict()["title"]["text"]["expr"]
+        text = figure.chart["title"]["text"]["expr"]  # type: ignore[index]
         assert "source: study elmoe3d" in text
         if "law" in figure.depends:
             assert "[law]" in text
@@ -292,7 +294,7 @@ def test_no_number_of_the_paper_is_typed_into_the_page() -> None:
     """Published numbers with two decimals or more that would betray a copy."""
     stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == "elmoe3d" and row["value"] is not None}
     telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
-    source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.rglob("*.[pt]*"))
     assert len(telling) > 50
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
 

@@ -15,7 +15,7 @@ from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 from tokentape.dashboards import shell
 from tokentape.dashboards.hardware import answers as hardware_answers
 from tokentape.dashboards.hardware import page as hardware
-from tokentape.dashboards.hardware import roofline
+from tokentape.dashboards.hardware import recorded, roofline
 from tokentape.dashboards.hardware import rows as hardware_rows
 from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
 from tokentape.dashboards.units import number, quantity
@@ -65,7 +65,7 @@ def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_ti
 
 def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
     steps = hardware_rows.steps(connection, 16)
-    _, busy = hardware._bars(hardware_rows.bars(connection, steps["step"].to_list()), steps)
+    _, busy = recorded.lanes(hardware_rows.bars(connection, steps["step"].to_list()), steps)
     shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
     assert shares[PAIR_STEP, "hbm"] == pytest.approx(1.0)  # what the step reads, at the rate that is reached
     assert shares[PAIR_STEP, "sm"] == pytest.approx(2e9 / 250e12 / 1e-3)
@@ -85,7 +85,7 @@ def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path
         for limit, one in made.items():
             steps = hardware_rows.steps(opened, 16).filter(pl.col("step") == one.step_id)
             points = hardware_rows.points(opened, [one.step_id])
-            _, busy = hardware._bars(hardware_rows.bars(opened, [one.step_id]), steps)
+            _, busy = recorded.lanes(hardware_rows.bars(opened, [one.step_id]), steps)
             assert busy["busy"].is_between(0.0, 1.0 + 1e-9).all()
             assert f"The bottleneck is {limit}, busy" in hardware_answers.clock(steps.row(0, named=True), busy, points)
             assert f"): limited by {limit}, " in hardware_answers.roof(roof_of(opened, "h100"), points)
@@ -137,7 +137,7 @@ def test_fewer_steps_are_spread_over_the_machines_and_said(connection: duckdb.Du
 
 
 def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection) -> None:
-    energy = hardware._energy(hardware_rows.energy(connection))
+    energy = recorded.costs(hardware_rows.energy(connection))
     assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
     assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
     assert energy["word"][0] == "1 (1 to 2)"

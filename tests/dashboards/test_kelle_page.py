@@ -28,9 +28,7 @@ from made_up_kelle import (
 )
 
 from tokentape.dashboards import claims, shell
-from tokentape.dashboards.kelle import live_rows as kelle_live_rows
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle import rows as kelle_rows
 from tokentape.dashboards.kelle.quality import recent_answer
 from tokentape.dashboards.kelle.tables import tables_answer
 from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
@@ -78,7 +76,7 @@ def test_every_reading_has_its_own_gains_and_what_does_not_fit_has_none(said: di
 
 def test_physical_rows_without_a_fit_are_not_asked_for(connection: duckdb.DuckDBPyConnection) -> None:
     """Their gains are nine times as high."""
-    for rows in (kelle_rows.headline(connection), kelle_rows.explorer(connection)):
+    for rows in map(kelle.asked(connection), ("headline", "explorer")):
         assert set(rows["reading"]) == set(READING.labels)
         assert rows["energy"].max() < 20  # type: ignore[operator]
 
@@ -126,7 +124,7 @@ def test_a_gain_that_rises_with_the_budget_is_said_to(page: Page) -> None:
 def test_a_reading_without_a_panel_is_not_drawn(said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection) -> None:
     """Counted physically nothing of either fits; with one series alone the other's panel would be empty."""
     assert set(said["tables"]) == set(said["sweeps"]) == {PAPER, ZERO}
-    rows = kelle_rows.tables(connection)
+    rows = kelle.asked(connection)("tables")
     lacking = rows.filter((pl.col("reading") == PAPER) | (pl.col("series") == "table-9"))
     assert set(in_full(lacking, "series")["reading"]) == {PAPER}
 
@@ -258,7 +256,7 @@ def test_the_front_and_the_orderings(said: dict[str, dict[str, str]]) -> None:
 def test_a_replay_that_is_scaled_anew_is_shown_once(
     connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]
 ) -> None:
-    found = kelle_live_rows.kept(connection)
+    found = kelle.asked(connection)("kept")
     assert found.height == 9
     assert found["kept"].min() == 0.7
     assert said["kept"][f"{TRACE}|64"] == (

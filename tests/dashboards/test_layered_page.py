@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> N
 def test_what_a_band_is_stands_above_its_column(page: Page) -> None:
     chart = page.figures[0].chart
     assert chart is not None
-    assert "replay (5 to 95 % of seeds)" in chart.to_json(ensure_ascii=False)
+    assert "replay (5 to 95 % of seeds)" in json.dumps(chart, ensure_ascii=False)
 
 
 def test_the_page_opens_with_the_table_of_most_predictions(page: Page) -> None:
@@ -300,14 +301,14 @@ def test_layered_is_named_by_what_differs(tmp_path: Path) -> None:
         add_point(rows, "other schedulers", "chunked", CHUNKED, 1.3, served(1.0, 0.02))
 
     with opened(tmp_path / "named.duckdb", add) as connection:
-        found = layered_words.of_series(layered_rows.points(connection), "other schedulers")
+        found = layered_words.of_series(layered_rows.points(layered.asked(connection)), "other schedulers")
     assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
 
 
 def test_parameters_of_the_scheduler_are_found_beside_others_too(tmp_path: Path) -> None:
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
     with opened(tmp_path / "nested.duckdb", lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
-        assert layered_rows.points(c)["chunk_tokens"].to_list() == [512]
+        assert layered_rows.points(layered.asked(c))["chunk_tokens"].to_list() == [512]
 
 
 def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -34,8 +36,7 @@ from tokentape.dashboards import shell
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import PAGE_BYTES
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.slicemoe import rows as slicemoe_rows
-from tokentape.dashboards.slicemoe import tape as slicemoe_tape
+from tokentape.dashboards.slicemoe import words as slicemoe_words
 from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.replay.matched import METRICS, Point, at_quality, gains
 
@@ -67,7 +68,7 @@ def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
 
 
 def test_a_bound_has_words_and_no_mark(page: Page) -> None:
-    assert "replay (least to most of seeds)" in page.figures[0].chart.to_json()  # type: ignore[union-attr]
+    assert "replay (least to most of seeds)" in json.dumps(page.figures[0].chart)
     rows = page.data["claims"].filter(pl.col("bound") != "").sort("claim_id")
     assert rows["ratio"].to_list() == [None, None]
     assert rows.select("said_paper", "said_replay", "said_error").rows() == [
@@ -294,11 +295,11 @@ def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
 
 
 def test_the_matched_level_is_the_studys() -> None:
-    assert Settings.shipped().quality_frac == slicemoe_rows.MATCHED_FRAC
+    assert Settings.shipped().quality_frac == slicemoe_words.MATCHED_FRAC
 
 
 @pytest.mark.parametrize("level", [0.6, 0.75, 0.95])
-def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: float) -> None:
+def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, level: float) -> None:
     """Oracle: random sweeps, some that start below the level, some that never fall to it, some that come back; none mixed."""
     rng = np.random.default_rng(7)
     systems = [("high-bit", "cache_prior"), ("high-bit", "cumsum"), ("dbsc", "cache_prior")]
@@ -315,8 +316,7 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, monkeypatch: py
     with opened(
         tmp_path / "random.duckdb", lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)
     ) as c:
-        monkeypatch.setattr(slicemoe_rows, "MATCHED_FRAC", level)
-        found = slicemoe_rows.gains(c)
+        found = dataclasses.replace(slicemoe.asked(c), params={"quality": level})("gains")
     fields = ("strength", "quality_frac", *METRICS)
     read = {key: at_quality([Point(**{f: p[f] for f in fields}) for p in points], level) for key, points in sweeps.items()}
 
@@ -369,7 +369,7 @@ def test_each_part_stands_alone(tmp_path: Path, adders: tuple, drawn: list[str],
 def test_the_proxy_is_never_called_accuracy(page: Page) -> None:
     figures = {figure.name: figure for figure in page.figures}
     for name in ("flash", "gains", "sweeps", "warmups"):
-        texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), figures[name].chart.to_json()]
+        texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), json.dumps(figures[name].chart)]
         assert not any("accura" in text.lower() for text in texts)
 
 
@@ -398,5 +398,5 @@ def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(page: Page, tmp_pat
     shown = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
     assert shown.console == []
     assert shown.text_of("early-answer").startswith("Hardly: in layer 1,")
-    assert shown.text_of("critical-answer") == slicemoe_tape.NO_GATES
+    assert shown.text_of("critical-answer") == f"Nothing to draw: the tape has no gate weights. Run: {slicemoe_words.RECORD}"
     assert shown.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")

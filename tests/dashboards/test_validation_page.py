@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from made_up import NAMES, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
 from tokentape.dashboards.site import build
+from tokentape.dashboards.validation import operators
 from tokentape.dashboards.validation import page as validation
-from tokentape.dashboards.validation import rows as validation_rows
 from tokentape.warehouse.sql import connect
 
 
@@ -43,7 +44,8 @@ def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) 
 
 
 def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> None:
-    everything, sample = validation_rows.points(connection, 1000), validation_rows.points(connection, 10)
+    asked = (dataclasses.replace(validation.asked(connection), params={"n": n}, asked={}) for n in (1000, 10))
+    everything, sample = (ask("points") for ask in asked)
     n_groups = len(MEANS) * len(SPLITS) * len(DEVICES)
     assert (everything.height, sample.height) == (40 * n_groups, 10 * n_groups)
     one = sample.filter((pl.col("operator") == "gemm") & (pl.col("split") == "fitted")).partition_by("setup")[0]
@@ -55,7 +57,7 @@ def test_a_device_measured_in_two_versions_is_two_setups(tmp_path: Path) -> None
     add_gpu_validation(rows, 2)
     rows["validation"] += [row | {"version": "0.20.0"} for row in rows["validation"] if row["device"].endswith("HBM3")]
     with connect(write(tmp_path / "two.duckdb", rows)) as connection:
-        setups = validation_rows.errors(connection, "gpu_operator")["setup"].unique().sort().to_list()
+        setups = validation.asked(connection)("errors")["setup"].unique().sort().to_list()
     assert setups == ["A100-SXM4-80GB", "H100 80GB HBM3, vllm 0.19.0", "H100 80GB HBM3, vllm 0.20.0"]
 
 
@@ -74,15 +76,15 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
 def test_rows_of_one_split_are_said_as_what_they_are() -> None:
     """A model that was only tried on the rows it was fitted on is not reported as seen on others."""
     errors = pl.DataFrame(
-        {"operator": ["GEMM"], "setup": ["A"], "split": [validation.SPLITS["fitted"]], "mape": [0.1], "p95": [0.3]}
+        {"operator": ["GEMM"], "setup": ["A"], "split": [operators.SPLITS["fitted"]], "mape": [0.1], "p95": [0.3]}
     )
-    assert validation.errors_answer(errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
-    assert validation.spread_answer("GEMM", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
+    assert operators.errors_answer(errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
+    assert operators.spread_answer("GEMM", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
 
 
 def test_a_form_that_covers_no_anchor_is_not_praised() -> None:
     dram = pl.DataFrame({"preset": ["p"], "pattern": ["row map"], "covered": [False], "error": [0.4]})
     assert (
-        validation.dram_answer(dram)
+        operators.dram_answer(dram)
         == "With nothing fitted, the form covers none of the anchors; outside, by up to 40 % (row map on p)."
     )

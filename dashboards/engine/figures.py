@@ -1,0 +1,151 @@
+"""A page's figures: files in its folder figures/, each with a function that makes its rows and its sentences."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tokentape.dashboards import theme
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.chart import chart
+from tokentape.dashboards.engine.grammar import BadFigure, Scope
+from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
+
+SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
+KEYS = {
+    "question",
+    "question_empty",
+    "missing",
+    "rows",
+    "query",
+    "answer",
+    "depends",
+    "params",
+    "reading",
+    "like",
+    "chart",
+    "panels",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a figure is drawn from. data: named rows; answers: values of what it depends on, joined by "|" -> a sentence.
+
+    facts: what its file calls by name. controls, choices: menus and selections of its own.
+    """
+
+    data: Mapping[str, pl.DataFrame]
+    answers: Mapping[str, str]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    controls: tuple[Control, ...] = ()
+    choices: tuple[Mapping[str, str], ...] = ()
+
+
+Rows = Callable[[Ask], Drawn | None]
+
+
+def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.DataFrame], str]) -> dict[str, str]:
+    """A sentence for each selection."""
+    return {"|".join(map(str, key)): answer(of) for key, of in found.group_by(keys, maintain_order=True)}
+
+
+def with_figures(page: Page, ask: Ask, names: Iterable[str | Part]) -> Page:
+    """The page with its figures: names of files, or parts that are drawn by code."""
+    own = f"tokentape.dashboards.{ask.folder.name}.words"
+    words = vars(theme) | (vars(import_module(own)) if (ask.folder / "words.py").exists() else {})
+    told = [(name, load(ask.folder, name), ask) if isinstance(name, str) else name for name in names]
+    parts = [(one, None) if isinstance(one, Part) else _part(*one, words) for one in told]
+    page = with_parts(page, *(replace(part, figures=()) for part, _ in parts))
+    page = replace(
+        page, controls=tuple({control.name: control for control in page.controls}.values()), choices=_once(page.choices)
+    )
+    figures = [figure for part, make in parts for figure in ((make(page),) if make else part.figures)]
+    return replace(page, figures=(*page.figures, *figures))
+
+
+def _once(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+    """Rows without repetition: several figures may bring the same menu."""
+    return tuple({tuple(row.items()): row for row in rows}.values())
+
+
+def _part(name: str, told: Mapping[str, Any], ask: Ask, words: Mapping[str, Any]) -> tuple[Part, Callable[[Page], Figure]]:
+    """Everything of a figure but its chart, which needs to know what the whole page opens with."""
+    drawn = _rows(ask.folder, name, told)(ask)
+    scope = Scope(f"{ask.folder.name}/figures/{name}.toml", dict(words), {})
+    if drawn is None or all(frame.is_empty() for frame in drawn.data.values()):
+        question = _text(scope, told, "question_empty" if "question_empty" in told else "question")
+        missing = Figure(name, question, None, {}, (), "", _text(scope, told, "missing"))
+        return Part(()), lambda page: missing
+    data = {key: frame for key, frame in drawn.data.items() if not frame.is_empty()}
+    scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames=drawn.data)
+
+    def figure(page: Page) -> Figure:
+        return Figure(
+            name,
+            _text(scope, told, "question"),
+            chart(scope, told, page.opening, told.get("params", told.get("depends", ()))),
+            drawn.answers,
+            tuple(told.get("depends", ())),
+            _text(scope, told, "reading"),
+            _text(scope, told, "missing"),
+        )
+
+    return Part((), drawn.controls, drawn.choices, data), figure
+
+
+def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
+    """A text of the file on one line, with its names filled in."""
+    return " ".join(scope.inside(key).text(told[key]).split())
+
+
+def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
+    """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`."""
+    key = "rows" if "rows" in told else "answer"
+    module, _, function = told[key].partition(":")
+    found = getattr(import_module(f"tokentape.dashboards.{folder.name}.{module}"), function or name, None)
+    if found is None:
+        raise BadFigure(f"{folder.name}/figures/{name}.toml: {key}: {told[key]}: no such function")
+    if key == "rows":
+        return found  # type: ignore[no-any-return]
+
+    def asked(ask: Ask) -> Drawn:
+        rows, depends = ask(told["query"]), told.get("depends")
+        return Drawn({name: rows}, sentences(rows, depends, found) if depends else {} if rows.is_empty() else {"": found(rows)})
+
+    return asked
+
+
+@cache
+def load(folder: Path, name: str) -> dict[str, Any]:
+    """A figure's file. `like`: what it does not say is that of another of the page; of its own name: of the one for all pages.
+
+    Raises BadFigure in one line if the file is missing, is not TOML, lacks something or says what no figure has.
+    """
+    where = f"{folder.name}/figures/{name}.toml"
+    path = folder / f"figures/{name}.toml"
+    if not path.exists():
+        raise BadFigure(f"{where}: no such file")
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise BadFigure(f"{where}: {error}") from error
+    if "like" in told:
+        other = load(folder if told["like"] != name else SHARED, told["like"])
+        told = other | told | {key: {**other.get(key, {}), **told.get(key, {})} for key in ("chart", "panels")}
+    for key in told:
+        if key not in KEYS:
+            raise BadFigure(f"{where}: {key}: no part of a figure; there are {', '.join(sorted(KEYS))}")
+    wanted = ("query", "answer") if "query" in told else ("rows",)
+    for key in ("question", "missing", "reading", *wanted):
+        if key not in told:
+            raise BadFigure(f"{where}: {key}: missing")
+    return told

@@ -1,0 +1,123 @@
+"""The hardware page's clock of a recorded step, and the energy of a bit; the roofline is drawn by roofline.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tokentape.dashboards import theme
+from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.hardware import answers, rows
+from tokentape.dashboards.units import quantity
+
+EARLY_LAYERS = 4
+
+
+def steps(ask: Ask) -> pl.DataFrame:
+    """Recorded steps, spread over the machines."""
+    return rows.steps(ask.connection, ask.size)
+
+
+def points(ask: Ask) -> pl.DataFrame:
+    """Their operations, with the machine."""
+    found = ask.made(steps)
+    return rows.points(ask.connection, found["step"].to_list()).join(found.select("step", "hardware"), on="step")
+
+
+def colours(ask: Ask) -> dict[str, str]:
+    """A colour for each operation, the longest first."""
+    longest = ask.made(points).group_by("operation").agg(pl.max("share")).sort("share", "operation", descending=[True, False])
+    return theme.colours(longest["operation"])
+
+
+def clock(ask: Ask) -> Drawn | None:
+    """operations_of: step -> its operations, for the legend; ends: step -> seconds that each window shows."""
+    found = ask.made(steps)
+    bars, busy = lanes(rows.bars(ask.connection, found["step"].to_list()), found)
+    if bars.is_empty():
+        return None
+    by_step, by_lane = (of.partition_by("step", as_dict=True) for of in (ask.made(points), busy))
+    said = {
+        f"{row['hardware']}|{row['step']}": answers.clock(row, by_lane[row["step"],], by_step[row["step"],])
+        for row in found.to_dicts()
+        if (row["step"],) in by_lane
+    }
+    early = dict(bars.filter("early").group_by("step").agg(pl.max("end")).iter_rows())
+    hues = ask.made(colours)
+    own = {
+        "names": list(hues),
+        "colours": list(hues.values()),
+        "operations_of": {step: sorted(set(of), key=list(hues).index) for step, of in _names(ask.made(points)).items()},
+        "ends": {row["step"]: [row["seconds"], early[row["step"]]] for row in found.to_dicts() if row["step"] in early},
+        "shown": {"expr": "operations_of[step] || [' ']"},
+        "domain": [0, {"expr": "(ends[step] || [1, 1])[window === 'all' ? 0 : 1]"}],
+    }
+    return Drawn({"bars": bars}, said, own)
+
+
+def energy(ask: Ask) -> Drawn | None:
+    found = costs(rows.energy(ask.connection))
+    if found.is_empty():
+        return None
+    by_machine = found.explode("machines").sort("machines").partition_by("machines", as_dict=True)
+    said = {str(key[0]): answers.energy(str(key[0]), of) for key, of in by_machine.items()}
+    return Drawn({"energy": found}, said, {"height": 22 * found["place"].n_unique()})
+
+
+def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The bars of the clock, lanes named with their busy share; and busy seconds per step and resource, busiest first."""
+    if spans.is_empty():
+        return spans, spans
+    held = spans.group_by("step", "resource", maintain_order=True).agg(pl.sum("adds_s").alias("busy_s"), pl.min("lane"))
+    held = held.join(steps.select("step", "seconds"), on="step").with_columns(busy=pl.col("busy_s") / pl.col("seconds"))
+    held = held.sort("step", "busy", descending=[False, True])
+    words = pl.col("busy").map_elements(answers.share, return_dtype=pl.String)
+    held = held.with_columns(word=pl.format("{}: {} busy", "resource", words))
+    layers = spans.filter(pl.col("op_layer") >= 0).with_columns(pl.col("op_layer").rank("dense").over("step").alias("nth"))
+    until = layers.filter(pl.col("nth") <= EARLY_LAYERS).group_by("step").agg(pl.max("end_s").alias("until_s"))
+    shown = spans.join(held.select("step", "resource", "word"), on=["step", "resource"], maintain_order="left")
+    shown = shown.join(until, on="step", how="left", maintain_order="left").select(
+        "step",
+        "operation",
+        pl.col("word").alias("busy"),
+        "lane",
+        pl.when(pl.col("op_layer") >= 0).then(pl.format("{}", "op_layer")).otherwise(pl.lit("outside the layers")).alias("layer"),
+        pl.col("start_s").round_sig_figs(6).alias("start"),
+        pl.col("end_s").round_sig_figs(6).alias("end"),
+        (pl.col("end_s") - pl.col("start_s")).map_elements(lambda s: quantity(s, "s"), return_dtype=pl.String).alias("time"),
+        (pl.col("start_s") < pl.col("until_s")).fill_null(True).alias("early"),
+    )
+    return shown, held
+
+
+def costs(places: pl.DataFrame) -> pl.DataFrame:
+    """One row per tier or link and side, equal read and write costs as one; `place` names it with its first machines."""
+    made = []
+    for order, row in enumerate(places.to_dicts()):
+        costs = row["costs"]
+        alike = len(costs) == 2 and all(costs[0][end] == costs[1][end] for end in ("value", "low", "high"))
+        shown = [{**costs[0], "side": "read and write"}] if alike else costs
+        few = ", ".join(row["machines"][:2]) + (f" and {len(row['machines']) - 2} more" if len(row["machines"]) > 2 else "")
+        words = [("" if len(shown) == 1 else f"{cost['side']} ") + _band(cost) for cost in shown]
+        made += [
+            {
+                "name": row["name"], "place": f"{row['name']} · {few}", "order": order, "machines": row["machines"],
+                "everywhere": ", ".join(row["machines"]), "assumed": row["assumed"], "word": ", ".join(words),
+                "is_first": n == 0, **cost,
+            }
+            for n, cost in enumerate(shown)
+        ]  # fmt: skip
+    schema: dict[str, Any] = dict.fromkeys(("name", "place", "side"), pl.String)
+    schema |= {"machines": pl.List(pl.String), "value": pl.Float64}
+    return pl.DataFrame(made) if made else pl.DataFrame(schema=schema)
+
+
+def _band(cost: dict[str, Any]) -> str:
+    value, low, high = (f"{cost[end]:.3g}" for end in ("value", "low", "high"))
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def _names(points: pl.DataFrame) -> dict[str, list[str]]:
+    return {str(key[0]): group["operation"].to_list() for key, group in points.group_by("step", maintain_order=True)}

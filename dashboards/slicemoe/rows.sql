@@ -1,0 +1,233 @@
+-- swept: part of others
+-- tau is text, empty where the precision has none: menus and charts compare texts. A router other than Cache-Prior names the line.
+swept as (
+    select p.* replace (coalesce(tau::varchar, '') as tau, case when router = 'cache_prior' then configuration
+            when configuration = 'high-bit' then router else configuration || ' ' || router end as configuration),
+        if(capacity_bytes >= 1e9, round(capacity_bytes / 1e9, 2) || ' GB', round(capacity_bytes / 1e6, 2) || ' MB') as cache,
+        capacity_bytes / 1e9 as gb, coalesce(origin, '') = 'captured' as is_captured
+    from slicemoe_points p left join traces using (trace_id)
+    where study = 'slicemoe' and budget = 'none' and (p.model_id, capacity_bytes) in
+        (select (model_id, capacity_bytes) from slicemoe_points where configuration = 'dbsc' and budget = 'none')
+)
+
+-- gains: How many times less energy and time than the high-bit cache, at equal kept gate mass, per place and series.
+-- Where a sweep first falls to the quality, linear between two strengths; a sweep that starts below it is read at its first point,
+-- one that stays above at its last: such a reading is not `matched`.
+with {swept},
+stepped as (
+    select *, quality_frac < $quality as is_below, row_number() over w as place, count(*) over s as n,
+        count(*) filter (quality_frac < $quality) over w as n_below,
+        (lag(quality_frac) over w - $quality) / (lag(quality_frac) over w - quality_frac) as share,
+        lag(decode_energy_j_per_token) over w as energy_before, lag(decode_step_s) over w as step_before,
+        lag(high_bit_miss_frac) over w as miss_before
+    from swept
+    window s as (partition by trace_id, hardware, capacity_bytes, pair, configuration, tau, warmup),
+        w as (s order by strength)
+),
+read_off as (
+    select model_id as model, seed, hardware, gb, cache, is_captured, pair, tau, is_below and place > 1 as matched,
+        configuration || if(warmup = 'last_layer', '', ' + ' || warmup) as series,
+        case when matched then energy_before + (decode_energy_j_per_token - energy_before) * share
+            else decode_energy_j_per_token end as energy,
+        case when matched then step_before + (decode_step_s - step_before) * share else decode_step_s end as step,
+        case when matched then miss_before + (high_bit_miss_frac - miss_before) * share else high_bit_miss_frac end as miss
+    from stepped where (is_below and n_below = 1) or (n_below = 0 and place = n)
+),
+compared as (
+    select o.* exclude (step, matched), o.matched, b.matched as matched_high_bit, b.energy as energy_high_bit,
+        b.miss as miss_high_bit, b.energy / o.energy as energy_gain, b.step / o.step as speedup
+    from read_off o join read_off b using (model, seed, hardware, gb, pair)
+    where b.series = 'high-bit' and o.series <> 'high-bit'
+)
+select model, gb, cache, is_captured, pair, tau, series, metric, bool_and(matched) as matched,
+    bool_and(matched_high_bit) as matched_high_bit, count(*) as seeds, avg(gain order by seed) as gain, min(gain) as low,
+    max(gain) as high, avg(miss order by seed) as miss, avg(miss_high_bit order by seed) as miss_high_bit,
+    avg(energy order by seed) as energy, avg(energy_high_bit order by seed) as energy_high_bit
+from (unpivot compared on energy_gain, speedup into name metric value gain)
+group by all order by all
+
+-- paper_gains: The paper's largest gains per model and metric.
+select lower(model) as model, model as name, replace(metric, 'decode_', '') as metric, max(value) as paper from claims
+where paper = 'slicemoe' and location like '%Fig 9%' and metric in ('decode_energy_gain', 'decode_speedup') and value is not null
+group by all order by all
+
+-- sweeps: Kept gate mass, misses and joules per token of every configuration at every strength, over seeds.
+with {swept}
+select model_id as model, gb, cache, is_captured, pair, tau, configuration, strength, count(*) as seeds,
+    avg(quality_frac order by seed) as kept, min(quality_frac) as kept_low, max(quality_frac) as kept_high,
+    avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high,
+    avg(decode_energy_j_per_token order by seed) as energy, min(decode_energy_j_per_token) as energy_low,
+    max(decode_energy_j_per_token) as energy_high
+from swept where warmup = 'last_layer' group by all order by all
+
+-- budgets: part of others
+-- Under a hard budget the high-bit cache is swept twice: as it is, and with its router pulled towards resident experts.
+select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
+        configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
+    max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
+from slicemoe_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
+
+-- flash: Share of a decoded token's energy that Flash takes under hard budgets, over seeds.
+select * exclude (seed, flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac order by seed) as flash,
+    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac order by seed) as miss,
+    min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high
+from ({budgets}) group by all order by all
+
+-- warmups: Energy and latency of every initial cache over those of an empty one, seed by seed, for every window.
+with relative as (
+    select o.model_id as model, o.warmup, o.budget, o.capacity_bytes / 1e9 as gb, o.strength, o.window_steps as steps, o.seed,
+        o.decode_energy_j_per_token / e.decode_energy_j_per_token as energy, o.decode_step_s / e.decode_step_s as latency
+    from warmup_points o
+    join warmup_points e using (study, trace_id, hardware, capacity_bytes, budget, strength, window_steps)
+    where study = 'slicemoe' and e.warmup = 'empty'
+)
+select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by seed) as ratio, min(ratio) as low,
+    max(ratio) as high, count(*) as seeds
+from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
+
+-- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds.
+-- A panel is a pair and a cache, a setup everything else but the precision and the budget, which the chart varies. `worse`: than
+-- the high-bit cache of the same seed, which read the same text.
+with told as (
+    select *, json_merge_patch(parameters::json, '{"precision": null, "precision.tau": null, "budget": null, "pair": null,
+            "budget.target_frac": null, "budget.gain": null, "cache_frac": null}'::json)::varchar as rest,
+        coalesce(parameters ->> '$.precision', 'dbsc') as configuration, coalesce(parameters ->> '$.pair', 'MAT84') as pair,
+        (parameters ->> '$.cache_frac')::double as cache,
+        coalesce(parameters ->> '$."precision.tau"', '') as tau, coalesce(parameters ->> '$.budget', 'none') as budget,
+        (parameters ->> '$."budget.target_frac"')::double as target, perplexity is null as is_accuracy,
+        coalesce(perplexity, accuracy) as level, max(level) filter (configuration = 'high-bit')
+            over (partition by model_id, dataset, rest, pair, cache, budget, target, seed, is_accuracy) as base,
+        if(is_accuracy, base / nullif(level, 0), level / base) - 1 as worse
+    from quality where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
+)
+select model_id as model, dataset, rest, pair, cache, configuration, tau, budget, target, is_accuracy, count(*) as seeds,
+    avg(level order by seed) as value, min(level) as low, max(level) as high, avg(miss_frac order by seed) as miss,
+    min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
+    max(worse) as worse_high
+from told group by all order by all
+
+-- fidelity: Open loop over closed loop - 1, per setup and quantity, over seeds.
+select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds,
+    avg(open_loop order by seed) as opened, avg(closed_loop order by seed) as closed,
+    avg(open_loop / closed_loop - 1 order by seed) as error, min(open_loop / closed_loop - 1) as low,
+    max(open_loop / closed_loop - 1) as high
+from fidelity where closed_loop <> 0 group by all order by all
+
+-- schemes: Perplexity with every expert at the low width of a pair, by scheme; over_base: over the asymmetric base's.
+-- A perplexity that is no number or endless has diverged: it is counted, and takes no part in the mean.
+with told as (
+    select *, parameters ->> '$.scheme' as scheme, coalesce(parameters ->> '$.pair', '') as pair,
+        if(isfinite(perplexity), perplexity, null) as finite,
+        max(finite) filter (scheme = 'base_asym') over (partition by model_id, dataset, seed, pair) as base
+    from quality where policy = 'precision' and perplexity is not null
+)
+select model_id as model, dataset, scheme, pair, count(*) as seeds, count(*) - count(finite) as diverged,
+    avg(finite order by seed) as value, min(finite) as low, max(finite) as high,
+    avg(finite / base order by seed) as over_base, min(finite / base) as over_base_low, max(finite / base) as over_base_high
+from told group by all order by all
+
+-- paper_schemes: The paper's perplexity of AMAT over that of the asymmetric base, per model and pair.
+-- The paper's own ratio, at the low width of each pair.
+with stated as (
+    select model, value, regexp_extract(setting, '^asym (AMAT|Base) (MAT[0-9]+) ([0-9])-bit$', ['scheme', 'pair', 'bits']) as s
+    from claims where paper = 'slicemoe' and location = 'Table 1' and value is not null
+)
+select model, s.pair as pair, max(value) filter (s.scheme = 'AMAT') / max(value) filter (s.scheme = 'Base') as ratio
+from stated where s.scheme <> '' and s.bits = right(s.pair, 1) group by all having ratio is not null order by all
+
+-- tapes: The first `size` tapes whose routing is summarised.
+-- Recorded tapes before drawn ones, the study's before others.
+select trace_id, model_id, dataset, origin from traces
+where trace_id in (select trace_id from early_popularity union select trace_id from critical_experts)
+order by (origin <> 'synthetic') desc, (trace_id in (select trace_id from slicemoe_points)) desc, created_utc desc, trace_id
+limit $size
+
+-- early: Per tape and layer: share (%) of the selections of every expert in prefill and in the first ten decode steps, how alike they are, and what the half of the experts that prefill used most takes of early decode. Layers without one have no row.
+-- Every expert of a layer with its selections in prefill (p) and early decode (d). Sums are of integers, or in a fixed order: the
+-- same warehouse gives the same page. Expert ids of two layers have nothing in common: all layers are averaged by rank in prefill.
+with used as (
+    select trace_id, layer, expert, n_selected as p, 0 as d from popularity where phase = 'prefill'
+    union all select trace_id, layer, expert, 0, n_selected from early_popularity
+),
+grid as (
+    select trace_id, layer, unnest(range(n_experts)) as expert
+    from (select distinct trace_id, layer from used where trace_id in (select trace_id from ({tapes}))) join traces using (trace_id)
+),
+counted as (
+    select trace_id, layer, expert, coalesce(sum(p), 0)::hugeint as p, coalesce(sum(d), 0)::hugeint as d
+    from grid left join used using (trace_id, layer, expert) group by all
+),
+ranked as (
+    select *, 100 * p / sum(p) over l as p_share, 100 * d / sum(d) over l as d_share,
+        row_number() over (l order by p desc, expert) - 1 as rank
+    from counted window l as (partition by trace_id, layer) qualify sum(p) over l > 0 and sum(d) over l > 0
+),
+sums as (
+    select trace_id, layer, count(*) as n, sum(p) as sp, sum(d) as sd, sum(p * p) as pp, sum(d * d) as dd, sum(p * d) as pd,
+        sum(d) filter (rank < n_experts // 2) / sum(d) as of_first_half,
+        list(round(p_share, 2) order by expert) as prefill, list(round(d_share, 2) order by expert) as early
+    from ranked join traces using (trace_id) group by trace_id, layer
+),
+layers as (
+    select *, pd / sqrt(pp::double * dd) as cosine,
+        (n * pd - sp * sd) / nullif(sqrt((n * pp - sp * sp)::double * (n * dd - sd * sd)), 0) as correlation
+    from sums
+),
+averaged as (
+    select trace_id, rank, avg(p_share order by layer) as p_share, avg(d_share order by layer) as d_share
+    from ranked group by trace_id, rank
+),
+together as (
+    select trace_id, list(round(p_share, 2) order by rank) as prefill, list(round(d_share, 2) order by rank) as early
+    from averaged group by trace_id
+)
+select trace_id as trace, layer::varchar as layer, layer as place, cosine, correlation, of_first_half, prefill, early from layers
+union all
+select trace_id, 'all', null, avg(cosine order by l.layer), avg(correlation order by l.layer),
+    avg(of_first_half order by l.layer), t.prefill, t.early
+from layers l join together t using (trace_id) group by trace_id, t.prefill, t.early
+order by trace, place nulls last
+
+-- critical: Per tape, layer and tau: critical experts of a token in every bin of positions, and over all.
+-- A bin of positions without any token is null.
+with told as (
+    select trace_id, layer::varchar as layer, layer as place, tau, first_position, bin_tokens, n_routed, n_critical
+    from critical_experts where trace_id in (select trace_id from ({tapes}))
+    union all
+    select trace_id, 'all', null, tau, first_position, bin_tokens, sum(n_routed), sum(n_critical)
+    from critical_experts where trace_id in (select trace_id from ({tapes})) group by all
+),
+grid as (
+    select trace_id, layer, tau, unnest(range(0, max(first_position) + 1, any_value(bin_tokens))) as first_position
+    from told group by trace_id, layer, tau
+)
+select trace_id as trace, layer, max(place) as place, tau::varchar as tau, max(bin_tokens) as bin_tokens,
+    sum(n_critical) / sum(n_routed) as mean, list(round(n_critical / n_routed, 3) order by first_position) as critical
+from grid left join told using (trace_id, layer, tau, first_position)
+group by all order by trace, place nulls last, tau
+
+-- gates: Per tape, layer and phase: share (%) of a token's gate weight at every rank.
+with told as (
+    select trace_id, layer::varchar as layer, layer as place, phase, gate_rank, gate_frac, n_routed
+    from gate_curve where phase in ('prefill', 'decode') and trace_id in (select trace_id from ({tapes}))
+),
+whole as (
+    from told union all
+    select trace_id, 'all', null, phase, gate_rank, sum(gate_frac * n_routed order by place) / sum(n_routed), sum(n_routed)
+    from told group by all
+)
+select trace_id as trace, layer, max(place) as place, phase, list(round(100 * gate_frac, 2) order by gate_rank) as share
+from whole group by all order by trace, place nulls last, phase
+
+-- operating: a row per pair of gains; the band is over the assumed shares of accesses that read the LSB slice
+with names as (select distinct lower(model) as model, model as name from claims where paper = 'slicemoe' and model <> ''),
+pairs as (
+    select claim, model_id as model, hardware, origin, energy_gain, speed_gain,
+        min(lsb_frac) as lsb_low, max(lsb_frac) as lsb_high,
+        min(baseline_miss_frac) as baseline_low, max(baseline_miss_frac) as baseline_high,
+        min(ours_miss_frac) as ours_low, max(ours_miss_frac) as ours_high,
+        bool_or(least(baseline_miss_frac, ours_miss_frac) >= 0 and greatest(baseline_miss_frac, ours_miss_frac) <= 1) as possible
+    from operating_points where study = 'slicemoe' group by all
+)
+select pairs.* replace (coalesce(name, model) as model) from pairs left join names using (model)
+order by origin, claim, model, hardware

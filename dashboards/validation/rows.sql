@@ -1,0 +1,44 @@
+-- setups: devices and what they were measured in, part of others
+-- The vendor's name says nothing here; a setup names the software only where a device was measured in several.
+with setups as (
+    select distinct device, framework, version, regexp_replace(device, '^(NVIDIA|AMD|Intel) ', '') as short
+    from validation where "check" <> 'dram'
+)
+select device, framework, version,
+    short || case when count(*) over (partition by device) > 1 then ', ' || framework || ' ' || version else '' end as setup
+from setups
+
+-- errors: mean, median and 95th percentile of the error per operator, split and setup
+with setups as ({setups})
+select split_part(v.operator, ': ', 1) as operator, split_part(v.operator, ': ', 2) as regime, s.setup, v.framework, v.version,
+    v.split, v.n, v.mape_frac as mape, v.median_frac as median, v.p95_frac as p95
+from validation v join setups s using (device, framework, version)
+where v."check" = 'gpu_operator'
+order by operator, split, setup, regime
+
+-- regimes: the same per regime
+with setups as ({setups})
+select split_part(v.operator, ': ', 1) as operator, split_part(v.operator, ': ', 2) as regime, s.setup, v.framework, v.version,
+    v.split, v.n, v.mape_frac as mape, v.median_frac as median, v.p95_frac as p95
+from validation v join setups s using (device, framework, version)
+where v."check" = 'gpu_operator_regime'
+order by operator, split, setup, regime
+
+-- points: Measured and predicted seconds of at most n measurements per operator, split and setup.
+-- An even sample over the measured values: the page carries $n points of each operator, split and setup.
+with setups as ({setups}),
+ranked as (
+    select p.*, s.setup, count(*) over w as n, row_number() over (w order by measured, shape) as place
+    from validation_points p join setups s using (device, framework, version)
+    where p."check" = 'gpu_operator' and measured > 0 and predicted > 0
+    window w as (partition by p.operator, p.split, p.device, p.framework, p.version)
+)
+select operator, split, setup, regime, shape, measured, predicted from ranked
+where n <= $n or place * $n // n > (place - 1) * $n // n
+order by operator, split, setup, place
+
+-- dram: Measured and predicted share of the peak bandwidth per preset and pattern, and the signed error.
+select device as preset, replace(operator, '_', ' ') as pattern, regime = 'covered' as covered, measured, predicted,
+    predicted / measured - 1 as error
+from validation_points where "check" = 'dram' and measured > 0 order by all
+

@@ -1,0 +1,183 @@
+"""Figures as files: what each mark and step becomes in Vega-Lite, and the one line that a mistake in a file is answered with."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+
+from tokentape.dashboards import theme
+from tokentape.dashboards.elmoe3d import page as elmoe3d
+from tokentape.dashboards.engine import figures
+from tokentape.dashboards.engine.ask import Ask, queries
+from tokentape.dashboards.engine.chart import chart, expression
+from tokentape.dashboards.engine.figures import Drawn, load, sentences, with_figures
+from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
+from tokentape.dashboards.kelle import page as kelle
+from tokentape.dashboards.shell import Page
+
+ROWS = pl.DataFrame(
+    {"batch": [1, 2], "ms": [3.0, 2.0], "low": [2.0, 1.0], "high": [4.0, 3.0], "paper": [3.5, None], "who": ["b", "a"]}
+)
+PANEL = {
+    "data": "rows", "x": "batch:Q | batch (requests) | log2 tight | values=@batches d", "y": "ms:Q | time (ms) | from0",
+    "color": "who:N | | looks=LOOKS | top columns=2", "tips": ["who:N", "ms:Q | time | .2f"],
+}  # fmt: skip
+WORDS = {"batches": [1, 2], "LOOKS": {"a": theme.BLUE, "c": theme.GREEN}, "WORDS": {"x": "ex"}}
+
+
+@pytest.fixture
+def scope() -> Scope:
+    return Scope("page/figures/mine.toml", WORDS, {"rows": ROWS}, "rows")
+
+
+def drawn(scope: Scope, *marks: Any, **more: Any) -> dict[str, Any]:
+    """A panel without a caption: its layers, or itself."""
+    return chart(scope, {"chart": PANEL | {"marks": list(marks)} | more}, {"law": "first"}, [])
+
+
+@pytest.mark.parametrize(("mark", "kind", "channels"), [
+    ("line strokeWidth=2", "line", {"x", "y", "color"}),
+    ("line point=yes", "line", {"x", "y", "color", "tooltip"}),
+    ("point size=50", "point", {"x", "y", "color", "tooltip"}),
+    ("bar", "bar", {"x", "y", "color", "tooltip"}),
+    ("rect", "rect", {"x", "y", "color", "tooltip"}),
+    ("tick", "tick", {"x", "y", "color", "tooltip"}),
+    ("rule", "rule", {"x", "y", "color"}),
+    ("band opacity=0.1", "area", {"x", "y", "y2", "color"}),
+    ("whisker", "rule", {"x", "y", "y2", "color"}),
+    ({"mark": "text fontSize=12", "text": "who:N"}, "text", {"x", "y", "text"}),
+    ({"mark": "hollow", "place": {"at": "paper else datum.ms"}, "y": "at:Q"}, "point", {"x", "y", "color", "tooltip", "opacity"}),
+])  # fmt: skip
+def test_a_mark_takes_the_channels_it_can_show(scope: Scope, mark: Any, kind: str, channels: set[str]) -> None:
+    made = drawn(scope, mark)
+    assert made["mark"]["type"] == kind
+    assert set(made["encoding"]) == channels
+
+
+def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
+    assert channel(scope, "x", PANEL["x"]) == {
+        "field": "batch", "type": "quantitative", "title": "batch (requests)",
+        "scale": {"type": "log", "base": 2, "nice": False}, "axis": {"values": [1, 2], "format": "d"},
+    }  # fmt: skip
+    colour = channel(scope, "color", PANEL["color"])
+    assert colour["scale"] == {"domain": ["a", "b"], "range": [theme.BLUE, theme.SPARE_COLOURS[0]]}
+    assert colour["legend"]["columns"] == 2
+    assert channel(scope, "y", "ms:Q | - | sort=by:low:min | none")["sort"] == {"field": "low", "op": "min"}
+    assert channel(scope, "color", "=vermillion") == {"value": theme.VERMILLION}
+    assert channel(scope, "y", "who:N | | as_found")["sort"] == ["b", "a"]
+    assert channel(scope, "y", "who:N | | known=LOOKS")["sort"] == ["a", "b"]
+    assert channel(scope, "x", "ms:Q | | | each")["axis"] == {"values": [2.0, 3.0]}
+
+
+def test_whiskers_lie_along_the_axis_of_quantities(scope: Scope) -> None:
+    made = drawn(scope, "whisker", y="who:N", x="ms:Q")
+    assert made["encoding"]["x"]["field"], made["encoding"]["x2"] == ("low", {"field": "high"})
+
+
+def test_steps_become_transforms_in_their_order(scope: Scope) -> None:
+    made = drawn(
+        scope,
+        "bar",
+        here="law model=chosen",
+        **{"with": ["where datum.ms > 1", "twice = 2 * datum.ms", "fold low high as end ms"]},
+    )
+    assert made["transform"] == [
+        {"filter": "datum.law === law && datum.model === chosen"},
+        {"filter": "datum.ms > 1"},
+        {"calculate": "2 * datum.ms", "as": "twice"},
+        {"fold": ["low", "high"], "as": ["end", "ms"]},
+    ]
+
+
+def test_a_panel_for_each_item_in_rows_under_a_caption(scope: Scope) -> None:
+    told = {
+        "chart": PANEL | {"rows": ["both"], "caption": "source: a study; [law:WORDS]; level [level]"},
+        "panels": {
+            "both": {"across": ["one"], "spacing": 9},
+            "one": {"each": ["a", "b"], "title": "{item}", "marks": ["line", "point"]},
+        },
+    }
+    made = chart(scope, told, {"law": "x"}, ["law"])
+    (row,) = made["vconcat"]
+    assert [panel["title"] for panel in row["hconcat"]] == ["a", "b"]
+    assert [layer["mark"]["type"] for layer in row["hconcat"][0]["layer"]] == ["line", "point"]
+    assert made["params"] == [{"name": "law", "value": "x"}]
+    assert made["title"]["text"]["expr"] == "'source: a study; ' + (({'x': 'ex'})[law]) + '; level ' + level"
+    assert expression(scope, "plain") == "'plain'"
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"x": "batch"}, "chart: marks 1: x: batch: not a field with its type, as in ms:Q"),
+    ({"x": "batch:Q | title | lgo"}, "chart: marks 1: x: lgo: not key=value, a number format, or one of log,"),
+    ({"color": "who:N | | looks=LOKS"}, "chart: marks 1: color: LOKS: neither a fact of the figure nor a word of its page"),
+    ({"y": "mss:Q | | as_found"}, "chart: marks 1: y: mss: the rows have no such field, only batch, ms, low, high, paper, who"),
+    ({"data": "row"}, "chart: data: row: the figure has no such rows; it has rows"),
+    ({"marks": ["lien"]}, "chart: marks 1: lien: no mark; there are area, band, bar,"),
+    ({"marks": [{"mark": "bar", "colour": "=ink"}]}, "chart: marks 1: colour: neither a channel nor a setting of a layer"),
+    ({"marks": []}, "chart: marks: none"),
+    ({"with": ["drop ms"]}, "chart: marks 1: with: drop ms: not where, fold,"),
+    ({"hieght": 20}, "chart: hieght: no setting of a chart"),
+    ({"rows": ["left"]}, "chart: left: no [panels.left] in the file"),
+])  # fmt: skip
+def test_a_mistake_in_a_file_is_one_line_that_names_it(scope: Scope, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadFigure) as error:
+        chart(scope, {"chart": PANEL | {"marks": ["line"]} | wrong}, {}, [])
+    assert str(error.value).startswith(f"page/figures/mine.toml: {said}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("question = ", "Invalid value"),
+    ('question = "Q?"', "missing: missing"),
+    ('question = "Q?"\nmissing = "M"\nquery = "a"\nreading = "R"', "answer: missing"),
+    ('question = "Q?"\nmissing = "M"\nrows = "a"\nreading = "R"\ncolour = 1', "colour: no part of a figure; there are answer,"),
+])  # fmt: skip
+def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/mine.toml").write_text(text)
+    with pytest.raises(BadFigure, match=f"figures/mine.toml: {said}"):
+        load(tmp_path, "mine")
+
+
+def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Ask(duckdb.connect(), Path(elmoe3d.__file__).parent)
+    for rows in (None, Drawn({"sweeps": ROWS.clear()}, {})):
+        monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: lambda _: found)
+        (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
+        assert figure.chart is None
+        assert "Run: tokentape study elmoe3d" in figure.missing
+
+
+def test_a_query_may_be_drawn_as_it_is() -> None:
+    ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
+    shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
+    ask.asked["chip"] = pl.DataFrame(shares)
+    (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
+    assert figure.chart is not None
+    assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
+
+
+def test_a_sentence_for_each_selection() -> None:
+    assert sentences(ROWS, ["who", "batch"], lambda of: f"{of['ms'][0]:g} ms") == {"b|1": "3 ms", "a|2": "2 ms"}
+
+
+def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "rows.sql"
+    file.write_text("-- one: a number\nselect 1 as n\n\n-- two: it, from ({one})\nselect n + $more as n from ({one})\n")
+    assert queries(file)["two"].strip() == "select n + $more as n from (select 1 as n)"
+    ask = Ask(duckdb.connect(), tmp_path, params={"more": 2})
+    assert ask("two")["n"].to_list() == [3]
+    assert ask("one") is ask("one")
+
+
+def test_the_figure_of_the_docs_draws() -> None:
+    text = (Path(__file__).parents[2] / "docs/dashboards.md").read_text(encoding="utf-8")
+    told = tomllib.loads(text.partition("```toml\n")[2].partition("```")[0])
+    words = {"batches": [1, 2], "SYSTEMS": {"a": theme.BLUE}}
+    scope = Scope("docs", words, {"speed": ROWS.rename({"who": "system"})})
+    assert len(chart(scope, told, {"model": "m"}, told["depends"])["vconcat"][0]["layer"]) == 4
