@@ -14,6 +14,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS: tuple[str, ...] = tuple(PYPROJECT["tool"]["tokentape"]["rooms"])
 PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
+# What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests.
+BUDGET, TESTS_FRAC = 57_000, 0.60
 
 
 def lines(folder: str) -> int:
@@ -21,13 +23,20 @@ def lines(folder: str) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py"))
 
 
-def main() -> None:
+def count() -> dict[str, float]:
+    """Lines by folder, of the product, and tests as a share of it."""
     counted = {folder: lines(folder) for folder in (*PRODUCT, *BESIDE)}
     product = sum(counted[folder] for folder in PRODUCT)
-    for folder, n in counted.items():
-        print(f"{folder + '/':12}{n:>8,}")
-    print(f"{'product':12}{product:>8,}   tests over product {counted['tests'] / product:.2f}")
-    print(json.dumps({**counted, "product": product, "tests_frac": round(counted["tests"] / product, 3)}))
+    return {**counted, "product": product, "tests_frac": round(counted["tests"] / product, 3)}
+
+
+def main() -> None:
+    counted = count()
+    for folder in (*PRODUCT, *BESIDE):
+        print(f"{folder + '/':12}{counted[folder]:>8,}")
+    share = f"tests over product {counted['tests_frac']:.2f} of {TESTS_FRAC:.2f}"
+    print(f"{'product':12}{counted['product']:>8,} of {BUDGET:,}   {share}")
+    print(json.dumps(counted))
 
 
 if __name__ == "__main__":
