@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentape.hw import profile
-from tokentape.hw.clock import clock
+from tokentape.hw.clock import clock, prepare
 from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load, shipped
@@ -109,6 +109,71 @@ def test_arbitration_is_never_faster_than_a_resource_and_changes_nothing_without
     assert seconds("a | b", apart, lanes, machine=NDP) == seconds("a | b", apart, lanes, machine=NDP, arbitrate=True)
 
 
+@pytest.mark.parametrize(("join", "expected"), [("sum", 3.0), ("max", 2.0), ("bytes", 2.0), ("ops", 1.0), (["power", 2], 5**0.5)])
+def test_joins_by_hand(join, expected):
+    ops_s = 1 / (PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value)
+    rows = [read(2.0 / READ_S, 1.0 / ops_s)]
+    for per in ("pool", "item"):
+        assert seconds("a", rows, {"a": {"kind": "expert", "per": per, "join": join}}) == pytest.approx(expected)
+
+
+def test_every_resource_is_busy_for_what_is_asked_of_it_and_nothing_else():
+    """A fetch occupies the flash and what it is written to; a row without a tier moves nothing."""
+    work = Work(n_steps=1, n_blocks=1, rows=(read(1e6, 1e9), fetch(1e5), Rows(kind="feed", engine="main", ops=1e9)))
+    found = clock(work, PHONE, made("a + b + c", {**TWO, "c": {"kind": "feed"}}))
+    ops_s = 1e9 / (PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value)
+    busy = {name: band.value[0] for name, band in found.busy_s.items()}
+    assert busy == pytest.approx({"tiers.dram": 1.1e6 * READ_S, "tiers.flash": 1e5 * FETCH_S, "engines.npu": 2 * ops_s})
+    assert found.joules_of["engines.npu"].value[0] == pytest.approx(2e9 * 1e-12 * PHONE.compute.energy_pj_per_op.value)
+    assert found.joules_of["tiers.flash"].value[0] == pytest.approx(1e5 * 8e-12 * 38.0)
+
+
+def test_a_lane_of_the_link_alone_pays_for_the_link_alone():
+    rows = [Rows(kind="fetch", tier="expert_home", target="expert_cache", bytes=1e6, count=3.0)]
+    link = NDP.links["pcie"]
+    lanes = {"a": {"kind": "fetch", "link_only": True}}
+    found = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), NDP, made("a", lanes))
+    expected = 1e6 / (link.peak_bytes_per_s.value * link.efficiency_frac.value) + 3 * link.latency_s.value
+    assert found.seconds.value[0] == pytest.approx(expected)
+    assert set(found.joules_of) == {"links.pcie", "background"}
+    assert found.joules_of["links.pcie"].value[0] == pytest.approx(1e6 * 8e-12 * link.energy_pj_per_bit.value)
+    both = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), NDP, made("a", {"a": {"kind": "fetch"}}))
+    assert both.seconds.value[0] == pytest.approx(expected + 3 * NDP.tiers["cxl"].latency_s.value)
+
+
+def test_an_engine_takes_the_machines_number_format_where_it_has_it():
+    near = NDP.engines["ndp"]
+    rows = [Rows(kind="expert", engine="near_compute", ops=1e9)]
+    one = 1e9 / (near.ops_per_s["fp16"].value * near.efficiency_frac.value)
+    assert seconds("a", rows, machine=NDP) == pytest.approx(one)
+    assert seconds("a", rows, {"a": {"kind": "expert", "dtype": "int3"}}, machine=NDP) == pytest.approx(one)  # its only one
+    wide, narrow = ({"a": {"kind": "expert", "dtype": dtype}} for dtype in ("bf16", "fp8"))
+    main = [Rows(kind="expert", engine="main", ops=1e12)]
+    assert seconds("a", main, wide, machine=NDP) == pytest.approx(2 * seconds("a", main, narrow, machine=NDP), rel=1e-3)
+
+
+def test_one_block_and_one_row_may_stand_for_several_or_for_a_part():
+    assert seconds("a", [read(1e6)], block_times=3.0) == pytest.approx(3e6 * READ_S)
+    assert seconds("layers(a)", [read(1e6)], block_times=np.array([[3.0]])) == pytest.approx(3e6 * READ_S)
+    assert seconds("a", [read(1e6, times=0.5)]) == pytest.approx(5e5 * READ_S)
+
+
+def test_what_is_prepared_once_costs_as_if_it_came_with_the_rest():
+    lanes = {"a": {"kind": ["expert", "shared"], "per": "item"}, "b": {"kind": "fetch"}, "c": {"kind": "head"}}
+    profile_ = made("layers(a | b) + c", lanes, arbitrate=True)
+    sizes = {"n_steps": 1, "n_blocks": 2, "block_times": 1.0}
+    first = (read(np.array([[1e6, 3e6]]), kind="shared"), read(np.array([[0.0, 5e5]]), kind="head"))
+    then = (read(np.array([[2e6, 1e6]])), fetch(np.array([[4e5, 1e5]]), 1.0))
+    prepared = prepare(Work(rows=first, **sizes), PHONE, profile_)
+    apart, whole = (
+        clock(Work(rows=then, **sizes), PHONE, profile_, on=prepared),
+        clock(Work(rows=(*first, *then), **sizes), PHONE, profile_),
+    )
+    for what in ("seconds", "joules"):
+        assert getattr(apart, what).value == pytest.approx(getattr(whole, what).value)
+    assert {k: v.value[0] for k, v in apart.busy_s.items()} == pytest.approx({k: v.value[0] for k, v in whole.busy_s.items()})
+
+
 @pytest.mark.parametrize("machine", map(load, shipped()), ids=shipped())
 def test_every_machine_has_a_band_and_is_busy_no_longer_than_a_step_in_turn(machine):
     rows = [read(1e8, 1e11), Rows(kind="kv_read", tier="kv_home", engine="main", bytes=1e7, ops=1e8)]
@@ -131,6 +196,7 @@ def test_what_no_lane_takes_is_told_of_and_costs_nothing():
 
 def test_streams_limit_the_bandwidth_and_narrow_weights_the_operations():
     lanes = {"a": {"kind": "expert", "bytes_frac": 0.8, "bytes_frac_per_stream": 0.1}}
+    assert seconds("a", [read(1e6, streams=0.0)], lanes) == seconds("a", [read(1e6, streams=1.0)], lanes)
     few, many = (seconds("a", [read(1e6, streams=n)], lanes) for n in (2.0, 100.0))
     assert few == pytest.approx(4 * many)
     by_bits = {"a": {"kind": "expert", "ops_by_bits": True}}
@@ -147,6 +213,8 @@ def test_refresh_follows_what_is_held_and_power_is_the_profiles():
     found = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
     watts = found.joules_of["background"].value[0] / found.seconds.value[0]
     assert watts == pytest.approx(2.0 + 0.5 * 0.5 * 1.0)
+    nothing = clock(replace(work, held_bytes={}), machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
+    assert nothing.joules_of["background"].value[0] / nothing.seconds.value[0] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
