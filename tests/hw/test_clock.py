@@ -152,6 +152,39 @@ def test_an_engine_takes_the_machines_number_format_where_it_has_it():
     assert seconds("a", main, wide, machine=NDP) == pytest.approx(2 * seconds("a", main, narrow, machine=NDP), rel=1e-3)
 
 
+def test_kernels_and_the_host_cost_what_the_machine_says():
+    gpu, lanes = load("h100"), {"a": {"kind": ["expert", "proj", "kv_read"]}, "b": {"kind": ["layer", "step"]}}
+    none, launch = {"tier": "weights_home", "engine": "main", "count": 2.0}, gpu.engines["sm"].launch_s
+    for kind, of in (("proj", "gemm"), ("expert", "experts"), ("kv_read", "attention")):
+        assert seconds("a", [Rows(kind=kind, **none)], lanes, machine=gpu) == pytest.approx(2 * launch[of].value)
+        free = {"a": {"kind": kind, "each_s": 0.0}}
+        assert seconds("a", [Rows(kind=kind, **none)], free, machine=gpu) == 0.0
+    marks = tuple(Rows(kind=kind, count=n) for kind, n in (("layer", 10.0), ("step", 1.0)))
+    found = clock(Work(n_steps=1, n_blocks=1, rows=marks), gpu, made("b", lanes)).seconds
+    assert (found.value[0], found.low[0]) == (0.0, 0.0)
+    assert found.high[0] == pytest.approx(10 * gpu.host["layer_s"].high + gpu.host["step_s"].high)
+    assert clock(Work(n_steps=1, n_blocks=1, rows=marks), PHONE, made("b", lanes)).seconds.high[0] == 0.0
+    own = {"b": {"kind": ["layer", "step"], "each_s": 1e-3}}
+    assert clock(Work(n_steps=1, n_blocks=1, rows=marks), gpu, made("b", own)).seconds.value[0] == pytest.approx(11e-3)
+
+
+def test_a_share_of_the_peak_replaces_the_files_own():
+    peak = PHONE.tiers["dram"].peak_bytes_per_s.value
+    assert seconds("a", [read(1e6)], {"a": {"kind": "expert", "bytes_frac": 0.5}}) == pytest.approx(2e6 / peak)
+
+
+def test_what_is_fetched_ahead_shares_its_tiers_too():
+    """Weights read from the flash that also feeds the cache: together they take what they ask of it."""
+    rows = [
+        Rows(kind="expert", tier="expert_home", engine="main", bytes=np.array([[1e6, 1e6]])),
+        Rows(kind="prefetch", tier="expert_home", target="expert_cache", bytes=np.array([[1e6, 1e6]])),
+    ]
+    lanes = {"a": {"kind": "expert"}, "b": {"kind": "prefetch"}}
+    apart = seconds("lookahead(b, a)", rows, lanes, n_blocks=2)
+    assert apart == pytest.approx(3e6 * FETCH_S)  # the first fetch, two blocks side by side, the last read
+    assert seconds("lookahead(b, a)", rows, lanes, n_blocks=2, arbitrate=True) == pytest.approx(4e6 * FETCH_S)
+
+
 def test_one_block_and_one_row_may_stand_for_several_or_for_a_part():
     assert seconds("a", [read(1e6)], block_times=3.0) == pytest.approx(3e6 * READ_S)
     assert seconds("layers(a)", [read(1e6)], block_times=np.array([[3.0]])) == pytest.approx(3e6 * READ_S)
