@@ -88,7 +88,7 @@ def _label(beside: Beside) -> pl.Expr:
 def answer(found: pl.DataFrame) -> str:
     """Layered over chunked in TTFT and in TBT p99, row by row; and the rows where it loses."""
     said, lost = [], []
-    for (label,), of in found.sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
+    for (label,), of in found.drop_nulls(LOG).sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
         ours, theirs = (of.filter(pl.col("scheduler") == name) for name in ("layered", "chunked"))
         if ours.is_empty() or theirs.is_empty():
             continue
@@ -108,7 +108,7 @@ def answer(found: pl.DataFrame) -> str:
 def others_answer(found: pl.DataFrame) -> str:
     """The shortest wait and the shortest gap, row by row."""
     said = []
-    for (label,), of in found.sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
+    for (label,), of in found.drop_nulls(LOG).sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
         wait, gap = (of.sort(name).row(0, named=True) for name in LOG)
         said.append(
             f"{label}: {wait['system']} waits least for the first token ({wait['ttft_mean_s']:.2f} s), {gap['system']} has the "

@@ -34,6 +34,7 @@ from made_up_layered import (
 from test_browser import with_script
 
 from tokentape.dashboards import shell
+from tokentape.dashboards.layered_prefill import beside
 from tokentape.dashboards.layered_prefill import explorer as layered_explorer
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.layered_prefill import rows as layered_rows
@@ -255,6 +256,17 @@ def test_energy_by_both_meanings_of_per_token(said: dict[str, dict[str, str]], p
     )
     parts = page.data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
     assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
+
+
+def test_rows_without_a_time_are_not_compared() -> None:
+    """A run in which no request decodes twice has no time between tokens."""
+    times = {"ttft_mean_s": [1.0, 2.0, 4.0, 3.0], "tbt_p99_s": [0.01, 0.02, None, 0.03]}
+    names = {"system": ["Layered", "Chunked"] * 2, "scheduler": ["layered", "chunked"] * 2}
+    found = pl.DataFrame({**names, **times, "label": ["a", "a", "b", "b"], "order": [0, 0, 1, 1]})
+    assert beside.answer(found).endswith("over 1 row. It is below in every row.")
+    both, other = beside.others_answer(found).split("; ")
+    assert "Layered waits least for the first token (1.00 s)" in both
+    assert other == "b: Chunked waits least for the first token (3.00 s), Chunked has the least TBT p99 (30 ms)."
 
 
 def test_a_dense_model_loses_and_limits_close_the_gap(said: dict[str, dict[str, str]]) -> None:
