@@ -18,6 +18,7 @@ from tokentape.hw.timeline import Operation, Step, place
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.passes import fits_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.models import load as load_model
 from tokentape.warehouse.tape import Store
@@ -29,7 +30,8 @@ WITHOUT_TAPE = "uniform"
 @dataclass(frozen=True)
 class Estimated:
     """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated;
-    joules: (nominal, low, high) by part."""
+    joules: (nominal, low, high) by part, a key of the machine's
+    file."""
 
     step_id: str
     title: str
@@ -75,7 +77,7 @@ def estimated(
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     geometry, machine = load_model(model).geometry, load_hardware(hardware)
     if fits is None:
-        fits = calibrate.fits_of(machine, calibrate.shipped()) if weight_format == "bf16" else {}
+        fits = fits_of(machine, weight_format)
     active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format, profile)
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
@@ -88,9 +90,7 @@ def estimated(
     step_id = "/".join(filter(None, parts))
     step, cost = made.step(), made.cost
     operations = tuple(placed.operation for placed in place(step)[0])
-    energy = {
-        part.rpartition(".")[-1]: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()
-    }
+    energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
     power_w = float(cost.joules.value[0]) / seconds
     outside = (*made.outside, *power_findings(machine, power_w))

@@ -23,7 +23,7 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
-from tokentape.replay.passes import joules_of, pass_costs
+from tokentape.replay.passes import joules_of, pass_costs, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
@@ -236,13 +236,6 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
                 missed += size
         totals[3, p, layer] += missed
         totals[4, p, layer] += missed > 0
-
-
-def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
-    """(p,) how often a pass reads the non-expert weights: once, or once per token in token-major prefill."""
-    if semantics.prefill == "token-major":
-        return np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
-    return np.ones(trace.pass_ids.size, np.int64)
 
 
 def _outside_envelope(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> list[str]:

@@ -82,21 +82,29 @@ def tokens_of(trace: Trace, semantics: Semantics) -> Tokens:
         prompt=np.where(is_prompt, n_tokens, 0.0),
         prompts=np.where(is_prompt, batch, 1),
         before=np.where(is_prompt, first, 0.0),
-        turns=np.where(in_turn, n_tokens, 1.0),
+        turns=passes_over_weights(trace, semantics),
     )
+
+
+def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
+    """(p,) how often a pass reads the non-expert weights: once, or once per token in token-major prefill."""
+    if semantics.prefill == "token-major":
+        return np.where(trace.pass_kind == PREFILL, trace.pass_tokens, 1)
+    return np.ones(trace.pass_ids.size, np.int64)
 
 
 def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks) -> Work:
     """All but the routed experts; of a tape without widths, the bytes that it records."""
     if trace.geometry.hidden:
-        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, format_of(weight_format))
-    reads = np.where((trace.pass_kind == PREFILL) & (semantics.prefill == "token-major"), trace.pass_tokens, 1)[:, None]
-    n_bytes = reads * np.array(trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64)
+        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, _format_of(weight_format))
+    n_bytes = passes_over_weights(trace, semantics)[:, None] * np.array(
+        trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64
+    )
     rows = (Rows(kind="proj", name="other weights", tier="weights_home", engine="main", bytes=n_bytes),)
     return Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=rows)
 
 
-def format_of(weight_format: str) -> str:
+def _format_of(weight_format: str) -> str:
     """Of the weights but the experts: sizes that an engine recorded are those of one byte a weight."""
     return "int8" if weight_format == "recorded" else weight_format
 

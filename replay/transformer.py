@@ -44,7 +44,6 @@ class Blocks:
     moe: Ints
     windows: Ints
     times: Floats
-    layers: tuple[int, ...]  # a layer of each block but the head
 
     @property
     def n(self) -> int:
@@ -61,7 +60,6 @@ def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
         np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
         np.array([window for *_, window in kinds], np.int64),
         times,
-        tuple(keys.index(kind) for kind in kinds),
     )
 
 
