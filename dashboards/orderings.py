@@ -36,8 +36,6 @@ def drawn(ask: Ask, study: str) -> Drawn | None:
     return Drawn({"orderings": found}, {"": answer(found)}, {"inside": where})
 
 
-
-
 def worded(found: pl.DataFrame) -> pl.DataFrame:
     """Ratios with how many times they are inside their margin; above 1 they keep it."""
     is_below = pl.col("sign") == "<="
@@ -69,5 +67,3 @@ def answer(found: pl.DataFrame) -> str:
     if not missed:
         return f"All {held} ratios keep their margin on every seed."
     return f"Missed on some seed: {'; '.join(missed)}. The other {held} of {found.height} keep their margin on every seed."
-
-

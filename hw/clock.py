@@ -57,7 +57,7 @@ class Prepared:
 
 def prepare(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None) -> Prepared:
     """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
-    tallies = [_Tally(work, rows, lane) for rows in work.rows if (lane := profile.lane_of(rows))]
+    tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
     return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ENDS})
 
 
@@ -66,7 +66,7 @@ def clock(
 ) -> StepCost:
     """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them. on: work of the same steps,
     blocks, machine, profile and fits that comes with it."""
-    tallies = [_Tally(work, rows, lane) for rows in work.rows if (lane := profile.lane_of(rows))]
+    tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
     below = on.ends if on else {}
     ends = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ENDS}
     seconds = {end: of.seconds(profile.steps[end]) for end, of in ends.items()}
@@ -91,18 +91,25 @@ def _uncounted(all_rows: tuple[Rows, ...], work: Work, profile: Profile) -> dict
     found: dict[str, tuple[float, float]] = {}
     for rows in all_rows:
         if profile.lane_of(rows) is None:
-            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (rows.bytes, rows.ops))
+            moved = _moved(rows, profile)
+            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
             before = found.get(rows.kind, (0.0, 0.0))
             found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
     return found
 
 
+def _moved(rows: Rows, profile: Profile) -> Floats:
+    """The bytes that the profile counts."""
+    stored = np.asarray(rows.bytes, np.float64)
+    return stored + rows.activation_bytes if profile.activations else stored
+
+
 class _Tally:
     """Rows of one lane, summed by cell where no end of a range can change the sums."""
 
-    def __init__(self, work: Work, rows: Rows, lane: Lane) -> None:
+    def __init__(self, work: Work, rows: Rows, lane: Lane, profile: Profile) -> None:
         self.rows, self.lane = rows, lane
-        self.bytes, self.ops = np.asarray(rows.bytes, np.float64), np.asarray(rows.ops, np.float64)  # as time sees them
+        self.bytes, self.ops = _moved(rows, profile), np.asarray(rows.ops, np.float64)  # as time sees them
         self.cell_bytes, self.cell_ops = work.by_cell(rows, self.bytes), work.by_cell(rows, self.ops)
         self.moved, self.computed = work.total(self.cell_bytes), work.total(self.cell_ops)  # as energy sees them
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:

@@ -11,8 +11,8 @@ In a step: `a + b` one after the other, `a | b` together, `k * a`, `partial(s, a
 is its sum over blocks. `lane.bytes`, `.ops`, `.fixed`: the parts of a pooled lane. A row that no lane selects costs nothing, and
 is told of in the result's `uncounted`.
 
-arbitrate: whatever runs together is never shorter than what it asks of any one resource. step_low, step_high: the overlap of the
-favourable and of the worst end, where it is not the same.
+arbitrate: whatever runs together is never shorter than what it asks of any one resource. activations = false: only weights, keys
+and values are moved. step_low, step_high: the overlap of the favourable and of the worst end, where it is not the same.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class Refresh:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """steps: end -> syntax of the step's seconds. static_w: in place of the machine's own power; refresh: by role of what is
-    held, in place of the refresh of full tiers."""
+    """steps: end -> syntax of the step's seconds. activations: their bytes count beside those that are stored. static_w: in place
+    of the machine's own power; refresh: by role of what is held, in place of the refresh of full tiers."""
 
     name: str
     lanes: tuple[Lane, ...]
     steps: Mapping[str, ast.expr]
     arbitrate: bool = False
+    activations: bool = True
     static_w: float | None = None
     refresh: Mapping[str, Refresh] = field(default_factory=dict)
     sha256: str = ""  # of its file
@@ -137,15 +138,16 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     left = dict(data)
     name, tables, energy = left.pop("name", None), left.pop("lane", None), left.pop("energy", {})
     texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
-    arbitrate = left.pop("arbitrate", False)
+    flags = {key: left.pop(key, default) for key, default in (("arbitrate", False), ("activations", True))}
     if left:
         raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, arbitrate, lane, energy"
+            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, lane, energy"
         )
     if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")
-    if not isinstance(arbitrate, bool):
-        raise BadSpec(f"{where}: arbitrate must be true or false, found {arbitrate!r}")
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            raise BadSpec(f"{where}: {key} must be true or false, found {value!r}")
     energy = dict(energy)
     shared = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
     lanes = tuple(_lane(lane, {**shared, **_table(table, f"{where}: lane.{lane}")}, where) for lane, table in tables.items())
@@ -160,7 +162,7 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     static_w = energy.pop("static_w", None)
     if energy:
         raise BadSpec(f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, refresh")
-    return Profile(name=name, lanes=lanes, steps=steps, arbitrate=arbitrate, static_w=static_w, refresh=refresh)
+    return Profile(name=name, lanes=lanes, steps=steps, **flags, static_w=static_w, refresh=refresh)
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:

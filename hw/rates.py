@@ -144,7 +144,9 @@ def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple
     found = {link[0]: 8e-12 * at(link[1].energy_pj_per_bit, end)} if link else {}
     if rows.target and lane.link_only:
         return found
-    found[source] = found.get(source, 0.0) + 8e-12 * stream_pj_per_bit(_must(machine, rows.tier), end)
+    tier = _must(machine, rows.tier)
+    of_source = at(tier.write_pj_per_bit, end) if rows.kind == "kv_write" else stream_pj_per_bit(tier, end)
+    found[source] = found.get(source, 0.0) + 8e-12 * of_source
     if rows.target:
         target = _key(machine, rows.target)
         found[target] = found.get(target, 0.0) + 8e-12 * at(_must(machine, rows.target).write_pj_per_bit, end)

@@ -33,9 +33,10 @@ class Rows:
 
     Values are (n,) with `cells`, their step x n_blocks + block; without, they broadcast to (steps, blocks), or to (steps,
     len(blocks)) of the blocks named. tier: where the bytes lie; target: where they are moved to ("": read in place by the
-    engine). count: launches, messages, queued reads. times: identical rows that one stands for. bits: width of the weights.
-    streams: independent requests, of which each can draw only so much bandwidth. operator, shapes: the fitted GPU operator that
-    times a row, and its arguments, each shaped as the values.
+    engine). activation_bytes: read and written there beside the bytes, by profiles that count them. count: launches, messages,
+    queued reads. times: identical rows that one stands for. bits: width of the weights. streams: independent requests, of which
+    each can draw only so much bandwidth. operator, shapes: the fitted GPU operator that times a row, and its arguments, each
+    shaped as the values.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Rows:
     cells: Ints | None = None
     blocks: Ints | None = None
     bytes: Values = 0.0
+    activation_bytes: Values = 0.0
     ops: Values = 0.0
     count: Values = 0.0
     times: Values = 1.0

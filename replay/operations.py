@@ -20,7 +20,10 @@ def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int 
     ahead: list[Step] = []
     for rows in work.rows:
         seconds = np.broadcast_to(cost.rows_s[id(rows)], shape)[index] if id(rows) in cost.rows_s else np.zeros(work.n_blocks)
-        n_bytes, ops = (np.broadcast_to(work.by_cell(rows, values), shape)[index] for values in (rows.bytes, rows.ops))
+        n_bytes, ops = (
+            np.broadcast_to(work.by_cell(rows, values), shape)[index]
+            for values in (np.asarray(rows.bytes) + rows.activation_bytes, rows.ops)
+        )
         for block in np.flatnonzero((seconds > 0) | (n_bytes > 0) | (ops > 0)).tolist():
             layer = block if block < work.n_blocks - 1 else -1
             moved = (float(n_bytes[block]) / machine.n_devices, float(ops[block]) / machine.n_devices)

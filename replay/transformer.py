@@ -6,7 +6,7 @@ sampling are not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +70,13 @@ def steps_of(
     experts: tuple[Rows, ...],
     blocks: Blocks,
     weight_format: str = ACTIVATION,
+    kv_format: str = ACTIVATION,
 ) -> Work:
     """The work of whole steps. experts: rows of the routed ones (`resident`), of these blocks. The machine's devices share every
-    layer. Raises ValueError for a tape without widths."""
+    layer; keys and values lie in its KV cache tier as far as they fit. Raises ValueError for a tape without widths."""
     if not geometry.hidden:
         raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
-    rows = _Layers(geometry, machine.n_devices, tokens, blocks, weight_format)
+    rows = _Layers(geometry, machine, tokens, blocks, weight_format, kv_format)
     n_steps = rows.n_tokens.shape[0]
     router, others = rows.feed_forward()
     reduce = rows.all_reduce() if machine.n_devices > 1 and machine.roles.peer else ()
@@ -93,9 +94,17 @@ def resident(
 
 
 def experts_of(
-    geometry: Geometry, machine: HardwareSpec, blocks: Blocks, n_tokens: Values, active: Values, chosen: Values, weights: Values
+    geometry: Geometry,
+    machine: HardwareSpec,
+    blocks: Blocks,
+    n_tokens: Values,
+    active: Values,
+    chosen: Values,
+    weights: Values,
+    is_cached: bool = True,
 ) -> tuple[Rows, ...]:
-    """Routed experts that the main engine computes: from the cache where the machine has one, else from their home.
+    """Routed experts that the main engine computes: from the cache where the machine has one, else, or where they are not cached,
+    from their home.
 
     All broadcast to (S, MoE blocks). active: distinct experts; chosen: selections, tokens x top-k; weights: bytes of the experts.
     """
@@ -103,15 +112,15 @@ def experts_of(
         return ()
     g, d = geometry, machine.n_devices
     selections = np.asarray(chosen, np.float64)
-    activations = selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE
     return (
         Rows(
             kind="expert",
             name="routed experts",
-            tier="expert_cache" if machine.roles.expert_cache else "expert_home",
+            tier="expert_cache" if machine.roles.expert_cache and is_cached else "expert_home",
             engine="main",
             blocks=blocks.moe,
-            bytes=np.asarray(weights) + activations,
+            bytes=weights,
+            activation_bytes=selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE,
             ops=2.0 * selections * g.expert_params,
             count=1.0,
             operator="moe",
@@ -132,26 +141,29 @@ def experts_of(
 class _Layers:
     """Rows of everything but the routed experts; bytes and operations of all devices together, shapes of one."""
 
-    def __init__(self, geometry: Geometry, n_devices: int, tokens: Tokens, blocks: Blocks, weight_format: str) -> None:
-        self.g, self.d, self.blocks = geometry, n_devices, blocks
-        self.weight = bytes_per_value(weight_format)
+    def __init__(
+        self, geometry: Geometry, machine: HardwareSpec, tokens: Tokens, blocks: Blocks, weight_format: str, kv_format: str
+    ) -> None:
+        self.g, self.d, self.machine, self.blocks = geometry, machine.n_devices, machine, blocks
+        self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
         given = (tokens.decodes, tokens.context, tokens.prompt, tokens.prompts, tokens.before, tokens.turns)
         parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
         self.decodes, self.context, self.prompt, self.prompts, self.before, turns = (part[:, None] for part in parts)
         self.turns: Values = 1.0 if np.all(turns == 1.0) else turns
         self.n_tokens: Floats = self.decodes + self.prompt
         self.all = np.arange(blocks.n - 1)
+        self.near_frac = self._near_frac()
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
         """Activations (m, k) times weights (k, n), on every device."""
-        moved = n * k * self.weight + m * (n + k) * _VALUE
         return Rows(
             kind=kind,
             name=name,
             tier="weights_home",
             engine="main",
             blocks=blocks,
-            bytes=self.d * moved,
+            bytes=self.d * n * k * self.weight,
+            activation_bytes=self.d * m * (n + k) * _VALUE,
             ops=self.d * 2.0 * m * n * k,
             count=1.0,
             times=self.turns,
@@ -165,8 +177,9 @@ class _Layers:
         value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
         return (
             *self._projections(heads),
-            *((self._decode(heads),) if np.any(self.decodes) else ()),
-            *((self._prefill(heads, value_dim),) if np.any(self.prompt) else ()),
+            *(self._decode(heads) if np.any(self.decodes) else ()),
+            *(self._prefill(heads, value_dim) if np.any(self.prompt) else ()),
+            *self._kv_write(),
             self.product("proj", "attention output", self.all, self.n_tokens, g.hidden, heads * value_dim),
         )
 
@@ -189,38 +202,50 @@ class _Layers:
     def _kv_heads(self) -> float:
         return max(1.0, self.g.n_kv_heads / self.d)
 
-    def _decode(self, heads: float) -> Rows:
+    @property
+    def _kv_token_bytes(self) -> float:
+        """Keys and values of a token in a layer, on one device."""
+        g = self.g
+        return self.kv_value * (g.kv_elements_per_token_layer if g.kv_lora_rank else 2 * self._kv_heads * g.head_dim)
+
+    def _near_frac(self) -> Floats | float:
+        """(S, 1) share of the keys and values that the KV cache tier has room for; 0 where the machine has none."""
+        tier = self.machine.tiers.get(self.machine.roles.kv_cache)
+        if tier is None:
+            return 0.0
+        windows = np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
+        n_held = self.decodes * np.minimum(self.context, windows)
+        n_held = n_held + self.prompts * np.minimum(self.before + self.prompt / self.prompts, windows) * (self.prompt > 0)
+        held_bytes = self._kv_token_bytes * (n_held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
+        return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
+
+    def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, n, windows = self.g, self.decodes, self.blocks.windows
         seen = np.where(windows > 0, np.minimum(self.context, np.where(windows > 0, windows, 1)), self.context)
-        if g.kv_lora_rank:
-            ops = 2.0 * n * heads * seen * (2 * g.kv_lora_rank + g.qk_rope_head_dim)
-            moved = n * seen * g.kv_elements_per_token_layer * _VALUE
-        else:
-            ops = 4.0 * n * heads * seen * g.head_dim
-            moved = n * seen * 2 * self._kv_heads * g.head_dim * _VALUE
+        per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, n), "isl": 1, "step": np.maximum(0.0, self.context - 1)}
-        return self._attend("kv_read", "decode attention", moved, ops, "decode_attention", shapes, n > 0)
+        row = replace(
+            self._attend("kv_read", "decode attention", n > 0, "decode_attention", shapes),
+            bytes=self.d * n * seen * self._kv_token_bytes,
+            ops=self.d * n * heads * seen * per_pair,
+        )
+        return self._placed(row)
 
-    def _prefill(self, heads: float, value_dim: int) -> Rows:
+    def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
+        """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, n, windows = self.g, self.prompt / self.prompts, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
         pairs = self.prompts * (_pairs(self.before + n, windows) - _pairs(self.before, windows))
-        ops = 2.0 * heads * pairs * (g.head_dim + value_dim)
-        # Queries and outputs of the slice; keys and values of all that it attends to.
         seen = n + np.minimum(self.before, windows)
-        moved = self.prompts * (n * 2 * heads + seen * 2 * self._kv_heads) * g.head_dim * _VALUE
         shapes = self._heads(heads) | {"batch_size": self.prompts, "isl": np.maximum(1.0, self.before + n)}
-        return self._attend("attend", "prefill attention", moved, ops, "prefill_attention", shapes, n > 0)
+        row = replace(
+            self._attend("attend", "prefill attention", n > 0, "prefill_attention", shapes),
+            bytes=self.d * self.prompts * seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
+            activation_bytes=self.d * self.prompts * n * 2 * heads * g.head_dim * _VALUE,
+            ops=self.d * 2.0 * heads * pairs * (g.head_dim + value_dim),
+        )
+        return self._placed(row)
 
-    def _attend(
-        self,
-        kind: str,
-        name: str,
-        moved: Floats,
-        ops: Floats,
-        operator: str,
-        shapes: dict[str, Values],
-        is_there: NDArray[np.bool_],
-    ) -> Rows:
+    def _attend(self, kind: str, name: str, is_there: NDArray[np.bool_], operator: str, shapes: dict[str, Values]) -> Rows:
         """is_there (S, 1): steps that attend so; the others have no kernel of it."""
         is_fitted = not self.g.kv_lora_rank
         return Rows(
@@ -230,12 +255,33 @@ class _Layers:
             engine="main",
             phase="prefill" if kind == "attend" else "decode",
             blocks=self.all,
-            bytes=self.d * moved,
-            ops=self.d * ops,
             count=1.0,
             times=self.turns if is_there.all() else self.turns * is_there,
             operator=operator if is_fitted else "",
             shapes=shapes if is_fitted else {},
+        )
+
+    def _kv_write(self) -> tuple[Rows, ...]:
+        """Keys and values of the step's own tokens, into their cache."""
+        row = Rows(
+            kind="kv_write",
+            name="write keys and values",
+            tier="kv_home",
+            engine="main",
+            blocks=self.all,
+            bytes=self.d * self.n_tokens * self._kv_token_bytes,
+            times=self.turns,
+        )
+        return self._placed(row)
+
+    def _placed(self, row: Rows) -> tuple[Rows, ...]:
+        """Keys and values where they lie: in the KV cache tier as far as they fit, else at their home."""
+        near = self.near_frac
+        if not np.any(near):
+            return (row,)
+        return (
+            _share(row, 1.0 - near),
+            replace(_share(row, near), tier="kv_cache", name=f"{row.name}, near", count=0.0, operator="", shapes={}),
         )
 
     def _heads(self, heads: float) -> dict[str, Values]:
@@ -287,6 +333,12 @@ class _Layers:
                 times=self.turns,
             ),
         )
+
+
+def _share(row: Rows, frac: Values) -> Rows:
+    """A part of what the row moves and computes."""
+    n_bytes, activation_bytes, ops = (frac * np.asarray(values) for values in (row.bytes, row.activation_bytes, row.ops))
+    return replace(row, bytes=n_bytes, activation_bytes=activation_bytes, ops=ops)
 
 
 def _pairs(n: Floats, windows: Floats) -> Floats:

@@ -27,8 +27,6 @@ def gains(ask: Ask) -> Drawn | None:
     return Drawn({"headline": headline, "means": means}, said, own)
 
 
-
-
 def averaged(headline: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     """Mean gains over the cells that both systems fit, by reading and system, a row per measure, with the paper's number."""
     made = (

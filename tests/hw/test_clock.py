@@ -56,6 +56,14 @@ def test_compositions_by_hand(step, expected):
     assert seconds(step, [read(1e6), fetch(1e5, count)]) == pytest.approx(expected)
 
 
+def test_activations_are_moved_unless_the_profile_leaves_them_out():
+    rows = read(1e6, activation_bytes=5e5)
+    assert seconds("a", [rows]) == pytest.approx(1.5e6 * READ_S)
+    assert seconds("a", [rows], activations=False) == pytest.approx(1e6 * READ_S)
+    work, alone = Work(n_steps=1, n_blocks=1, rows=(rows,)), made("b", {"b": {"kind": "fetch"}})
+    assert clock(work, PHONE, alone).uncounted == {"expert": (1.5e6, 0.0)}
+
+
 def test_blocks_overlap_one_by_one_or_as_a_whole():
     """Three blocks of 1, 2, 3 MB read and 3, 2, 1 x 0.1 MB fetched."""
     reads, fetches = np.array([[1e6, 2e6, 3e6]]), np.array([[3e5, 2e5, 1e5]])

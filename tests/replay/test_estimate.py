@@ -134,3 +134,18 @@ def test_energy_is_the_sum_over_bytes_operations_and_time():
     assert made.cost.joules.value[0] == pytest.approx(sum(of.value[0] for of in found.values()))
     alone = estimate(load("qwen3-30b-a3b").geometry, H100, Load(batch=8, context_tokens=500), 50.0, FITS)
     assert not any(part.startswith("links") for part in alone.cost.joules_of)
+
+
+def test_keys_and_values_lie_in_their_own_memory_as_far_as_they_fit_and_new_ones_are_written():
+    """Kelle's chip holds 4 MiB of them; the rest is in DRAM."""
+    g, chip = load("llama-2-7b").geometry, load_machine("kelle-edram")
+    token_bytes = 2 * g.n_kv_heads * g.head_dim * 2
+    for context in (4, 1024):
+        rows = estimate(g, chip, Load(batch=1, context_tokens=context), 0).work.rows
+        moved = {(r.kind, r.tier): float(np.sum(r.bytes)) * (g.n_layers if np.size(r.bytes) == 1 else 1) for r in rows}
+        held = g.n_layers * token_bytes * context
+        near = min(1.0, 4 * 2**20 / held)
+        assert moved["kv_read", "kv_cache"] == pytest.approx(near * held)
+        assert moved["kv_read", "kv_home"] == pytest.approx((1 - near) * held, abs=1e-6)
+        assert moved["kv_write", "kv_cache"] == pytest.approx(near * g.n_layers * token_bytes)
+        assert moved["kv_write", "kv_home"] == pytest.approx((1 - near) * g.n_layers * token_bytes, abs=1e-6)
