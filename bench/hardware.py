@@ -1,4 +1,5 @@
-"""What costs cost: step costs per second against the same formulas one step at a time, operator times, and a whole calibration.
+"""What costs cost: step costs per second against the same formulas one step at a time, rows of work per second, operator times,
+and a whole calibration.
 
 Calibration needs measured tables (TOKENTAPE_GPU_TABLES) and is left out without them.
 """
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.commands.hardware import tables_folder
-from tokentape.hw import calibrate, measured
+from tokentape.hw import calibrate, measured, profile
+from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.profile import ENDS, Lane
 from tokentape.hw.rates import at, rates_of
 from tokentape.hw.spec import HardwareSpec, load
-from tokentape.replay.weights import fetches, reads, weights_cost
+from tokentape.hw.work import Rows, Work
+from tokentape.warehouse.models import load as load_model
 
 N_STEPS, N_ALONE, BATCH = 1_000_000, 20_000, 20_000
 
@@ -33,9 +36,23 @@ def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
     return best
 
 
+def step_rows(read: Any, fetched: Any, n_fetches: Any, ops: Any) -> tuple[Rows, ...]:
+    """Weights that are read and multiplied, and what is fetched before."""
+    return (
+        Rows(kind="expert", tier="expert_cache", engine="main", bytes=read, ops=ops),
+        Rows(kind="fetch", tier="expert_home", target="expert_cache", bytes=fetched, count=n_fetches),
+    )
+
+
+def cost_of(spec: HardwareSpec, work: tuple[Any, ...]) -> StepCost:
+    """Of steps that are one block each, by SliceMoE's profile."""
+    rows = step_rows(*(values[:, None] for values in work))
+    return clock(Work(n_steps=len(work[0]), n_blocks=1, rows=rows), spec, profile.load("slicemoe"))
+
+
 def one_by_one(spec: HardwareSpec, work: list[tuple[float, float, float, float]]) -> list[tuple[float, float]]:
     """Seconds and joules with plain Python numbers, at the three ends of the ranges: the peer."""
-    rows = (*reads(spec, 0.0, 0.0), *fetches(0.0, 0.0, overlapped=False))
+    rows = step_rows(0.0, 0.0, 0.0, 0.0)
     watts = [at(spec.static_w, end) + sum(tier.background_w(end) for tier in spec.tiers.values()) for end in ENDS]
     ends = [([rates_of(spec, of, Lane(name=""), end) for of in rows], w) for end, w in zip(ENDS, watts, strict=True)]
     found = []
@@ -50,7 +67,7 @@ def one_by_one(spec: HardwareSpec, work: list[tuple[float, float, float, float]]
 def in_batches(spec: HardwareSpec, work: tuple[Any, ...]) -> None:
     """All steps, a tape's worth at a time."""
     for first in range(0, N_STEPS, BATCH):
-        weights_cost(spec, *(values[first : first + BATCH] for values in work))
+        cost_of(spec, tuple(values[first : first + BATCH] for values in work))
 
 
 def bench() -> dict[str, float]:
@@ -61,13 +78,28 @@ def bench() -> dict[str, float]:
     ours_s = seconds_of(lambda: in_batches(spec, work))
     rows = list(zip(*(values[:N_ALONE].tolist() for values in work), strict=True))
     peer_s = seconds_of(lambda: one_by_one(spec, rows)) * N_STEPS / N_ALONE
-    made = weights_cost(spec, *(values[:N_ALONE] for values in work))
+    made = cost_of(spec, tuple(values[:N_ALONE] for values in work))
     assert np.allclose([pair[1] for pair in one_by_one(spec, rows)[::3]], made.joules.value), "the peer costs something else"
     rate, ratio = N_STEPS / ours_s, peer_s / ours_s
     print(f"step costs {rate / 1e6:.1f} M/s with bands, one by one {rate / ratio / 1e6:.2f} M/s, ratio {ratio:.1f}")
-    report = {"step_costs_per_cpu_s": round(rate), "step_costs_ratio_vs_one_by_one": round(ratio, 1)}
+    report = {"step_costs_per_cpu_s": round(rate), "step_costs_ratio_vs_one_by_one": round(ratio, 1)} | _rows(rng)
     folder = tables_folder()
     return report | (_calibration(folder) if folder else {})
+
+
+def _rows(rng: np.random.Generator) -> dict[str, float]:
+    """Rows of experts per second, one row each, through profile physical: three ends, joules by part, busy time."""
+    spec, n_steps, n_blocks, n = load("h100-cxl-ndp"), 200, 49, 64
+    geometry = load_model("qwen3-30b-a3b").geometry
+    cells = np.repeat(np.arange(n_steps * n_blocks), n)
+    tokens = rng.integers(1, 8, cells.size).astype(np.float64)
+    moved = {"cells": cells, "bytes": 2.0 * geometry.expert_params, "ops": 2.0 * geometry.expert_params * tokens}
+    near = Rows(kind="expert", tier="expert_home", engine="near_compute", bits=rng.choice([2.0, 3.0], cells.size), **moved)
+    hot = Rows(kind="expert", tier="expert_cache", engine="main", **moved)
+    work, physical = Work(n_steps=n_steps, n_blocks=n_blocks, rows=(near, hot)), profile.load("physical")
+    rate = 2 * cells.size / seconds_of(lambda: clock(work, spec, physical))
+    print(f"rows of work {rate / 1e6:.1f} M/s, a row per expert, with bands, joules and busy time")
+    return {"work_rows_per_cpu_s": round(rate)}
 
 
 def _calibration(folder: Path) -> dict[str, float]:

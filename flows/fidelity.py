@@ -6,13 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tokentape.capture import measure, models
 from tokentape.capture.evaluate_policy import PolicyRun
 from tokentape.capture.fidelity import Totals, both_loops
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.weights import weights_cost
+from tokentape.replay.slicemoe.cost import decode_cost
 from tokentape.warehouse.geometry import Geometry
 
 UNITS = {"miss_frac": "1", "flash_bytes_per_token": "B", "dram_bytes_per_token": "B", "step_s": "s", "step_j": "J"}
@@ -48,9 +46,7 @@ def compare(
 def _quantities(totals: Totals, expert_bytes: int, geometry: Geometry, machine: HardwareSpec) -> dict[str, float]:
     """Per decoded token: misses, bytes, and what a step of mean bytes costs; other weights at INT8, blocking fetches."""
     flash, dram = (totals[name] / max(1, totals["tokens"]) for name in ("flash_bytes", "dram_bytes"))
-    weights = geometry.non_expert_params + len(geometry.moe_layers) * geometry.top_k * geometry.expert_params
-    read = np.array([round(geometry.non_expert_params + dram)])
-    cost = weights_cost(machine, read, np.array([round(flash)]), np.zeros(1, np.int64), np.array([2.0 * weights]))
+    cost = decode_cost(geometry, machine, dram, flash, 0.0)
     return {
         "miss_frac": totals["flash_bytes"] / max(1, totals["accesses"] * expert_bytes),
         "flash_bytes_per_token": flash,

@@ -14,8 +14,6 @@ from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.tape import Store
 
-# What a sliced replay counts as the paper does is blocking fetches; physical mode overlaps them and counts KV traffic.
-MODES = {"blocking": "paper", "overlapped": "physical"}
 OF_ONE_SCOPE = Semantics("global")
 
 
@@ -37,13 +35,12 @@ def replay_once(
     """
     if policy == "slicemoe":
         given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
-        if profile:
-            raise ValueError(f"--profile {profile} does not go with slicemoe: it is priced as --fetching says")
         only = {**dataclasses.asdict(OF_ONE_SCOPE), "expert-format": "auto"}
         for name, value in given.items():
             if name not in ("start", "fetching") and value != only[name]:
                 raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
-        return run_sliced(store, trace_id, params, hardware, capacity, MODES[semantics.fetching], semantics.start, seed)
+        chosen = (semantics.start, semantics.fetching, seed, profile or PHYSICAL)
+        return run_sliced(store, trace_id, params, hardware, capacity, *chosen)
     if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
     how = (expert_format, seed, profile or PHYSICAL)

@@ -8,6 +8,8 @@ from tokentape.flows import machines, sources
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.scored import composed, scored_trace
 from tokentape.hw import calibrate
+from tokentape.hw import profile as profiles
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.result import ReplayResult, tables_of
@@ -27,9 +29,10 @@ def run(
     params: Mapping[str, Value],
     hardware: str,
     capacity: str,
-    mode: str = "paper",
     start: str = "persistent",
+    fetching: str = "blocking",
     seed: int = 0,
+    profile: str = PHYSICAL,
 ) -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. capacity: 50%, 1.5GB or 64 experts, of those at high precision.
 
@@ -38,18 +41,18 @@ def run(
     machine, system = load_hardware(hardware), composed(params, store)
     trace, scores = scored_trace(store, prefix)
     size = bytes_of(capacity, trace.n_keys * sum(slices_of(trace.geometry, system.cache)), trace.n_keys)
-    result = replay_sliced(trace, scores, system, machine, size, mode=mode, start=start, seed=seed)
+    result = replay_sliced(trace, scores, system, machine, size, start=start, fetching=fetching, seed=seed, profile=profile)
     code = sources.sha256(ENGINE, fits=calibrate.files_of(machine))
-    key = hash_of(_decided_by(store, trace, describe(system, mode), machine.sha256, size, start, seed) | {"sources": code})
+    decided = _decided_by(store, trace, describe(system), machine.sha256, size)
+    how = {"start": start, "fetching": fetching, "seed": seed, "profile": profiles.load(profile).sha256}
+    key = hash_of(decided | how | {"sources": code})
     if key not in results.replay_ids(store):
         machines.record(store, machine)
         results.write_replays(store, tables_of({key: result}, STUDY, {key: code}))
     return key, result
 
 
-def _decided_by(
-    store: Store, trace: Trace, system: str, machine_sha256: str, size: int, start: str, seed: int
-) -> dict[str, object]:
+def _decided_by(store: Store, trace: Trace, system: str, machine_sha256: str, size: int) -> dict[str, object]:
     manifest = store.open(trace.trace_id).manifest.model_dump(mode="json", exclude={"created_utc"})
     return {
         "study": STUDY,
@@ -57,6 +60,4 @@ def _decided_by(
         "policy": system,
         "hardware": machine_sha256,
         "capacity_bytes": size,
-        "start": start,
-        "seed": seed,
     }

@@ -15,15 +15,15 @@ import numpy as np
 from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import StepCost, clock
+from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Step
 from tokentape.hw.work import Work
+from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.operations import operations_of
 from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
-
-_BESIDE_WEIGHTS = ("kv_read", "attend", "all_reduce")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,31 +82,19 @@ def estimate(
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)
     work = steps_of(geometry, machine, tokens, experts, blocks, weight_format)
     cost = clock(work, machine, profiles.load(profile), fits)
-    outside = (*_too_large(geometry, machine, load, weight_format), *(_beyond(work, fits) if fits else ()))
+    outside = (*overfull(machine, _held(geometry, machine, load, weight_format)), *(_beyond(work, fits) if fits else ()))
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
 
-def beside_weights(made: Estimate, with_attention: bool = True) -> float:
-    """Seconds of the step that weights do not explain: attention over the KV cache, launches, and sums over devices."""
-    whole = _BESIDE_WEIGHTS if with_attention else ("all_reduce",)
-    total = 0.0
-    for rows in made.work.rows:
-        fit = made.fits.get(rows.operator)
-        launches = made.work.by_cell(rows, rows.count) * (fit.constants["launch_s"] if fit else 0.0)
-        total += float(made.work.total(made.cost.rows_s[id(rows)] if rows.kind in whole else launches)[0])
-    return total
-
-
-def _too_large(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> list[str]:
-    """A sentence where weights and cache do not fit the tier that the step reads them from."""
-    tier = machine.tiers[machine.roles.weights_home]
-    held = weight_bytes(geometry, weight_format, weight_format, ACTIVATION)
-    held += load.batch * kv_bytes(geometry, load.context_tokens, ACTIVATION) + kv_bytes(geometry, load.prompt_tokens, ACTIVATION)
-    room = tier.capacity_bytes.high * machine.n_devices
-    if held <= room:
-        return []
-    where = machine.roles.weights_home
-    return [f"weights and cache ({held / 1e9:.3g} GB) do not fit {where} ({room / 1e9:.3g} GB), from which all is read here"]
+def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> dict[str, float]:
+    """Bytes by role: all experts where the step reads them."""
+    experts = total_expert_bytes(geometry, weight_format) if geometry.moe_layers else 0
+    kv = load.batch * kv_bytes(geometry, load.context_tokens, ACTIVATION) + kv_bytes(geometry, load.prompt_tokens, ACTIVATION)
+    return {
+        "weights_home": weight_bytes(geometry, weight_format, weight_format, ACTIVATION) - experts,
+        "expert_cache" if machine.roles.expert_cache else "expert_home": experts,
+        "kv_home": kv,
+    }
 
 
 def _beyond(work: Work, fits: Mapping[str, Fit]) -> list[str]:

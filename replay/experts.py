@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import Band, StepCost, power_findings
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import kernel
 from tokentape.policies.registry import label
+from tokentape.replay import pass_metrics
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
-from tokentape.replay.passes import joules_of, pass_costs, passes_over_weights
+from tokentape.replay.passes import pass_costs, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
@@ -129,15 +129,20 @@ def replay(
     timeline: dict[str, NDArray[Any]] = {}
     requests: dict[str, NDArray[Any]] = {}
     outside: list[str] = []
+    total = total_expert_bytes(trace.geometry, expert_format)
     if hardware is not None:
         _, cost = pass_costs(trace, hardware, semantics, expert_format, profile, found)
-        metrics |= _cost_metrics(trace, cost, joules_of(cost, hardware))
-        power_w = metrics["total_energy_j"].value / metrics["total_s"].value
-        outside = _outside_envelope(trace, hardware, capacity_bytes, expert_format, power_w)
-        outside += _uncounted(trace, hardware, cost)
-        timeline = _timeline(trace, per_pass, cost)
-        requests = _requests(trace, cost)
-    total = total_expert_bytes(trace.geometry, expert_format)
+        metrics |= pass_metrics.cost_metrics(trace, hardware, cost)
+        held = {
+            "weights_home": trace.geometry.non_expert_bytes(expert_format),
+            "expert_home": total,
+            "expert_cache": min(capacity_bytes, total),
+        }
+        outside = pass_metrics.outside(trace, hardware, cost, metrics, held)
+        if expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int"):
+            outside.append(f"{expert_format} experts on an engine rated for {hardware.dtype}")
+        timeline = pass_metrics.timeline(trace, per_pass, cost)
+        requests = pass_metrics.requests(trace, cost)
     settings = {
         **_settings(trace, semantics, expert_format),
         "policy": label("residency", policy),
@@ -238,97 +243,6 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
         totals[4, p, layer] += missed > 0
 
 
-def _outside_envelope(trace: Trace, hardware: HardwareSpec, capacity_bytes: int, expert_format: str, power_w: float) -> list[str]:
-    """What lies outside the range the costs stand for, one sentence each; empty: nothing."""
-    geometry, total = trace.geometry, total_expert_bytes(trace.geometry, expert_format)
-    fast_bytes = hardware.tiers[hardware.fast].capacity_bytes.value * hardware.n_devices
-    needed = min(capacity_bytes, total) + geometry.non_expert_bytes(expert_format)
-    findings = []
-    if needed > fast_bytes:
-        findings.append(f"cache and other weights ({needed / 1e9:.3g} GB) do not fit {hardware.fast} ({fast_bytes / 1e9:.3g} GB)")
-    if hardware.backing and total > hardware.tiers[hardware.backing].capacity_bytes.value:
-        findings.append(f"the experts ({total / 1e9:.3g} GB) do not fit {hardware.backing}")
-    if not geometry.expert_params:
-        findings.append("the tape records no widths: operations count as none")
-    if expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int"):
-        findings.append(f"{expert_format} experts on an engine rated for {hardware.dtype}")
-    return findings + power_findings(hardware, power_w)
-
-
-def _uncounted(trace: Trace, hardware: HardwareSpec, cost: StepCost) -> list[str]:
-    """What the profile leaves out, and decisions that the machine cannot carry out."""
-    found = [
-        f"not counted by the profile: {kind} ({n_bytes:.3g} B, {ops:.3g} operations)"
-        for kind, (n_bytes, ops) in cost.uncounted.items()
-        if n_bytes or ops
-    ]
-    if not hardware.roles.expert_cache:
-        home = hardware.roles.expert_home
-        found.append(f"{hardware.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds")
-    if not trace.geometry.hidden:
-        found.append("attention over the KV cache and kernels are not counted: the tape records no widths and heads")
-    return found
-
-
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
     n = int(lookups[where].sum())
     return Metric(hits[where].sum() / n if n else float("nan"), "1", denominator="unique lookups")
-
-
-def _cost_metrics(trace: Trace, cost: StepCost, joules_of: dict[str, Band]) -> dict[str, Metric]:
-    decode, prefill = trace.pass_kind == DECODE, trace.pass_kind == PREFILL
-
-    def over(where: NDArray[np.bool_], of: Any, unit: str, band: Band, denominator: str | None = None) -> Metric:
-        if not where.any():
-            return Metric(float("nan"), unit)
-        value, low, high = (float(of(series[where])) for series in (band.value, band.low, band.high))
-        return Metric(value, unit, low, high, denominator)
-
-    n_decoded = int(trace.pass_tokens[decode].sum())
-    everything = np.ones(decode.size, np.bool_)
-    metrics = {
-        "decode_step_s": over(decode, np.mean, "s", cost.seconds, "decode passes"),
-        "decode_step_p99_s": over(decode, lambda s: np.quantile(s, 0.99), "s", cost.seconds),
-        "decode_energy_j_per_token": over(decode, lambda j: j.sum() / n_decoded, "J", cost.joules, "decoded tokens"),
-        "prefill_s": over(prefill, np.sum, "s", cost.seconds),
-        "total_s": over(everything, np.sum, "s", cost.seconds),
-        "total_energy_j": over(everything, np.sum, "J", cost.joules),
-    }
-    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in joules_of.items()}
-    if n_decoded:
-        step = over(decode, np.sum, "s", cost.seconds)
-        assert step.low is not None
-        assert step.high is not None
-        rate = (n_decoded / step.value, n_decoded / step.high, n_decoded / step.low)
-        metrics["decode_tokens_per_s"] = Metric(rate[0], "1/s", rate[1], rate[2])
-    return metrics
-
-
-def _timeline(trace: Trace, per_pass: dict[str, Ints], cost: StepCost) -> dict[str, NDArray[Any]]:
-    return {
-        "pass_id": trace.pass_ids,
-        "kind": np.where(trace.pass_kind == PREFILL, "prefill", "decode"),
-        "n_tokens": trace.pass_tokens,
-        "start_s": np.concatenate(([0.0], np.cumsum(cost.seconds.value)[:-1])),
-        "step_s": cost.seconds.value,
-        "energy_j": cost.joules.value,
-        **{name: per_pass[name] for name in ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")},
-    }
-
-
-def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
-    """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
-    batch = np.diff(trace.member_offsets)
-    member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
-    ids, index = np.unique(trace.members, return_inverse=True)
-    decode = trace.pass_kind[member_pass] == DECODE
-    seconds, joules = cost.seconds.value[member_pass], (cost.joules.value / batch)[member_pass]
-    n_decode = np.bincount(index, decode, ids.size)
-    with np.errstate(invalid="ignore"):
-        tbt = np.bincount(index, np.where(decode, seconds, 0.0), ids.size) / n_decode
-    return {
-        "request_id": ids,
-        "ttft_s": np.bincount(index, np.where(decode, 0.0, seconds), ids.size),
-        "tbt_mean_s": tbt,
-        "request_energy_j": np.bincount(index, joules, ids.size),
-    }

@@ -15,6 +15,7 @@ import numpy as np
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import ROUTERS, SliceMoE
 from tokentape.replay.scores import Scores
+from tokentape.replay.slicemoe.cost import PROFILE
 from tokentape.replay.slicemoe.replay import replay_sliced
 from tokentape.replay.trace import Trace
 
@@ -52,12 +53,12 @@ def sweep(
 ) -> list[Point]:
     """`system` with the router (of PULLS) at each strength, rising; every request starts cold.
 
-    Paper mode: decode alone, misses block.
+    By the paper's profile: weights alone, misses block.
     """
     points = []
     for strength in strengths:
         routed = replace(system, router=ROUTERS[router](**{PULLS[router]: strength}))
-        metrics = replay_sliced(trace, scores, routed, hardware, capacity_bytes, start="cold", seed=seed).metrics
+        metrics = replay_sliced(trace, scores, routed, hardware, capacity_bytes, start="cold", seed=seed, profile=PROFILE).metrics
         quality = metrics["kept_gate_mass_frac"].value - low_bit_cost * metrics["low_bit_mass_frac"].value
         points.append(Point(strength, quality, *(metrics[name].value for name in METRICS)))
     return points

@@ -11,7 +11,7 @@ from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, Prepared, StepCost, clock, prepare
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows, Work
+from tokentape.hw.work import Rows, Values, Work
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION, Blocks, Tokens, blocks_of, experts_of, steps_of
@@ -116,16 +116,24 @@ def _experts(trace: Trace, machine: HardwareSpec, semantics: Semantics, blocks: 
     at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
     chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
     rows = experts_of(trace.geometry, machine, blocks, trace.pass_tokens[:, None], n_lookups, chosen, looked_up)
-    if not machine.roles.expert_cache or not missed.any():
-        return rows
-    kind = "fetch" if semantics.fetching == "blocking" else "prefetch"
-    moved = Rows(
-        kind=kind,
-        name="fetch missing experts",
-        tier="expert_home",
-        target="expert_cache",
-        blocks=blocks.moe,
-        bytes=missed,
-        count=n_fetches,
+    return (*fetched(machine, blocks, missed, n_fetches, semantics.fetching == "overlapped"), *rows)
+
+
+def fetched(machine: HardwareSpec, blocks: Blocks, missed: Values, n_fetches: Values, is_ahead: bool) -> tuple[Rows, ...]:
+    """Missing experts, moved from their home into the cache before they are used or, told ahead, while other layers compute.
+
+    Bytes and reads broadcast to (S, MoE blocks). Nothing on a machine without a cache: experts are read at home.
+    """
+    if not machine.roles.expert_cache or not np.any(missed):
+        return ()
+    return (
+        Rows(
+            kind="prefetch" if is_ahead else "fetch",
+            name="fetch missing experts",
+            tier="expert_home",
+            target="expert_cache",
+            blocks=blocks.moe,
+            bytes=missed,
+            count=n_fetches,
+        ),
     )
-    return (moved, *rows)

@@ -109,18 +109,6 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
     )
 
 
-def pass_ops(trace: Trace) -> NDArray[np.float64]:
-    """(p,) operations of every pass, two per weight and token; the vocabulary's projection once per request of the pass.
-
-    Attention over the context is not counted, nor are weights whose widths the tape does not record.
-    """
-    chosen = np.bincount(trace.row_pass, np.diff(trace.offsets), trace.pass_ids.size)
-    geometry, n_logits = trace.geometry, np.diff(trace.member_offsets)
-    head = geometry.vocab * geometry.hidden
-    weights = trace.pass_tokens * (geometry.non_expert_params - head) + n_logits * head + chosen * geometry.expert_params
-    return np.asarray(2.0 * weights)
-
-
 def _refuse_bad_rows(trace_id: str, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> None:
     """Raises ValueError naming the first row that holds no expert or one of them twice."""
     bad = _first_bad_row(ids, offsets)

@@ -9,10 +9,9 @@ import numpy as np
 from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import SlicedCache
+from tokentape.replay.slicemoe.cost import decode_cost
 from tokentape.replay.slicemoe.replay import slices_of
-from tokentape.replay.weights import weights_cost
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.model_sizes import static_bytes
 
 
 def token_cost(
@@ -20,14 +19,11 @@ def token_cost(
 ) -> StepCost:
     """Cost of one decode token (arrays of one): lsb_frac of its accesses read the LSB slice too.
 
-    miss_frac: Flash bytes / (accesses x high-bit expert bytes). No KV traffic, fetches block: the paper's mode.
+    miss_frac: Flash bytes / (accesses x high-bit expert bytes). By the paper's profile, where fetches block.
     """
     n_accesses, (msb, lsb) = len(geometry.moe_layers) * geometry.top_k, slices_of(geometry, cache)
-    fast = static_bytes(geometry, "int8") + n_accesses * (msb + lsb_frac * lsb)
-    flash = miss_frac * n_accesses * (msb + lsb)
-    ops = 2.0 * (geometry.non_expert_params + n_accesses * geometry.expert_params)
-    n_fetches = len(geometry.moe_layers) if flash else 0
-    return weights_cost(hardware, np.array([round(fast)]), np.array([round(flash)]), np.array([n_fetches]), np.array([ops]))
+    read, missed = n_accesses * (msb + lsb_frac * lsb), miss_frac * n_accesses * (msb + lsb)
+    return decode_cost(geometry, hardware, read, missed, float(missed > 0))
 
 
 @dataclass(frozen=True)

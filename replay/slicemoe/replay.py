@@ -3,8 +3,7 @@
 Open loop: the tape's scores are taken as they are. Where a policy reroutes, the model would have gone on differently: results say
 so. One sequence at a time; its prompt runs layer by layer, then the warm-up's state, then token by token.
 
-Two modes, never mixed. paper: decode alone is costed, misses add to the step, the KV cache is free. physical: prefill is costed
-too, the KV cache is read at INT8, and a layer's misses may be fetched while the layer before it computes.
+Its paper counts weights alone, and misses add to the step: cost profile `slicemoe`.
 """
 
 from __future__ import annotations
@@ -18,27 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw import profile as profiles
+from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, Events, SlicedCache, SliceMoE
-from tokentape.replay import uncounted
+from tokentape.replay import pass_metrics
+from tokentape.replay.passes import pass_costs
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.cost import PROFILES, pass_cost, per_pass_counts
-from tokentape.replay.slicemoe.metrics import (
-    decode_metrics,
-    miss_metrics,
-    outside_envelope,
-    prefill_metrics,
-    requests_of,
-    timeline_of,
-)
+from tokentape.replay.slicemoe.cost import OTHER_FORMAT, by_layer
+from tokentape.replay.slicemoe.metrics import early_metrics, miss_metrics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.warehouse.formats import slice_bytes
 from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
-MODES = ("paper", "physical")
 
 
 def slices_of(geometry: Geometry, cache: SlicedCache) -> tuple[int, int]:
@@ -49,7 +43,7 @@ def slices_of(geometry: Geometry, cache: SlicedCache) -> tuple[int, int]:
     return msb, lsb if cache.bits_high > cache.bits_low else 0
 
 
-def describe(system: SliceMoE, mode: str) -> str:
+def describe(system: SliceMoE) -> str:
     """The whole composition as JSON; arrays by their digest."""
 
     def part(names: dict[str, type], made: Any) -> dict[str, Any]:
@@ -64,7 +58,6 @@ def describe(system: SliceMoE, mode: str) -> str:
         "budget": part(BUDGETS, system.budget),
         "warmup": part(WARMUPS, system.warmup),
         "free_steps": system.free_steps,
-        "mode": mode,
     }
     return json.dumps(parts, sort_keys=True, default=lambda array: hashlib.sha256(array.tobytes()).hexdigest()[:16])
 
@@ -76,45 +69,41 @@ def replay_sliced(
     hardware: HardwareSpec | None,
     capacity_bytes: int,
     *,
-    mode: str = "paper",
     start: str = "persistent",
+    fetching: str = "blocking",
     seed: int = 0,
+    profile: str = PHYSICAL,
 ) -> ReplayResult:
-    """Replays `trace` with its `scores` through `system`; costs it on `hardware` (None: misses and bytes only).
+    """Replays `trace` with its `scores` through `system`; costs it on `hardware` (None: misses and bytes only) by a cost profile.
 
-    capacity_bytes: the cache of all layers' slices. start: persistent or cold at every request (see Semantics). Deterministic.
-    Raises ValueError for scores of the top k alone under a policy that needs all, a batched tape, and an unknown mode.
+    capacity_bytes: the cache of all layers' slices. start, fetching: see Semantics. Deterministic. Raises ValueError for scores
+    of the top k alone under a policy that needs all, and a batched tape.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is unknown; choose {' or '.join(MODES)}")
     if system.needs_scores and not scores.is_full:
         raise ValueError(
-            f"tape {trace.trace_id} holds the chosen experts only; {describe(system, mode)} may route to any expert: record the "
+            f"tape {trace.trace_id} holds the chosen experts only; {describe(system)} may route to any expert: record the "
             "tape with scores, or use router lru without a budget"
         )
-    semantics = Semantics("global", start=start, fetching="blocking" if mode == "paper" else "overlapped")
+    semantics = Semantics("global", start=start, fetching=fetching)
     geometry, (msb, lsb) = trace.geometry, slices_of(trace.geometry, system.cache)
     n_layers = len(geometry.moe_layers)
     controller = Controller(system, n_layers, geometry.n_experts, geometry.top_k, msb, lsb, capacity_bytes, seed)
     events, row_step = _serve(trace, scores, controller, is_cold=start == "cold")
-    per_pass = per_pass_counts(trace, events)
+    found = by_layer(trace, events)
+    total_bytes = trace.n_keys * controller.high_bytes
     metrics = miss_metrics(trace, scores, events, row_step, controller.high_bytes, system.free_steps)
     timeline: dict[str, NDArray[Any]] = {}
     requests: dict[str, NDArray[Any]] = {}
     outside = ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else []
     if hardware is not None:
-        costed = np.ones(trace.pass_ids.size, np.bool_) if mode == "physical" else trace.pass_kind == DECODE
-        cost = pass_cost(trace, events, per_pass, hardware, mode)
-        metrics |= decode_metrics(trace, cost, row_step)
-        if mode == "physical":
-            metrics |= prefill_metrics(trace, cost)
-            requests = requests_of(trace, cost)
-        timeline = timeline_of(trace, per_pass, cost, costed)
-        seconds = cost.seconds.value[costed].sum()
-        power_w = float(cost.joules.value[costed].sum() / seconds) if seconds else 0.0
-        outside += outside_envelope(geometry, hardware, capacity_bytes, controller.high_bytes, trace.n_keys, power_w)
-        outside += uncounted.findings(trace, hardware, cost.seconds.value, counts_kv=mode == "physical")
-    total_bytes = trace.n_keys * controller.high_bytes
+        _, cost = pass_costs(trace, hardware, semantics, OTHER_FORMAT, profile, found)
+        metrics |= pass_metrics.cost_metrics(trace, hardware, cost) | early_metrics(trace, hardware, cost, row_step)
+        static = trace.geometry.non_expert_bytes(OTHER_FORMAT)
+        n_lookups, n_hits, read, missed, _ = found.sum(axis=2)
+        counts = dict(zip(pass_metrics.COUNTS, (n_lookups, n_hits, read + static, missed), strict=True))
+        timeline, requests = pass_metrics.timeline(trace, counts, cost), pass_metrics.requests(trace, cost)
+        held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+        outside += pass_metrics.outside(trace, hardware, cost, metrics, held)
     settings = {
         "trace_id": trace.trace_id,
         **dataclasses.asdict(semantics),
@@ -122,11 +111,11 @@ def replay_sliced(
         "cycle_experts": trace.cycle_experts,
         "origin": trace.origin,
         "policy": "slicemoe",
-        "policy_params": describe(system, mode),
+        "policy_params": describe(system),
         "is_bound": False,
         "hardware": hardware.name if hardware else "",
         "hardware_sha256": hardware.sha256 if hardware else "",
-        "profile": PROFILES[mode] if hardware else "",
+        "profile": profiles.load(profile).name if hardware else "",
         "capacity_bytes": capacity_bytes,
         "capacity_experts": capacity_bytes / controller.high_bytes,
         "capacity_frac": capacity_bytes / total_bytes,

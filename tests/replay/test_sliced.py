@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sliced_tape import GEOMETRY, sliced_tables, sliced_trace
 
+from tokentape.hw import profile
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load as load_hardware
 from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 from tokentape.policies.sliced.budget import Hard
@@ -26,7 +30,8 @@ from tokentape.replay.slicemoe.operating_point import implied_operating_point, t
 from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
 from tokentape.replay.stream import stream
 from tokentape.replay.trace import DECODE, PREFILL, trace_from_tables
-from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
+from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.warehouse.model_sizes import static_bytes
 from tokentape.warehouse.models import load as load_model
 
 XPU = load_hardware("slicemoe-xpu")
@@ -53,6 +58,15 @@ def test_a_token_without_misses_costs_what_section_5_says(geometry, lsb_frac, st
     cost = token_cost(geometry, XPU, MAT84, lsb_frac)
     assert 1e3 * cost.seconds.value[0] == pytest.approx(step_ms, rel=2e-3)
     assert 1e3 * cost.joules.value[0] == pytest.approx(energy_mj, rel=4e-3)
+
+
+def test_tokens_cost_what_the_first_cost_model_said():
+    """220 random settings, priced before rows and profiles were: seconds and joules at the three ends of the ranges."""
+    for row in map(json.loads, (Path(__file__).parent / "golden" / "slicemoe.jsonl").read_text().splitlines()):
+        geometry, machine = load_model(row["model"]).geometry, load_hardware(row["machine"])
+        cost = token_cost(geometry, machine, SlicedCache(*row["bits"]), row["lsb_frac"], row["miss_frac"])
+        for what in ("seconds", "joules"):
+            assert [float(getattr(getattr(cost, what), end)[0]) for end in ENDS] == pytest.approx(row[what], rel=1e-9)
 
 
 def test_one_high_bit_miss_adds_its_flash_read():
@@ -107,9 +121,9 @@ def test_energy_and_time_never_fall_with_flash_bytes(low, more, lsb):
 def test_a_replay_costs_each_pass_as_section_5_writes_it(tape):
     """By hand: t = max((N + D) / 13e9, ops / 16.4e12) + F / 1.25e9, and the same for energy."""
     trace, scores = tape
-    result = replay_sliced(trace, scores, SliceMoE(warmup=LastLayer()), XPU, 200_000)
-    line, decode = result.timeline, trace.pass_kind == DECODE
-    assert np.array_equal(line["pass_id"], trace.pass_ids[decode])
+    result = replay_sliced(trace, scores, SliceMoE(warmup=LastLayer()), XPU, 200_000, profile="slicemoe")
+    decode = trace.pass_kind == DECODE
+    line = {name: values[decode] for name, values in result.timeline.items()}
     ops = 2.0 * (GEOMETRY.non_expert_params + 3 * 4 * GEOMETRY.expert_params)
     flash, fast = line["backing_bytes"], line["fast_bytes"]
     assert flash.sum() > 0
@@ -126,33 +140,48 @@ def test_a_replay_costs_each_pass_as_section_5_writes_it(tape):
     assert tables_of({"id": result}, "study", {"id": None})["runs"].num_rows == 1
 
 
-def test_physical_mode_reads_the_kv_cache_charges_prefill_and_overlaps_fetches(tape):
+@pytest.mark.parametrize("fetching", ["blocking", "overlapped"])
+def test_a_step_is_the_step_of_any_other_engine(tape, fetching):
+    """Decode steps, everything held, in profile physical: those of the same tokens and the experts' high-bit bytes."""
     trace, scores = tape
-    system = SliceMoE(warmup=LastLayer())
-    paper, physical = (replay_sliced(trace, scores, system, XPU, 200_000, mode=mode) for mode in ("paper", "physical"))
-    assert paper.settings["fetching"] == "blocking"
-    assert physical.settings["fetching"] == "overlapped"
-    assert "prefill_s" not in paper.metrics
-    assert physical.metrics["prefill_s"].value > 0
-    assert physical.timeline["pass_id"].size == trace.pass_ids.size
-    decode = np.flatnonzero(trace.pass_kind == DECODE)
-    added = physical.timeline["fast_bytes"][decode] - paper.timeline["fast_bytes"]
-    assert added.tolist() == [kv_bytes(GEOMETRY, context, "int8") for context in (*range(9, 34), *range(9, 34))]
-    # With hidden fetches a step takes less than both added up, but no less than either.
-    fast_s, flash_s = physical.timeline["fast_bytes"][decode] / 13e9, physical.timeline["backing_bytes"][decode] / 1.25e9
-    steps = physical.timeline["step_s"][decode]
-    assert np.all(steps >= np.maximum(fast_s, flash_s) * (1 - 1e-9))
-    assert np.all(steps <= (fast_s + flash_s) * (1 + 1e-9))
-    assert steps[flash_s > 0].sum() < (fast_s + flash_s)[flash_s > 0].sum()
-    assert physical.metrics["total_s"].value == pytest.approx(physical.timeline["step_s"].sum())
-    tables = tables_of({"id": physical}, "study", {"id": None})
-    assert tables["request_metrics"].num_rows == 2
-    assert tables["steps"].num_rows == trace.pass_ids.size
+    size = trace.n_keys * sum(slices_of(GEOMETRY, MAT84))
+    held = SliceMoE(precision=HighBit(), warmup=LastLayer())
+    for name in ("slicemoe-xpu", "h100", "mac-unified"):
+        machine = load_hardware(name)
+        line = replay_sliced(trace, scores, held, machine, size, fetching=fetching).timeline
+        blocks, one = blocks_of(GEOMETRY, by_layer=True), np.ones((1, 1))
+        steps = np.flatnonzero((line["kind"] == "decode") & (line["backing_bytes"] == 0))[-3:]
+        assert steps.size == 3
+        for step in steps:
+            weights = 4 * sum(slices_of(GEOMETRY, MAT84)) * one
+            experts = experts_of(GEOMETRY, machine, blocks, one, 4 * one, 4 * one, weights)
+            tokens = Tokens(decodes=1.0, context=trace.row_position[trace.row_pass == step].max() + 1.0)
+            cost = clock(steps_of(GEOMETRY, machine, tokens, experts, blocks, "int8"), machine, profile.load("physical"))
+            assert line["step_s"][step] == pytest.approx(cost.seconds.value[0], rel=1e-9)
+            assert line["energy_j"][step] == pytest.approx(cost.joules.value[0], rel=1e-9)
+
+
+def test_prefill_is_priced_and_fetches_ahead_hide(tape):
+    trace, scores = tape
+    waits, ahead = (
+        replay_sliced(trace, scores, SliceMoE(warmup=LastLayer()), XPU, 200_000, fetching=fetching)
+        for fetching in ("blocking", "overlapped")
+    )
+    assert [result.settings["fetching"] for result in (waits, ahead)] == ["blocking", "overlapped"]
+    for result in (waits, ahead):
+        assert result.metrics["prefill_s"].value > 0
+        assert result.timeline["pass_id"].size == trace.pass_ids.size
+        assert result.metrics["total_s"].value == pytest.approx(result.timeline["step_s"].sum())
+        tables = tables_of({"id": result}, "study", {"id": None})
+        assert tables["request_metrics"].num_rows == 2
+        assert tables["steps"].num_rows == trace.pass_ids.size
+    assert np.all(ahead.timeline["step_s"] <= waits.timeline["step_s"] * (1 + 1e-12))
+    assert ahead.metrics["total_s"].value < waits.metrics["total_s"].value
 
 
 def test_a_prompts_experts_are_looked_up_once_per_layer(tape):
     trace, scores = tape
-    result = replay_sliced(trace, scores, SliceMoE(), XPU, 200_000, mode="physical", start="cold")
+    result = replay_sliced(trace, scores, SliceMoE(), XPU, 200_000, start="cold")
     prefill = np.flatnonzero(trace.pass_kind == PREFILL)
     for p in prefill:
         rows = np.flatnonzero(trace.row_pass == p)
@@ -160,7 +189,7 @@ def test_a_prompts_experts_are_looked_up_once_per_layer(tape):
         assert result.timeline["n_lookups"][p] == len(unique)
         assert result.timeline["n_hits"][p] == 0
         assert result.timeline["backing_bytes"][p] == len(unique) * sum(slices_of(GEOMETRY, MAT84))
-    warm = replay_sliced(trace, scores, SliceMoE(), XPU, 200_000, mode="physical")
+    warm = replay_sliced(trace, scores, SliceMoE(), XPU, 200_000)
     assert warm.timeline["n_hits"][prefill[1]] > 0
 
 
@@ -195,8 +224,8 @@ def test_a_replay_is_deterministic_and_its_settings_name_the_whole_composition(t
     assert one.settings["expert_format"] == "MAT42"
     assert told["router"] == {"name": "cache_prior", "strength": 0.2, "protect": 2}
     assert told["budget"]["target_frac"] == 0.05
-    assert (told["precision"]["name"], told["warmup"]["name"], told["mode"]) == ("dbsc", "pcw", "paper")
-    buddies = [describe(SliceMoE(ROUTERS["buddy"](np.full((1, 2, 2), x, np.float32))), "paper") for x in (0, 0, 1)]
+    assert (told["precision"]["name"], told["warmup"]["name"]) == ("dbsc", "pcw")
+    buddies = [describe(SliceMoE(ROUTERS["buddy"](np.full((1, 2, 2), x, np.float32)))) for x in (0, 0, 1)]
     assert buddies[0] == buddies[1] != buddies[2]
 
 
@@ -229,10 +258,10 @@ def test_a_tape_of_choices_alone_drives_the_stock_router_and_nothing_else(tape):
             replay_sliced(trace, chosen, system, XPU, 60_000)
 
 
-def test_batched_and_interleaved_tapes_and_unknown_modes_are_refused(tape):
+def test_batched_and_interleaved_tapes_and_unknown_fetching_are_refused(tape):
     trace, scores = tape
-    with pytest.raises(ValueError, match="mode 'fast' is unknown"):
-        replay_sliced(trace, scores, SliceMoE(), XPU, 60_000, mode="fast")
+    with pytest.raises(ValueError, match="fetching"):
+        replay_sliced(trace, scores, SliceMoE(), XPU, 60_000, fetching="fast")
     turns = dataclasses.replace(trace, members=np.arange(trace.members.size) % 2)
     with pytest.raises(ValueError, match="take turns"):
         replay_sliced(turns, scores, SliceMoE(), XPU, 60_000)

@@ -23,7 +23,7 @@ from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
     "policy": ("tokentape.capture.evaluate_policy",),
-    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.weights"),
+    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe.cost"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),
 }

@@ -20,6 +20,7 @@ from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 from tokentape.replay.matched import sweep
 from tokentape.replay.scores import Scores
+from tokentape.replay.slicemoe.cost import PROFILE
 from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
@@ -130,6 +131,7 @@ def _windows(
 ) -> list[dict[str, Any]]:
     """A warm-up over growing windows."""
     policy = replace(system.composed(), router=ROUTERS[system.router](strength=system.strength))
-    result = replay_sliced(trace, scores, policy, load_hardware(study.hardware), capacity_bytes, start="cold", seed=seed)
+    machine = load_hardware(study.hardware)
+    result = replay_sliced(trace, scores, policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
     named = {"warmup": system.warmup, "budget": system.budget, "strength": system.strength, "capacity_bytes": capacity_bytes}
     return [{**named, **costs} for costs in window_costs(trace, result, study.windows)]

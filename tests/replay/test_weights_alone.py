@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.clock import power_findings
+from tokentape.hw import profile
+from tokentape.hw.clock import clock, power_findings
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import HardwareSpec, Link, load, shipped
-from tokentape.replay.weights import weights_cost
+from tokentape.hw.work import Rows, Work
+from tokentape.replay.passes import joules_of
 
 PHONE = load("phone-lpddr5x-ufs4")
 MACHINES = [load(name) for name in shipped()]
@@ -20,8 +22,13 @@ MACHINES = [load(name) for name in shipped()]
 
 def cost(spec, fast, backing, fetches=0, ops=0.0, overlap=False):
     """seconds, joules and parts of one step as numbers; their bands as *_low, *_high."""
-    made = weights_cost(spec, *(np.array([x], np.int64) for x in (fast, backing, fetches)), np.array([ops]), overlap)
-    bands = {"seconds": made.seconds, "joules": made.joules, **made.joules_of}
+    near = "expert_cache" if spec.roles.expert_cache else "expert_home"
+    rows = [Rows(kind="expert", tier=near, engine="main", bytes=float(fast), ops=float(ops))]
+    if spec.roles.expert_cache:
+        kind = "prefetch" if overlap else "fetch"
+        rows.append(Rows(kind=kind, tier="expert_home", target="expert_cache", bytes=float(backing), count=float(fetches)))
+    made = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), spec, profile.load("slicemoe"))
+    bands = {"seconds": made.seconds, "joules": made.joules, **joules_of(made, spec)}
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {name + suffix: float(getattr(band, end)[0]) for name, band in bands.items() for suffix, end in ends.items()}
 
@@ -40,11 +47,6 @@ def test_overlapped_fetches_and_reads_take_as_long_as_the_longer(fast, backing):
     assert (read_s < fetch_s) == (fast == 10**7)
     assert cost(PHONE, fast, backing, 3, overlap=True)["seconds"] == pytest.approx(max(read_s, fetch_s))
     assert cost(PHONE, fast, backing, 3)["seconds"] == pytest.approx(read_s + fetch_s)
-
-
-def test_a_step_waits_for_its_fetches_unless_told_otherwise():
-    work = (np.array([10**7]), np.array([10**6]), np.array([1]), np.zeros(1))
-    assert weights_cost(PHONE, *work).seconds.value == cost(PHONE, 10**7, 10**6, 1, overlap=False)["seconds"]
 
 
 def test_a_fetch_pays_its_read_the_link_and_the_write():
@@ -180,12 +182,3 @@ def test_power_that_the_machine_cannot_draw_is_named():
     assert "above" in power_findings(spec, 11.0)[0]
     assert "below" in power_findings(spec, 0.3)[0]
     assert power_findings(spec, spec.idle_w.low) == power_findings(spec, spec.max_w.high) == []
-
-
-def test_fetching_without_a_tier_to_fetch_from_is_refused():
-    spec = replace(PHONE, roles=replace(PHONE.roles, expert_cache=""))
-    with pytest.raises(ValueError, match="no tier behind another"):
-        cost(spec, 10, 1, 1)
-    with pytest.raises(ValueError, match="no tier behind another"):  # one of two steps is enough
-        weights_cost(spec, np.array([10, 10]), np.array([0, 1]), np.array([0, 1]), np.zeros(2))
-    assert cost(spec, 10, 0)["seconds"] > 0

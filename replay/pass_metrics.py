@@ -1,0 +1,107 @@
+"""What the priced passes of a tape add up to: seconds and joules of decoding and prefill, a timeline, and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.clock import Band, StepCost, power_findings
+from tokentape.hw.held import overfull
+from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.passes import joules_of
+from tokentape.replay.result import Metric
+from tokentape.replay.trace import DECODE, PREFILL, Trace
+from tokentape.replay.transformer import ACTIVATION
+from tokentape.warehouse.model_sizes import kv_bytes
+
+Flags = NDArray[np.bool_]
+Series = Mapping[str, NDArray[Any]]
+COUNTS = ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")  # of a pass, as a timeline has them
+
+
+def cost_metrics(trace: Trace, machine: HardwareSpec, cost: StepCost) -> dict[str, Metric]:
+    """By name, with bands; energy_*_j: by what spends it."""
+    decode, prefill, everything = trace.pass_kind == DECODE, trace.pass_kind == PREFILL, np.ones(trace.pass_ids.size, np.bool_)
+    n_decoded = int(trace.pass_tokens[decode].sum())
+    metrics = {
+        "decode_step_s": over(decode, np.mean, "s", cost.seconds, "decode passes"),
+        "decode_step_p99_s": over(decode, lambda s: np.quantile(s, 0.99), "s", cost.seconds),
+        "decode_energy_j_per_token": over(decode, lambda j: j.sum() / n_decoded, "J", cost.joules, "decoded tokens"),
+        "prefill_s": over(prefill, np.sum, "s", cost.seconds),
+        "total_s": over(everything, np.sum, "s", cost.seconds),
+        "total_energy_j": over(everything, np.sum, "J", cost.joules),
+    }
+    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in joules_of(cost, machine).items()}
+    if n_decoded:
+        step = over(decode, np.sum, "s", cost.seconds)
+        assert step.low is not None
+        assert step.high is not None
+        metrics["decode_tokens_per_s"] = Metric(n_decoded / step.value, "1/s", n_decoded / step.high, n_decoded / step.low)
+    return metrics
+
+
+def over(where: Flags, of: Callable[..., Any], unit: str, band: Band, denominator: str | None = None) -> Metric:
+    """A statistic of the passes `where` at every end; nan over none."""
+    if not where.any():
+        return Metric(float("nan"), unit)
+    value, low, high = (float(of(series[where])) for series in (band.value, band.low, band.high))
+    return Metric(value, unit, low, high, denominator)
+
+
+def timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArray[Any]]:
+    """The columns of table `steps`: the passes one after the other. per_pass: (p,) of COUNTS."""
+    seconds = cost.seconds.value
+    return {
+        "pass_id": trace.pass_ids,
+        "kind": np.where(trace.pass_kind == PREFILL, "prefill", "decode"),
+        "n_tokens": trace.pass_tokens,
+        "start_s": np.cumsum(seconds) - seconds,
+        "step_s": seconds,
+        "energy_j": cost.joules.value,
+        **{name: per_pass[name] for name in COUNTS},
+    }
+
+
+def requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
+    """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
+    batch = np.diff(trace.member_offsets)
+    member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
+    ids, index = np.unique(trace.members, return_inverse=True)
+    decode = trace.pass_kind[member_pass] == DECODE
+    seconds, joules = cost.seconds.value[member_pass], (cost.joules.value / batch)[member_pass]
+    n_decode = np.bincount(index, decode, ids.size)
+    with np.errstate(invalid="ignore"):
+        tbt = np.bincount(index, np.where(decode, seconds, 0.0), ids.size) / n_decode
+    return {
+        "request_id": ids,
+        "ttft_s": np.bincount(index, np.where(decode, 0.0, seconds), ids.size),
+        "tbt_mean_s": tbt,
+        "request_energy_j": np.bincount(index, joules, ids.size),
+    }
+
+
+def outside(
+    trace: Trace, machine: HardwareSpec, cost: StepCost, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
+) -> list[str]:
+    """What lies outside the range that the costs stand for, one sentence each: tiers that are too small, a power that no machine
+    draws, what the profile leaves out, and decisions that the machine cannot carry out.
+
+    held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
+    geometry, longest = trace.geometry, int(trace.row_position.max(initial=0)) + 1
+    kv = int(np.diff(trace.member_offsets).max(initial=1)) * kv_bytes(geometry, longest, ACTIVATION) if geometry.hidden else 0
+    found = overfull(machine, {**held_bytes, "kv_home": kv})
+    found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
+    found += [
+        f"not counted by the profile: {kind} ({n_bytes:.3g} B, {ops:.3g} operations)"
+        for kind, (n_bytes, ops) in cost.uncounted.items()
+        if n_bytes or ops
+    ]
+    if not machine.roles.expert_cache:
+        home = machine.roles.expert_home
+        found.append(f"{machine.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds")
+    if not geometry.hidden:
+        found.append("attention, the KV cache, kernels and operations are not counted: the tape records no widths and heads")
+    return found
