@@ -8,7 +8,7 @@ and power x seconds.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -18,7 +18,7 @@ from tokentape.hw.calibrate import Fit, gpu_of
 from tokentape.hw.profile import ENDS, Lane, Profile
 from tokentape.hw.rates import OPPOSITE, Rates, at, rates_of
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Rows, Work
+from tokentape.hw.work import Floats, Rows, Values, Work
 
 BACKGROUND = "background"
 Demand = dict[str, Floats]  # resource -> seconds
@@ -35,13 +35,14 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class StepCost:
-    """Of n steps. joules_of: what the joules are the sum of: tiers and links (bytes), engines (operations), background (power).
-    busy_s: by tier, link and engine. rows_s: id of rows -> nominal (steps, blocks) seconds by
-    themselves. uncounted: kind -> (bytes, operations) that no lane takes."""
+    """Of n steps. joules_of: what the joules are the sum of: tiers and links (bytes), engines (operations), background (power);
+    background_of: its static power, leakage and refresh. busy_s: by tier, link and engine. rows_s: id of rows -> nominal (steps,
+    blocks) seconds by themselves. uncounted: kind -> (bytes, operations) that no lane takes."""
 
     seconds: Band
     joules: Band
     joules_of: dict[str, Band]
+    background_of: dict[str, Band]
     busy_s: dict[str, Band]
     rows_s: dict[int, Floats]
     uncounted: dict[str, tuple[float, float]]
@@ -62,27 +63,35 @@ def prepare(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[s
 
 
 def clock(
-    work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None, on: Prepared | None = None
+    work: Work,
+    machine: HardwareSpec,
+    profile: Profile,
+    fits: Mapping[str, Fit] | None = None,
+    on: Prepared | None = None,
+    ends: Sequence[str] = ENDS,
 ) -> StepCost:
     """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them. on: work of the same steps,
-    blocks, machine, profile and fits that comes with it."""
+    blocks, machine, profile and fits that comes with it. ends: those that are asked for, the nominal one first; the others of a
+    band are then nominal too."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
     below = on.ends if on else {}
-    ends = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ENDS}
-    seconds = {end: of.seconds(profile.steps[end]) for end, of in ends.items()}
-    joules = {end: of.joules() | {BACKGROUND: of.background_j(seconds[end])} for end, of in ends.items()}
-    busy = {end: of.busy_s() for end, of in ends.items()}
-    zero = np.zeros(work.n_steps)
+    at_end = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ends}
+    seconds = {end: of.seconds(profile.steps[end]) for end, of in at_end.items()}
+    background = {end: of.background_j(seconds[end]) for end, of in at_end.items()}
+    joules = {end: of.joules() | {BACKGROUND: reduce(np.add, background[end].values())} for end, of in at_end.items()}
+    busy = {end: of.busy_s() for end, of in at_end.items()}
+    zero, told = np.zeros(work.n_steps), [end if end in ends else "value" for end in ENDS]
 
     def band(by_end: Mapping[str, Mapping[str, Floats]], name: str) -> Band:
-        return Band(*(by_end[end].get(name, zero) for end in ENDS))
+        return Band(*(by_end[end].get(name, zero) for end in told))
 
     return StepCost(
-        Band(*(seconds[end] for end in ENDS)),
-        Band(*(reduce(np.add, joules[end].values()) for end in ENDS)),
+        Band(*(seconds[end] for end in told)),
+        Band(*(reduce(np.add, joules[end].values()) for end in told)),
         {part: band(joules, part) for part in joules["value"]},
+        {part: band(background, part) for part in background["value"]},
         {resource: band(busy, resource) for resource in busy["value"]},
-        ends["value"].rows_s,
+        at_end["value"].rows_s,
         _uncounted((*(on.work.rows if on else ()), *work.rows), work, profile),
     )
 
@@ -196,16 +205,20 @@ class _End:
             _plus(found, rates.engine, tally.step_ops * rates.s_per_op if rates.engine else None)
         return found
 
-    def background_j(self, seconds: Floats) -> Floats:
-        """Power times seconds: the machine's and its tiers' own, or the profile's."""
+    def background_j(self, seconds: Floats) -> dict[str, Floats]:
+        """Power times seconds, by what draws it: the machine and its tiers, or what the profile has in their place."""
         machine, profile, end = self.machine, self.profile, self.end
-        static_w = profile.static_w if profile.static_w is not None else at(machine.static_w, end)
-        if not profile.refresh:
-            tiers_w = sum(tier.background_w(end) for tier in machine.tiers.values()) * machine.n_devices
-            return np.asarray((static_w + (tiers_w if profile.static_w is None else 0.0)) * seconds)
-        watts = np.full(self.work.n_steps, static_w)
-        if profile.static_w is None:
-            watts += sum(at(tier.leakage_w, end) for tier in machine.tiers.values()) * machine.n_devices
+        if profile.static_w is not None:
+            watts: dict[str, Values] = {"static": profile.static_w, "leakage": 0.0, "refresh": 0.0}
+        else:
+            leaking = machine.tiers if profile.leakage is None else {machine.roles.of(role) for role in profile.leakage}
+            leakage_w = sum(at(tier.leakage_w, end) for name, tier in machine.tiers.items() if name in leaking)
+            refresh_w = sum(tier.refresh_w(end) for tier in machine.tiers.values()) if not profile.refresh else 0.0
+            watts = {
+                "static": at(machine.static_w, end),
+                "leakage": leakage_w * machine.n_devices,
+                "refresh": refresh_w * machine.n_devices,
+            }
         for role, refresh in profile.refresh.items():
             tier = machine.tiers.get(refresh.tier or machine.roles.of(role))
             every = machine.tiers.get(refresh.interval_of) or tier
@@ -213,8 +226,9 @@ class _End:
                 continue
             capacity = at(tier.capacity_bytes, "value")
             filled = np.minimum(np.asarray(self.work.held_bytes.get(role, 0.0)), capacity) / capacity
-            watts = watts + refresh.share * filled * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
-        return np.asarray(watts * seconds)
+            pass_w = refresh.share * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
+            watts["refresh"] = watts["refresh"] + filled * pass_w
+        return {part: np.asarray(of * seconds) for part, of in watts.items()}
 
     def seconds(self, step: ast.expr) -> Floats:
         """(steps,) seconds of the composed step."""

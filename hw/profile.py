@@ -8,8 +8,8 @@ A row takes memory = bytes / rate, compute = ops / rate and count x each_s. A po
 memory and compute of a block, one with `per = "item"` joins row by row. join: max, sum, bytes or ops alone, or ["power", p].
 In a step: `a + b` one after the other, `a | b` together, `k * a`, `partial(s, a, b)` = max + s (sum - max),
 `lookahead(f, c)`: f of block i beside c of block i - 1, `layers(x)`: x of every block, summed with block_times; outside it a lane
-is its sum over blocks. `lane.bytes`, `.ops`, `.fixed`: the parts of a pooled lane. A row that no lane selects costs nothing, and
-is told of in the result's `uncounted`.
+is its sum over blocks. `lane.bytes`, `.ops`, `.fixed`: the parts of a pooled lane. [numbers]: those of a step by name. A row that
+no lane selects costs nothing, and is told of in the result's `uncounted`.
 
 arbitrate: whatever runs together is never shorter than what it asks of any one resource. activations = false: only weights, keys
 and values are moved. step_low, step_high: the overlap of the favourable and of the worst end, where it is not the same.
@@ -22,7 +22,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ class Refresh:
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """steps: end -> syntax of the step's seconds. activations: their bytes count beside those that are stored. static_w: in place
-    of the machine's own power; refresh: by role of what is held, in place of the refresh of full tiers."""
+    of all of the machine's own power; leakage: roles of the tiers whose leakage counts, None: all; refresh: by role of what is
+    held, in place of the refresh of full tiers."""
 
     name: str
     lanes: tuple[Lane, ...]
@@ -91,6 +92,7 @@ class Profile:
     arbitrate: bool = False
     activations: bool = True
     static_w: float | None = None
+    leakage: tuple[str, ...] | None = None
     refresh: Mapping[str, Refresh] = field(default_factory=dict)
     sha256: str = ""  # of its file
 
@@ -117,6 +119,22 @@ def load(name_or_path: str) -> Profile:
     return _shipped(name_or_path)
 
 
+def with_values(name_or_path: str, values: Mapping[str, Any]) -> Profile:
+    """A profile with other values, as a fit finds them, by the dotted keys of its file: {"numbers.serial_frac": 0.5}. Raises
+    BadSpec for a key that the file does not have."""
+    own = load(name_or_path)
+    path = Path(name_or_path) if name_or_path.endswith(".toml") else PROFILES / f"{name_or_path}.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    for key, value in values.items():
+        *tables, last = key.split(".")
+        table = reduce(lambda table, name: table.get(name, {}), tables, data)
+        if last not in table:
+            raise BadSpec(f"{path}: there is no {key} to be {value!r}; known there: {', '.join(table) or 'nothing'}")
+        table[last] = value
+    sha256 = hashlib.sha256(repr((own.sha256, sorted(values.items()))).encode()).hexdigest()
+    return replace(of_data(data, str(path)), sha256=sha256)
+
+
 @lru_cache
 def _shipped(name: str) -> Profile:
     return _read(PROFILES / f"{name}.toml")
@@ -139,9 +157,11 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     name, tables, energy = left.pop("name", None), left.pop("lane", None), left.pop("energy", {})
     texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
     flags = {key: left.pop(key, default) for key, default in (("arbitrate", False), ("activations", True))}
+    numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
     if left:
         raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, lane, energy"
+            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane,"
+            " energy"
         )
     if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")
@@ -152,17 +172,22 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     shared = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
     lanes = tuple(_lane(lane, {**shared, **_table(table, f"{where}: lane.{lane}")}, where) for lane, table in tables.items())
     steps = {
-        end: _step(text or texts["value"], lanes, f"{where}: step{'' if end == 'value' else '_' + end}")
+        end: _step(text or texts["value"], lanes, numbers, f"{where}: step{'' if end == 'value' else '_' + end}")
         for end, text in texts.items()
     }
     refresh = {
         role: _built(Refresh, _table(of, where), f"{where}: energy.refresh.{role}")
         for role, of in energy.pop("refresh", {}).items()
     }
-    static_w = energy.pop("static_w", None)
+    static_w, leakage = energy.pop("static_w", None), energy.pop("leakage", None)
     if energy:
-        raise BadSpec(f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, refresh")
-    return Profile(name=name, lanes=lanes, steps=steps, **flags, static_w=static_w, refresh=refresh)
+        raise BadSpec(
+            f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, leakage, refresh"
+        )
+    if leakage is not None and not (isinstance(leakage, list) and set(leakage) <= set(TIER_ROLES)):
+        raise BadSpec(f"{where}: energy: leakage must list roles of tiers ({', '.join(TIER_ROLES)}), found {leakage!r}")
+    power = {"static_w": static_w, "leakage": None if leakage is None else tuple(leakage), "refresh": refresh}
+    return Profile(name=name, lanes=lanes, steps=steps, **flags, **power)
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -200,14 +225,26 @@ def _built(kind: Any, values: dict[str, Any], where: str) -> Any:
     return kind(**values)
 
 
-def _step(text: Any, lanes: tuple[Lane, ...], where: str) -> ast.expr:
-    """The syntax tree of a step, all of it known to the clock. Raises BadSpec naming what is not."""
+def _step(text: Any, lanes: tuple[Lane, ...], numbers: Mapping[str, Any], where: str) -> ast.expr:
+    """The syntax tree of a step, numbers in place of their names, all of it known to the clock. Raises BadSpec naming what is
+    not."""
     try:
         tree: ast.expr = ast.parse(text, mode="eval").body
     except (SyntaxError, TypeError) as error:
         raise BadSpec(f"{where}: {text!r} cannot be read: {error}") from error
+    tree = _Numbers(numbers).visit(tree)
     _check(tree, {lane.name: lane for lane in lanes}, where)
     return tree
+
+
+class _Numbers(ast.NodeTransformer):
+    """Puts numbers in place of their names."""
+
+    def __init__(self, numbers: Mapping[str, Any]) -> None:
+        self.numbers = numbers
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.numbers[node.id]) if node.id in self.numbers else node
 
 
 def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:

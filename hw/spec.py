@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +17,7 @@ from typing import Any
 
 from tokentape.hw import dram
 from tokentape.hw.roles import Roles, roles_of
-from tokentape.hw.sourced import BadSpec, Sourced, build, numbers, unknown
+from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, unknown
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
@@ -73,11 +74,14 @@ class MemTier:
 
     def background_w(self, end: str = "value") -> float:
         """Leakage and refresh of the full tier, in watts; `end` is value, low or high."""
-        leakage = getattr(self.leakage_w, end) if self.leakage_w else 0.0
+        return float(getattr(self.leakage_w, end) if self.leakage_w else 0.0) + self.refresh_w(end)
+
+    def refresh_w(self, end: str = "value") -> float:
+        """Of the full tier."""
         if not self.refresh_j or not self.refresh_interval_s:
-            return float(leakage)
+            return 0.0
         opposite = {"low": "high", "high": "low"}.get(end, end)
-        return float(leakage + getattr(self.refresh_j, end) / getattr(self.refresh_interval_s, opposite))
+        return float(getattr(self.refresh_j, end) / getattr(self.refresh_interval_s, opposite))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,27 @@ def load(name_or_path: str) -> HardwareSpec:
     if name_or_path in installed() and spec.name != name_or_path:
         raise BadSpec(f"{path}: name = {spec.name!r}, but its entry point is called {name_or_path}; call both the same")
     return spec
+
+
+def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:
+    """The machine with other numbers, without ranges, by the dotted keys of its file: {"tiers.kv.peak_bytes_per_s": 128e9}.
+
+    Raises BadSpec for a key that is no number of this machine's.
+    """
+    for key, value in values.items():
+        machine = _changed(machine, key.split("."), float(value), f"{machine.name}: {key}")
+    told = repr(sorted((key, float(value)) for key, value in values.items())) if values else ""
+    return replace(machine, sha256=hashlib.sha256(f"{machine.sha256}{told}".encode()).hexdigest()) if told else machine
+
+
+def _changed(of: Any, names: list[str], value: float, where: str) -> Any:
+    if not names and isinstance(of, Sourced):
+        return exact(value, "set for this run")
+    inner = (of.get(names[0]) if isinstance(of, dict) else getattr(of, names[0], None)) if names else None
+    if inner is None or isinstance(of, Sourced):
+        raise BadSpec(f"{where} is no number of this machine; `tokentape hardware show` lists them")
+    made = _changed(inner, names[1:], value, where)
+    return {**of, names[0]: made} if isinstance(of, dict) else replace(of, **{names[0]: made})
 
 
 @lru_cache(maxsize=1)

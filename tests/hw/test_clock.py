@@ -258,6 +258,42 @@ def test_refresh_follows_what_is_held_and_power_is_the_profiles():
     assert nothing.joules_of["background"].value[0] / nothing.seconds.value[0] == pytest.approx(2.0)
 
 
+def test_background_is_told_by_what_draws_it_and_leakage_by_role():
+    machine = load("kelle-edram")
+    work = Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes={"kv_cache": 2**21})
+    own = clock(work, machine, made("a", {"a": {"kind": "expert"}}))
+    energy = {"leakage": ["stage", "kv_cache"], "refresh": {"kv_cache": {}}}
+    some = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
+    for found, leakage_w, refresh_w in (
+        (own, 0.2075 + 0.154 + 0.009625, 1.14e-3 / 1053.66e-6 + 7.125e-5 / 45e-6),
+        (some, 0.2075 + 0.154, 0.57e-3 / 1053.66e-6),
+    ):
+        watts = {part: band.value[0] / found.seconds.value[0] for part, band in found.background_of.items()}
+        assert watts == pytest.approx({"static": 1.956, "leakage": leakage_w, "refresh": refresh_w})
+        assert found.joules_of["background"].value == pytest.approx(sum(band.value for band in found.background_of.values()))
+
+
+def test_a_nominal_cost_is_that_of_the_band():
+    work, of = Work(n_steps=1, n_blocks=1, rows=(read(1e6), fetch(1e5))), made("a + b", TWO)
+    whole, nominal = clock(work, PHONE, of), clock(work, PHONE, of, ends=("value",))
+    assert nominal.seconds.value == whole.seconds.value == nominal.seconds.low == nominal.seconds.high
+    assert nominal.joules.value == whole.joules.value
+
+
+def test_numbers_have_names_and_a_fit_finds_others(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'name = "own"\nstep = "partial(serial, a, b)"\n[numbers]\nserial = 0.25\n[lane]\na.kind = "expert"\nb.kind = "fetch"\n'
+    )
+    rows = (read(1e6), fetch(1e5))
+    for serial, of in ((0.25, profile.load(str(own))), (0.5, profile.with_values(str(own), {"numbers.serial": 0.5}))):
+        found = clock(Work(n_steps=1, n_blocks=1, rows=rows), PHONE, of).seconds.value[0]
+        assert found == pytest.approx(1e5 * FETCH_S + serial * 1e6 * READ_S)
+    assert profile.with_values(str(own), {"numbers.serial": 0.5}).sha256 != profile.load(str(own)).sha256
+    with pytest.raises(BadSpec, match=r"own.toml: there is no lane.a.bytes_frac to be 0.5; known there: kind"):
+        profile.with_values(str(own), {"lane.a.bytes_frac": 0.5})
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -273,6 +309,8 @@ def test_refresh_follows_what_is_held_and_power_is_the_profiles():
         ({"lane": {"a": {"join": "min"}}, "step": "a"}, "join = 'min'; known"),
         ({"colour": 1}, "unknown key 'colour'"),
         ({"energy": {"watts": 1}}, "energy: unknown key 'watts'"),
+        ({"energy": {"leakage": ["dram"]}}, "energy: leakage must list roles of tiers"),
+        ({"step": "partial(s, a, b)", "numbers": {"s": "half"}}, "half'\" is not known here"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(data, message):

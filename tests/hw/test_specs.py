@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokentape.hw import dram, spec
 from tokentape.hw.catalogue import markdown, readable, rows, write
-from tokentape.hw.spec import SPECS, BadSpec, load, shipped
+from tokentape.hw.spec import SPECS, BadSpec, load, shipped, with_values
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_FIVE_SYSTEMS = {
@@ -401,3 +401,22 @@ def test_an_entry_point_that_is_no_machine_is_named(tmp_path, install, name, val
     with pytest.raises(BadSpec, match=says) as caught:
         load(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_with_other_numbers_is_another_machine():
+    phone = load("phone-lpddr5x-ufs4")
+    other = with_values(phone, {"tiers.dram.peak_bytes_per_s": 34e9, "engines.npu.ops_per_s.int8": 1e12})
+    assert other.tiers["dram"].peak_bytes_per_s.value == 34e9
+    assert other.engines["npu"].ops_per_s["int8"].high == 1e12
+    assert other.tiers["flash"] == phone.tiers["flash"]
+    assert other.sha256 != phone.sha256 == with_values(phone, {}).sha256
+    for key in (
+        "tiers.dram",
+        "tiers.hbm.latency_s",
+        "tiers.dram.refresh_j",
+        "dtype",
+        "static_w.value",
+        "tiers.dram.latency_s.low",
+    ):
+        with pytest.raises(BadSpec, match=f"phone-lpddr5x-ufs4: {key} is no number of this machine"):
+            with_values(phone, {key: 1.0})
