@@ -33,6 +33,59 @@ class Tokens:
     before: Values = 0.0
     turns: Values = 1.0
 
+    def sums(self, windows: Ints) -> Sums:
+        """The same for layers of these windows."""
+        given = (self.decodes, self.context, self.prompt, self.prompts, self.before, self.turns)
+        parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
+        decodes, context, prompt, prompts, before, turns = (part[:, None] for part in parts)
+        width = np.where(windows > 0, windows, np.inf)
+        n, keys = prompt / prompts, decodes * np.minimum(context, width)
+        pairs = _pairs(before + n, width) - _pairs(before, width)
+        return Sums(
+            tokens=decodes + prompt,
+            decodes=decodes,
+            context=context,
+            keys=keys,
+            scores=keys,
+            prompt=prompt,
+            prompts=prompts,
+            pairs=prompts * pairs,
+            length=_length(pairs, width),
+            seen=prompts * (n + np.minimum(before, width)),
+            held=keys + prompts * np.minimum(before + n, width) * (prompt > 0),
+            logits=decodes + np.where(prompt > 0, prompts, 0.0),
+            carries_prompt=np.where(prompt > 0, 1.0, 0.0),
+            turns=1.0 if np.all(turns == 1.0) else turns,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sums:
+    """What the rows of S steps are linear in, each broadcast to (S, layers).
+
+    tokens: that pass a layer. decodes: requests that decode, each attending to `context` tokens on the mean, all together to
+    `keys` keys and values (windows cut them), in `scores` query-key pairs. prompt: tokens of `prompts` slices, with `pairs`
+    query-key pairs and `seen` keys and values; length: of whole prompts with as many pairs. held: keys and values in the cache;
+    near_frac: share of them in the KV cache tier, by its capacity where absent. logits: rows of the output head; carries_prompt:
+    1 where the step has prompt tokens in any layer. turns: as Tokens.
+    """
+
+    tokens: Floats
+    decodes: Floats
+    context: Floats
+    keys: Floats
+    scores: Floats
+    prompt: Floats
+    prompts: Floats
+    pairs: Floats
+    length: Floats
+    seen: Floats
+    held: Floats
+    logits: Floats
+    carries_prompt: Floats
+    near_frac: float | None = None
+    turns: Values = 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
@@ -66,7 +119,7 @@ def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
 def steps_of(
     geometry: Geometry,
     machine: HardwareSpec,
-    tokens: Tokens,
+    tokens: Tokens | Sums,
     experts: tuple[Rows, ...],
     blocks: Blocks,
     weight_format: str = ACTIVATION,
@@ -76,8 +129,9 @@ def steps_of(
     layer; keys and values lie in its KV cache tier as far as they fit. Raises ValueError for a tape without widths."""
     if not geometry.hidden:
         raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
-    rows = _Layers(geometry, machine, tokens, blocks, weight_format, kv_format)
-    n_steps = rows.n_tokens.shape[0]
+    sums = tokens.sums(blocks.windows) if isinstance(tokens, Tokens) else tokens
+    rows = _Layers(geometry, machine, sums, blocks, weight_format, kv_format)
+    n_steps = sums.tokens.shape[0]
     router, others = rows.feed_forward()
     reduce = rows.all_reduce() if machine.n_devices > 1 and machine.roles.peer else ()
     made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head(), *rows.marks())
@@ -142,17 +196,13 @@ class _Layers:
     """Rows of everything but the routed experts; bytes and operations of all devices together, shapes of one."""
 
     def __init__(
-        self, geometry: Geometry, machine: HardwareSpec, tokens: Tokens, blocks: Blocks, weight_format: str, kv_format: str
+        self, geometry: Geometry, machine: HardwareSpec, sums: Sums, blocks: Blocks, weight_format: str, kv_format: str
     ) -> None:
-        self.g, self.d, self.machine, self.blocks = geometry, machine.n_devices, machine, blocks
+        self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
-        given = (tokens.decodes, tokens.context, tokens.prompt, tokens.prompts, tokens.before, tokens.turns)
-        parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        self.decodes, self.context, self.prompt, self.prompts, self.before, turns = (part[:, None] for part in parts)
-        self.turns: Values = 1.0 if np.all(turns == 1.0) else turns
-        self.n_tokens: Floats = self.decodes + self.prompt
+        self.turns = sums.turns
         self.all = np.arange(blocks.n - 1)
-        self.near_frac = self._near_frac()
+        self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
         """Activations (m, k) times weights (k, n), on every device."""
@@ -177,15 +227,15 @@ class _Layers:
         value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
         return (
             *self._projections(heads),
-            *(self._decode(heads) if np.any(self.decodes) else ()),
-            *(self._prefill(heads, value_dim) if np.any(self.prompt) else ()),
+            *(self._decode(heads) if np.any(self.sums.decodes) else ()),
+            *(self._prefill(heads, value_dim) if np.any(self.sums.prompt) else ()),
             *self._kv_write(),
-            self.product("proj", "attention output", self.all, self.n_tokens, g.hidden, heads * value_dim),
+            self.product("proj", "attention output", self.all, self.sums.tokens, g.hidden, heads * value_dim),
         )
 
     def _projections(self, heads: float) -> tuple[Rows, ...]:
         """Query, key and value; for MLA through their latents."""
-        g, m = self.g, self.n_tokens
+        g, m = self.g, self.sums.tokens
         if not g.kv_lora_rank:
             width = (heads + 2 * self._kv_heads) * g.head_dim
             return (self.product("proj", "query, key, value", self.all, m, width, g.hidden),)
@@ -213,35 +263,30 @@ class _Layers:
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        windows = np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
-        n_held = self.decodes * np.minimum(self.context, windows)
-        n_held = n_held + self.prompts * np.minimum(self.before + self.prompt / self.prompts, windows) * (self.prompt > 0)
-        held_bytes = self._kv_token_bytes * (n_held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
+        held_bytes = self._kv_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
-        g, n, windows = self.g, self.decodes, self.blocks.windows
-        seen = np.where(windows > 0, np.minimum(self.context, np.where(windows > 0, windows, 1)), self.context)
+        g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
-        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, n), "isl": 1, "step": np.maximum(0.0, self.context - 1)}
+        shapes = {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1, "step": np.maximum(0.0, sums.context - 1)}
         row = replace(
-            self._attend("kv_read", "decode attention", n > 0, "decode_attention", shapes),
-            bytes=self.d * n * seen * self._kv_token_bytes,
-            ops=self.d * n * heads * seen * per_pair,
+            self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", self._heads(heads) | shapes),
+            bytes=self.d * sums.keys * self._kv_token_bytes,
+            ops=self.d * heads * sums.scores * per_pair,
+            streams=sums.decodes,
         )
         return self._placed(row)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
-        g, n, windows = self.g, self.prompt / self.prompts, np.where(self.blocks.windows > 0, self.blocks.windows, np.inf)
-        pairs = self.prompts * (_pairs(self.before + n, windows) - _pairs(self.before, windows))
-        seen = n + np.minimum(self.before, windows)
-        shapes = self._heads(heads) | {"batch_size": self.prompts, "isl": np.maximum(1.0, self.before + n)}
+        g, sums = self.g, self.sums
+        shapes = self._heads(heads) | {"batch_size": sums.prompts, "isl": np.maximum(1.0, sums.length)}
         row = replace(
-            self._attend("attend", "prefill attention", n > 0, "prefill_attention", shapes),
-            bytes=self.d * self.prompts * seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
-            activation_bytes=self.d * self.prompts * n * 2 * heads * g.head_dim * _VALUE,
-            ops=self.d * 2.0 * heads * pairs * (g.head_dim + value_dim),
+            self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
+            bytes=self.d * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
+            activation_bytes=self.d * sums.prompt * 2 * heads * g.head_dim * _VALUE,
+            ops=self.d * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
         )
         return self._placed(row)
 
@@ -269,7 +314,7 @@ class _Layers:
             tier="kv_home",
             engine="main",
             blocks=self.all,
-            bytes=self.d * self.n_tokens * self._kv_token_bytes,
+            bytes=self.d * self.sums.tokens * self._kv_token_bytes,
             times=self.turns,
         )
         return self._placed(row)
@@ -292,7 +337,7 @@ class _Layers:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
         g, moe = self.g, self.blocks.moe
         dense = np.setdiff1d(self.all, moe)
-        router = (self.product("router", "router", moe, self.n_tokens, g.n_experts, g.hidden),) if moe.size else ()
+        router = (self.product("router", "router", moe, self.sums.tokens, g.n_experts, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", dense, g.dense_intermediate))
 
@@ -301,26 +346,29 @@ class _Layers:
             return ()
         g, up = self.g, (self.g.ffn_matrices - 1) * width / self.d
         return (
-            self.product(kind, f"{name}, up", blocks, self.n_tokens, up, g.hidden),
-            self.product(kind, f"{name}, down", blocks, self.n_tokens, g.hidden, width / self.d),
+            self.product(kind, f"{name}, up", blocks, self.sums.tokens, up, g.hidden),
+            self.product(kind, f"{name}, down", blocks, self.sums.tokens, g.hidden, width / self.d),
         )
 
     def head(self) -> Rows:
         """Logits of every decode, and of the last token of a prompt."""
-        n_logits = self.decodes + np.where(self.prompt > 0, self.prompts, 0.0)
         last = np.array([self.blocks.n - 1])
-        return self.product("head", "output head", last, n_logits, self.g.vocab / self.d, self.g.hidden)
+        return self.product("head", "output head", last, self.sums.logits, self.g.vocab / self.d, self.g.hidden)
 
     def marks(self) -> tuple[Rows, ...]:
-        """One per layer and one per step, for what an engine spends on each whatever it carries."""
-        last = np.array([self.blocks.n - 1])
-        kinds = (("layer", self.all), ("step", last))
-        return tuple(Rows(kind=kind, name=f"host, per {kind}", blocks=at, count=1.0, times=self.turns) for kind, at in kinds)
+        """One per layer and one per step, for what an engine spends on each: prefill's where it carries prompt tokens."""
+        last, carries = np.array([self.blocks.n - 1]), self.sums.carries_prompt
+        return tuple(
+            Rows(kind=kind, name=f"host, per {kind}", phase=phase, blocks=at, count=count, times=self.turns)
+            for kind, at in (("layer", self.all), ("step", last))
+            for phase, count in (("decode", 1.0 - carries), ("prefill", carries))
+            if np.any(count)
+        )
 
     def all_reduce(self) -> tuple[Rows, ...]:
         """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
         Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
-        moved = 2.0 * (self.d - 1) * self.n_tokens * self.g.hidden * _VALUE
+        moved = 2.0 * (self.d - 1) * self.sums.tokens * self.g.hidden * _VALUE
         return (
             Rows(
                 kind="all_reduce",
@@ -345,3 +393,9 @@ def _pairs(n: Floats, windows: Floats) -> Floats:
     """Query-key pairs of a prompt's first n tokens, each attending to at most a window."""
     full = np.minimum(n, windows)
     return np.asarray(full * (full + 1) / 2 + (n - full) * np.where(np.isinf(windows), 0.0, windows))
+
+
+def _length(pairs: Floats, windows: Floats) -> Floats:
+    """Tokens of a prompt that has so many pairs: the way back from `_pairs`."""
+    full = np.minimum(pairs, np.where(np.isinf(windows), np.inf, windows * (windows + 1) / 2))
+    return np.asarray((np.sqrt(8 * full + 1) - 1) / 2 + (pairs - full) / windows)

@@ -1,0 +1,357 @@
+"""Source of a step's seconds and joules, for loops in which the clock decides what comes next: clock.py, a step at a time.
+
+Rows are linear in a step's numbers (its features), so a lane is a few sums of products. The source follows from the profile and
+from which rows there are; numbers of machine, model and profile are a table beside it, so that a fit needs no new code.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tokentape.hw.calibrate import Fit, gpu_of
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.profile import Lane, Profile
+from tokentape.hw.rates import Rates, rates_of
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Rows, Work
+
+BASE = 1024.0  # at which features are put; rows are linear around it
+Parts = dict[str, str]  # part -> seconds, an expression
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """sums: names to start at 0. layer, head: statements of one block of a kind of layers, `count` times, and of the head; after:
+    of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts.
+
+    Statements read the features by their names, coefficients c[k, i] of block k, and o[i], constants of fitted operators.
+    """
+
+    sums: tuple[str, ...]
+    layer: tuple[str, ...]
+    head: tuple[str, ...]
+    after: tuple[str, ...]
+    seconds: Parts
+    joules_of_bytes: str
+    joules_of_ops: str
+    expert_bytes: str
+    operators: tuple[str, ...]
+    coefficients: Floats = field(repr=False)
+    constants: Floats = field(repr=False)
+
+
+def around(n_features: int) -> Floats:
+    """(n + 1, n) values of the features in the steps of a work to generate from: all at BASE, then each in turn at twice that."""
+    return BASE * np.vstack([np.ones((1, n_features)), 1.0 + np.eye(n_features)])
+
+
+def generate(
+    work: Work,
+    features: Sequence[str],
+    machine: HardwareSpec,
+    profile: Profile,
+    part_of: Mapping[str, str],
+    guards: Mapping[str, str],
+    fits: Mapping[str, Fit] | None = None,
+    scales: Mapping[tuple[str, str], str] | None = None,
+) -> Generated:
+    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind -> when
+    a row of it runs at all. scales: (kind, tier) -> a further factor of its rows."""
+    return _Writer(work, features, machine, profile, part_of, guards, fits or {}, scales or {}).generated()
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    rows: Rows
+    lane: Lane
+    rates: Rates
+    scale: str
+
+
+class _Writer:
+    def __init__(
+        self,
+        work: Work,
+        features: Sequence[str],
+        machine: HardwareSpec,
+        profile: Profile,
+        part_of: Mapping[str, str],
+        guards: Mapping[str, str],
+        fits: Mapping[str, Fit],
+        scales: Mapping[tuple[str, str], str],
+    ) -> None:
+        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = work, features, profile, part_of, guards, fits
+        self.rows = [
+            _Row(rows, lane, rates_of(machine, rows, lane, "value"), scales.get((rows.kind, rows.tier), ""))
+            for rows in work.rows
+            if (lane := profile.lane_of(rows))
+        ]
+        self.columns: dict[bytes, int] = {}
+        self.values: list[Floats] = []
+        self.sums: list[str] = []
+        self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
+        self.at = "after"
+        self.lane_parts: dict[tuple[str, str, str], Parts] = {}
+        self.operators: dict[str, tuple[str, ...]] = {}
+        self.constants: list[float] = []
+        if fits:
+            self.constants = [float(number) for number in gpu_of(machine)]
+
+    def generated(self) -> Generated:
+        seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps["value"])[0].items()}
+        joules = [self._total(self._joules(what)) for what in ("bytes", "ops")]
+        read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
+        return Generated(
+            tuple(self.sums),
+            *(tuple(self.lines[at]) for at in ("layer", "head", "after")),
+            seconds,
+            *joules,
+            read,
+            tuple(self.operators),
+            np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
+            np.array(self.constants),
+        )
+
+    # ------------------------------------------------------------------------------------------------ sums of products
+
+    def _of(self, row: _Row, values: Any) -> Floats:
+        """(steps, blocks) of the row's values."""
+        return self.work.by_cell(replace(row.rows, times=1.0), values)
+
+    def _moved(self, row: _Row) -> Floats:
+        stored = np.asarray(row.rows.bytes, np.float64)
+        return stored + row.rows.activation_bytes if self.profile.activations else stored
+
+    def _here(self) -> list[_Row]:
+        """Rows of the section that is written."""
+        head = self.work.n_blocks - 1
+        return [row for row in self.rows if (row.rows.blocks is not None and head in row.rows.blocks) == (self.at == "head")]
+
+    def _form(self, terms: Sequence[tuple[_Row, Any]]) -> str:
+        """The sum of the rows' values, as linear in the features. "" where it is 0."""
+        by_scale: dict[str, Floats] = {}
+        for row, values in terms:
+            by_scale[row.scale] = by_scale.get(row.scale, 0.0) + self._of(row, values)
+        return _plus(*(_times(scale, self._linear(values)) for scale, values in by_scale.items()))
+
+    def _linear(self, values: Floats) -> str:
+        slopes = (values[1:] - values[0]) / BASE
+        constant = values[0] - BASE * slopes.sum(axis=0)
+        constant[np.abs(constant) <= 1e-13 * np.abs(values[0])] = 0.0
+        terms = [(constant, ""), *zip(slopes, self.features, strict=True)]
+        return _plus(*(_times(self._coefficient(column), name) for column, name in terms if np.any(column)))
+
+    def _coefficient(self, column: Floats) -> str:
+        key = np.ascontiguousarray(column).tobytes()
+        if key not in self.columns:
+            self.columns[key] = len(self.values)
+            self.values.append(np.array(column))
+        return f"c[k, {self.columns[key]}]"
+
+    def _named(self, text: str) -> str:
+        """A name for what an expression says."""
+        name = f"v{sum(map(len, self.lines.values()))}"
+        self.lines[self.at].append(f"{name} = {text}")
+        return name
+
+    def _total(self, text_here: Any) -> str:
+        """A name for the sum over the blocks of what is written for each."""
+        name, before = f"s{len(self.sums)}", self.at
+        self.sums.append(name)
+        for self.at in ("layer", "head"):
+            if text := text_here():
+                self.lines[self.at].append(f"{name} += {_times('count', text) if self.at == 'layer' else text}")
+        self.at = before
+        return name
+
+    # ------------------------------------------------------------------------------------------------ lanes
+
+    def _parts(self, name: str, what: str) -> Parts:
+        """Seconds of a lane in the block that is written, or of its bytes, ops or fixed alone."""
+        key = (self.at, name, what)
+        if key not in self.lane_parts:
+            rows = [row for row in self._here() if row.lane.name == name]
+            made = self._items(rows) if rows and rows[0].lane.per == "item" else self._pooled(rows, what)
+            self.lane_parts[key] = {part: self._named(text) for part, text in made.items()}
+        return self.lane_parts[key]
+
+    def _terms(self, rows: Sequence[_Row]) -> dict[str, str]:
+        """Seconds of the rows' bytes, operations and counts."""
+        memory, per_stream = [], {}
+        for row in (row for row in rows if row.rows.tier):
+            lane, seconds = row.lane, self._moved(row) * row.rates.s_per_byte
+            if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
+                streams = self._linear(self._of(row, row.rows.streams))
+                limit = self._coefficient(np.full(self.work.n_blocks, lane.bytes_frac / lane.bytes_frac_per_stream))
+                factor = f"max(1.0, {limit} / max({streams}, 1.0))"
+                per_stream[id(row)] = _times(factor, self._form([(row, seconds)]))
+            else:
+                memory.append((row, seconds))
+        compute = [
+            (row, np.asarray(row.rows.ops) * row.rates.s_per_op * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0))
+            for row in rows
+            if row.rates.engine
+        ]
+        fixed = []
+        for row in (row for row in rows if row.rates.each_s and np.any(row.rows.count)):
+            text = self._form([(row, np.asarray(row.rows.count) * row.rates.each_s)])
+            guard = self.guards.get(row.rows.kind)
+            fixed.append(f"({text} if {guard} else 0.0)" if guard and text else text)
+        return {"bytes": _plus(self._form(memory), *per_stream.values()), "ops": self._form(compute), "fixed": _plus(*fixed)}
+
+    def _pooled(self, rows: Sequence[_Row], what: str) -> Parts:
+        if not rows:
+            return {}
+        terms = self._terms(rows)
+        text = terms[what] if what else _plus(_join(rows[0].lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
+        return {self.part_of[rows[0].rows.kind]: text} if text else {}
+
+    def _items(self, rows: Sequence[_Row]) -> Parts:
+        parts: Parts = {}
+        for row in rows:
+            if row.lane.operators and row.rows.operator in self.fits:
+                text = self._operator(row)
+            else:
+                terms = self._terms([row])
+                text = _plus(_join(row.lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
+            if text:
+                part = self.part_of[row.rows.kind]
+                parts[part] = _plus(parts.get(part, ""), text)
+        return parts
+
+    def _operator(self, row: _Row) -> str:
+        """A call of the fitted operator that times the row."""
+        rows, name = row.rows, row.rows.operator
+        module = OPERATORS[name]
+        if name not in self.operators:
+            at = len(self.constants)
+            self.operators[name] = tuple(f"o[{at + i}]" for i in range(len(module.PARAMETERS)))
+            self.constants += [self.fits[name].constants[parameter.name] for parameter in module.PARAMETERS]
+        given = [rows.shapes.get(argument, module.DEFAULTS.get(argument, 0)) for argument in module.ARGUMENTS]
+        texts = [self._linear(self._of(row, np.asarray(values, np.float64))) or "0.0" for values in given]
+        call = f"{name}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
+        there = self.work.by_cell(replace(rows, times=1.0), 1.0)[0]
+        whole = slice(-1, None) if self.at == "head" else slice(0, -1)
+        guards = [self.guards.get(rows.kind, ""), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
+        guard = " and ".join(filter(None, guards))
+        return f"({call} if {guard} else 0.0)" if guard else call
+
+    def _joules(self, what: str) -> Any:
+        def here() -> str:
+            if what == "ops":
+                rows = [row for row in self._here() if row.rates.engine and not row.lane.no_energy]
+                return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in rows])
+            return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in self._here()])
+
+        return here
+
+    def _demand(self, names: Sequence[str]) -> dict[str, str]:
+        """Seconds that the rows of lanes ask of each resource in the block that is written."""
+        found: dict[str, list[tuple[_Row, Any]]] = {}
+        for row in (row for row in self._here() if row.lane.name in names):
+            for resource, s_per_byte in row.rates.busy_s_per_byte.items():
+                found.setdefault(resource, []).append((row, self._moved(row) * s_per_byte))
+            if row.rates.engine:
+                bits = np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0
+                found.setdefault(row.rates.engine, []).append((row, np.asarray(row.rows.ops) * row.rates.s_per_op * bits))
+        return {resource: text for resource, terms in found.items() if (text := self._form(terms))}
+
+    # ------------------------------------------------------------------------------------------------ the step
+
+    def _walk(self, node: ast.expr) -> tuple[Parts, tuple[str, ...]]:
+        """Seconds by part of a node, in the block that is written or of the step; and the lanes in it."""
+        if isinstance(node, ast.Constant):
+            return {"": repr(float(node.value))}, ()  # type: ignore[arg-type]
+        if isinstance(node, ast.Name | ast.Attribute):
+            name, what = (node.id, "") if isinstance(node, ast.Name) else (node.value.id, node.attr)  # type: ignore[attr-defined]
+            return (self._parts(name, what) if self.at != "after" else self._summed(lambda: self._parts(name, what))), (name,)
+        if isinstance(node, ast.BinOp):
+            (left, names), (right, more) = self._walk(node.left), self._walk(node.right)
+            if isinstance(node.op, ast.Mult):
+                number, parts = (left, right) if "" in left else (right, left)
+                return {part: _times(number[""], text) for part, text in parts.items()}, (*names, *more)
+            if isinstance(node.op, ast.Add):
+                return _merged(left, right), (*names, *more)
+            return self._together("max({0})", [left, right], (*names, *more)), (*names, *more)
+        assert isinstance(node, ast.Call)
+        assert isinstance(node.func, ast.Name)
+        if node.func.id == "partial":
+            serial, *walked = (self._walk(of) for of in node.args)
+            names = tuple(name for _, of in walked for name in of)
+            longest = f"max({{0}}) + {serial[0]['']} * ({{1}} - max({{0}}))"
+            return self._together(longest, [parts for parts, _ in walked], names), names
+        inner = node.args[-1]
+        if node.func.id == "lookahead":
+            ahead = {of.id for of in ast.walk(node.args[0]) if isinstance(of, ast.Name)}
+            if any(row.lane.name in ahead for row in self.rows):
+                raise ValueError(f"profile {self.profile.name}: nothing is fetched ahead in a loop that decides step by step")
+        names = tuple(of.id for of in ast.walk(inner) if isinstance(of, ast.Name))
+        return (self._walk(inner)[0] if self.at != "after" else self._summed(lambda: self._walk(inner)[0])), names
+
+    def _summed(self, parts_here: Any) -> Parts:
+        """Totals over the blocks, by part."""
+        before, made = self.at, {}
+        for self.at in ("layer", "head"):
+            made[self.at] = parts_here()
+        self.at = before
+        found = dict.fromkeys(part for parts in made.values() for part in parts)
+        return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}  # type: ignore[misc]
+
+    def _together(self, how: str, sides: Sequence[Parts], names: Sequence[str]) -> Parts:
+        """What runs together: its parts share the time in proportion. how: of the sides' seconds {0} and their sum {1}."""
+        there = [parts for parts in sides if parts]
+        if not there:
+            return {}
+        if self.profile.arbitrate and self.at != "after":
+            demand = self._demand(names)
+        elif self.profile.arbitrate:
+            resources = {self.at: self._demand(names) for self.at in ("layer", "head")}
+            self.at = "after"
+            found = dict.fromkeys(resource for of in resources.values() for resource in of)
+            demand = {r: self._total(lambda r=r: resources[self.at].get(r, "")) for r in found}  # type: ignore[misc]
+        else:
+            demand = {}
+        merged = _merged(*there)
+        if len(there) == 1 and not demand:
+            return merged
+        each = [self._named(_plus(*parts.values())) for parts in there]
+        whole = self._named(_plus(*each))
+        joined = how.format(", ".join([*each, "0.0"]), whole)
+        seconds = self._named(f"max({', '.join([joined, *demand.values()])})" if demand else joined)
+        ratio = self._named(f"{seconds} / {whole} if {whole} > 0.0 else 1.0")
+        return {part: self._named(_times(ratio, text)) for part, text in merged.items()}
+
+
+def _plus(*texts: str) -> str:
+    return " + ".join(filter(None, texts))
+
+
+def _times(a: str, b: str) -> str:
+    """a x b; a factor that is "" is 1, but what nothing is multiplied with is nothing."""
+    if not a or not b:
+        return a or b
+    return " * ".join(f"({text})" if " + " in text else text for text in (a, b))
+
+
+def _merged(*sides: Parts) -> Parts:
+    parts: Parts = {}
+    for side in sides:
+        for part, text in side.items():
+            parts[part] = _plus(parts.get(part, ""), text)
+    return parts
+
+
+def _join(how: str | tuple[str, float], memory: str, compute: str) -> str:
+    if how in ("bytes", "ops"):
+        return memory if how == "bytes" else compute
+    if how == "sum" or not memory or not compute:
+        return _plus(memory, compute)
+    if how == "max":
+        return f"max({memory}, {compute})"
+    power = how[1]  # type: ignore[index]
+    return f"(({memory}) ** {power!r} + ({compute}) ** {power!r}) ** {1.0 / float(power)!r}"
