@@ -38,7 +38,7 @@ from tokentape.hw.operators.flash_attention import (
 )
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, where
 
 NAME = "decode_attention"
 COLUMNS = {
@@ -50,7 +50,8 @@ COLUMNS = {
     "head_dim": "head_dim",
     "window_size": "window_size",
 }
-DEFAULTS = {"window_size": 0}
+ARGUMENTS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")  # of `time`
+DEFAULTS = {"step": 0, "window_size": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 3e-6, 1e-8, 2e-5, "a further kernel: combining up to 32 parts, transposing queries"),
@@ -83,47 +84,73 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     head_dim; optionally window_size in tokens (0: none). Raises ValueError where one is missing or below 1. Time never falls as
     the context grows; it may fall as the batch grows past the point where splitting ends.
     """
-    terms = _terms(gpu, constants, shapes)
+    return time(gpu, constants, *_arguments(shapes))
+
+
+def time(
+    gpu: Gpu,
+    constants: Floats,
+    batch: Floats,
+    isl: Floats,
+    step: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    window_size: Floats,
+) -> Floats:
+    """Seconds of calls, element by element."""
+    terms = _terms(gpu, constants, batch, isl, step, heads, kv_heads, head_dim, window_size)
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
-    batch, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "num_heads", "num_key_value_heads", "head_dim"))
-    context = columns(shapes, ("isl",))[0] + np.asarray(shapes.get("step", 0), dtype=np.float64)
-    seen = np.minimum(context, window(shapes, batch))
+    batch, isl, step, heads, kv_heads, head_dim, window_size = _arguments(shapes)
+    seen = np.minimum(isl + step, window(window_size))
     return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
 
 
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, shapes))
+    return largest_part(_terms(gpu, constants, *_arguments(shapes)))
 
 
-def _terms(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> _Terms:
-    launch_s, further_kernel_s, tile_s, e_compute, e_memory = (float(c) for c in constants)
-    batch, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "num_heads", "num_key_value_heads", "head_dim"))
-    context = columns(shapes, ("isl",))[0] + np.asarray(shapes.get("step", 0), dtype=np.float64)
-    window_tokens = window(shapes, batch)
+def _arguments(shapes: Shapes) -> list[Floats]:
+    return columns(shapes, ARGUMENTS, DEFAULTS)
+
+
+def _terms(
+    gpu: Gpu,
+    constants: Floats,
+    batch: Floats,
+    isl: Floats,
+    step: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    window_size: Floats,
+) -> _Terms:
+    launch_s, further_kernel_s, tile_s, e_compute, e_memory = constants
+    context, window_tokens = isl + step, window(window_size)
     cut = context > window_tokens
-    keys = np.where(cut, window_tokens + 1.0, context)
+    keys = where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / KEYS_PER_BLOCK)
     group = heads / kv_heads
     tiles = batch * kv_heads * np.ceil(group / _TILE_ROWS)
     splits, places = _splits(gpu, tiles, blocks, group)
 
-    rows = np.where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS)
+    rows = where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS)
     walk_s = np.ceil(blocks / splits) * block_seconds(gpu, e_compute, rows, head_dim)
     compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * tiles_per_sm(gpu))) * tile_s
 
     cache_bytes = 2.0 * BYTES_PER_VALUE * batch * kv_heads * keys * head_dim
-    partial_bytes = np.where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
+    partial_bytes = where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
     query_bytes = (2.0 * BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
     memory_s = (cache_bytes + query_bytes) / (gpu.peak_bytes_per_s * e_memory)
 
-    further = np.where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
+    further = where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
     if not runs_fa3(gpu):
-        further += (group > 1) & (batch > 1) & (kv_heads > 1)
+        further = further + 1.0 * ((group > 1) & (batch > 1) & (kv_heads > 1))
     return _Terms(launch_s + further * further_kernel_s, compute_s, memory_s)
 
 
@@ -132,6 +159,6 @@ def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats) -> tuple[Flo
     slots = gpu.n_sms * tiles_per_sm(gpu)
     split = (tiles < SPLIT_BELOW * slots) & (blocks > 1)
     if not runs_fa3(gpu):
-        split &= group > 1
+        split = split & (group > 1)
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
-    return np.where(split, np.maximum(parts, 1.0), 1.0), np.where(split, np.minimum(tiles * blocks, slots), tiles)
+    return where(split, np.maximum(parts, 1.0), 1.0), where(split, np.minimum(tiles * blocks, slots), tiles)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.shapes import Floats, Shapes
+from tokentape.hw.operators.shapes import Floats, where
 
 KEYS_PER_BLOCK = 128
 BYTES_PER_VALUE = 2  # bf16 and fp16
@@ -45,10 +45,9 @@ def tiles_per_sm(gpu: Gpu) -> float:
     return 1.0 if runs_fa3(gpu) else 2.0
 
 
-def window(shapes: Shapes, like: Floats) -> Floats:
-    """window_size (n,) f64 in tokens, infinite where it is 0 or absent: every key is visible."""
-    given = np.asarray(shapes.get("window_size", 0), dtype=np.float64)
-    return np.broadcast_to(np.where(given > 0, given, np.inf), like.shape)
+def window(window_size: Floats) -> Floats:
+    """Tokens in sight, infinite where the window is 0: every key is visible."""
+    return where(window_size > 0, window_size, np.inf)
 
 
 def block_seconds(gpu: Gpu, efficiency_frac: float, rows: Floats, head_dim: Floats) -> Floats:

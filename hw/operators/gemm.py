@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, where
 
 NAME = "gemm"
 COLUMNS = {"m": "m", "n": "n", "k": "k"}
+ARGUMENTS = ("m", "n", "k")  # of `time`
 DEFAULTS: dict[str, int] = {}
 PARAMETERS = (
     Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, "start and end of a kernel with nothing to do"),
@@ -68,7 +69,12 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     Raises ValueError where one is missing or below 1. Time never falls with more bandwidth or a higher tensor rate; with the
     shape it may fall by a few percent where another tile or split begins to fit.
     """
-    terms = _terms(gpu, constants, shapes)
+    return time(gpu, constants, *columns(shapes, ARGUMENTS))
+
+
+def time(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
+    """Seconds of products, element by element."""
+    terms = _terms(gpu, constants, m, n, k)
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
@@ -80,28 +86,27 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, shapes))
+    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS)))
 
 
-def _terms(gpu: Gpu, constants: Floats, shapes: Shapes) -> _Terms:
-    launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = (float(constant) for constant in constants)
-    m, n, k = columns(shapes, COLUMNS.values())
+def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> _Terms:
+    launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     macs_per_s = gpu.peak_ops_per_s / 2.0 * tensor_frac / gpu.n_sms
     steps = np.ceil(k / _STEP_K)
     overhead_steps = tile_overhead_k / _STEP_K
     partial_s = 2.0 * m * n * _BYTES_PER_PARTIAL / (bytes_per_s * _L2_SPEEDUP)  # written and read again, per part
-    fastest_s = np.full(m.shape, np.inf)
+    fastest_s = np.inf * m
     for tile in TILES:
         tiles = np.ceil(m / tile[0]) * np.ceil(n / tile[1])
-        step_s = _STEP_K * _tile_macs(*tile) / macs_per_s
+        step_s = _STEP_K * _tile_macs(tile[0], tile[1]) / macs_per_s
         whole_s = np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
-        parts = np.clip(np.floor(gpu.n_sms / tiles), 1.0, np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
+        parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
-        split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
+        split_s = where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
     memory_s = _BYTES_PER_VALUE * (m * k + k * n + m * n) / bytes_per_s
-    return _Terms(np.full(m.shape, launch_s), fastest_s, memory_s)
+    return _Terms(launch_s + 0.0 * m, fastest_s, memory_s)
 
 
 def _tile_macs(rows: int, width: int) -> float:

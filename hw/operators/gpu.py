@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """Datasheet numbers of one GPU that operator times follow from.
 
     n_sms: streaming multiprocessors; clock_hz: the clock at which the peaks hold; peak_ops_per_s: dense tensor throughput of
@@ -14,7 +13,7 @@ class Gpu:
     smem_bytes_per_sm: shared memory that one SM's thread blocks can use together.
     """
 
-    n_sms: int
+    n_sms: float
     clock_hz: float
     peak_ops_per_s: float
     peak_bytes_per_s: float

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release, where
 
 NAME = "moe"
 COLUMNS = {
@@ -47,6 +47,10 @@ COLUMNS = {
     "moe_ep_size": "moe_ep_size",
     "distribution": "distribution",
 }
+# Of `time`: where the active experts are known, as a tape or a curve tells them.
+ARGUMENTS = (
+    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "active_experts",
+)  # fmt: skip
 DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1}
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
@@ -100,7 +104,28 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent). Raises ValueError naming
     what is missing, below 1 or unknown. With the number of tokens, time may fall by some percent where the block height changes.
     """
-    terms = _terms(gpu, constants, shapes)
+    return _seconds(_terms(gpu, constants, _layer(shapes)))
+
+
+def time(
+    gpu: Gpu,
+    constants: Floats,
+    n_tokens: Floats,
+    hidden: Floats,
+    inter: Floats,
+    top_k: Floats,
+    n_experts: Floats,
+    tp_size: Floats,
+    ep_size: Floats,
+    active: Floats,
+) -> Floats:
+    """Seconds of layers whose active experts share the tokens evenly, element by element."""
+    block_rows = _block_rows(n_tokens, n_experts, ep_size)
+    load = even_load(n_tokens * top_k / ep_size, active, block_rows)
+    return _seconds(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)))
+
+
+def _seconds(terms: _Terms) -> Floats:
     return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
 
 
@@ -120,19 +145,18 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each layer's time, (n,): "launch", "weights", "compute" or "activations"."""
-    return largest_part(_terms(gpu, constants, shapes))
+    return largest_part(_terms(gpu, constants, _layer(shapes)))
 
 
-def _terms(gpu: Gpu, constants: Floats, shapes: Shapes) -> _Terms:
-    launch_s, bandwidth_frac, tile_load_ops = (float(constant) for constant in constants)
-    layer = _layer(shapes)
+def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
+    launch_s, bandwidth_frac, tile_load_ops = constants
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     hidden, inter, load = layer.hidden, layer.inter, layer.load
     weights = load.active_experts * (2.0 * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
     ops = _tile_ops(gpu, layer, 2.0 * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
     activations = layer.selections * (5.0 * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
-        np.full(hidden.shape, launch_s),
+        launch_s + 0.0 * hidden,
         weights * _BYTES_PER_VALUE / bytes_per_s,
         ops / gpu.peak_ops_per_s,
         activations * _BYTES_PER_VALUE / bytes_per_s,
@@ -148,13 +172,13 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     missed = np.maximum(0.0, 1.0 - gpu.l2_bytes / hidden_bytes)
     multiplied = 2.0 * blocks * layer.block_rows * column_blocks * _BLOCK_COLUMNS
     loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * _BLOCK_COLUMNS
-    return np.asarray(np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k)
+    return np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k  # type: ignore[no-any-return]
 
 
 def _layer(shapes: Shapes) -> _Layer:
     numbers = [name for name in COLUMNS.values() if name != "distribution"]
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = columns(shapes, numbers, DEFAULTS)
-    block_rows = np.where(n_tokens <= n_experts / ep_size, _FEW_ROWS, _MANY_ROWS)
+    block_rows = _block_rows(n_tokens, n_experts, ep_size)
     if "active_experts" in shapes:
         load = even_load(n_tokens * top_k / ep_size, columns(shapes, ["active_experts"])[0], block_rows)
     elif "distribution" in shapes:
@@ -163,3 +187,7 @@ def _layer(shapes: Shapes) -> _Layer:
     else:
         raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
     return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)
+
+
+def _block_rows(n_tokens: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
+    return where(n_tokens <= n_experts / ep_size, _FEW_ROWS, _MANY_ROWS)

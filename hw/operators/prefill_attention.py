@@ -36,7 +36,7 @@ from tokentape.hw.operators.flash_attention import (
 )
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, release
+from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, release, where
 
 NAME = "prefill_attention"
 COLUMNS = {
@@ -47,7 +47,8 @@ COLUMNS = {
     "head_dim": "head_dim",
     "window_size": "window_size",
 }
-DEFAULTS = {"window_size": 0}
+ARGUMENTS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv")  # of `time`
+DEFAULTS = {"window_size": 0, "stores_kv": 1}
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
@@ -82,30 +83,58 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     shapes: batch_size prompts of isl tokens, num_heads, num_key_value_heads, head_dim; optionally window_size in tokens (0: none)
     and stores_kv (0 or 1; 1 where absent). Raises ValueError where one is missing or below 1.
     """
-    terms = _terms(gpu, constants, shapes)
+    return time(gpu, constants, *_arguments(shapes))
+
+
+def time(
+    gpu: Gpu,
+    constants: Floats,
+    batch: Floats,
+    isl: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    window_size: Floats,
+    stores_kv: Floats,
+) -> Floats:
+    """Seconds of calls, element by element."""
+    terms = _terms(gpu, constants, batch, isl, heads, kv_heads, head_dim, window_size, stores_kv)
     return terms.launch_s + terms.compute_s + terms.memory_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
-    batch, isl, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"))
-    seen = np.minimum(isl, window(shapes, batch))
+    batch, isl, heads, kv_heads, head_dim, window_size, _ = _arguments(shapes)
+    seen = np.minimum(isl, window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
     return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
 
 
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, shapes))
+    return largest_part(_terms(gpu, constants, *_arguments(shapes)))
 
 
-def _terms(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> _Terms:
-    launch_s, _, _, e_memory = (float(c) for c in constants)
-    batch, isl, heads, kv_heads, head_dim = columns(shapes, ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"))
-    compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(shapes, batch))
+def _arguments(shapes: Shapes) -> list[Floats]:
+    return columns(shapes, ARGUMENTS, DEFAULTS)
+
+
+def _terms(
+    gpu: Gpu,
+    constants: Floats,
+    batch: Floats,
+    isl: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    head_dim: Floats,
+    window_size: Floats,
+    stores_kv: Floats,
+) -> _Terms:
+    launch_s, _, _, e_memory = constants
+    compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(window_size))
     bytes_per_s = gpu.peak_bytes_per_s * e_memory
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * np.asarray(shapes.get("stores_kv", 1))
+    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * stores_kv
     memory_s = ((1.0 - _OVERLAP) * moved_bytes + stored_bytes) / bytes_per_s
     return _Terms(launch_s * launches, compute_s, memory_s)
 
@@ -121,32 +150,32 @@ def _compute(
     window_tokens: Floats,
 ) -> tuple[Floats, Floats]:
     """Seconds of the busiest SM and the number of kernel launches, both (n,)."""
-    _, tile_s, e_compute, _ = (float(c) for c in constants)
+    launch_s, tile_s, e_compute, _ = constants
     fa3 = runs_fa3(gpu)
     group = heads / kv_heads
-    tile_rows = np.where(head_dim <= NARROW_HEAD_DIM, 192.0, 128.0) if fa3 else np.full_like(isl, 64.0)
+    tile_rows = where(head_dim <= NARROW_HEAD_DIM, 192.0, 128.0) if fa3 else 64.0 + 0.0 * isl
     packed = isl <= tile_rows if fa3 else isl == 1
-    tiles_per_head = np.where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
-    tiles = batch * np.where(packed, kv_heads, heads) * tiles_per_head
+    tiles_per_head = where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
+    tiles = batch * where(packed, kv_heads, heads) * tiles_per_head
     ramp = (tiles_per_head > 1) & ~packed  # packed tiles and lone tiles all see the same keys
     longest, mean = _key_blocks(isl, tile_rows, window_tokens, ramp)
 
-    rows = np.where(isl * group <= 64, 64.0, tile_rows)
+    rows = where(isl * group <= 64, 64.0, tile_rows)
     block_s = block_seconds(gpu, e_compute, rows, head_dim)
     longest_s = tile_s + longest * block_s
-    shortest_s = tile_s + np.where(ramp, 1.0, longest) * block_s
+    shortest_s = tile_s + where(ramp, 1.0, longest) * block_s
     waves = tiles / gpu.n_sms
     share_s = waves * (tile_s / tiles_per_sm(gpu) + mean * block_s)
     idle_s = (np.ceil(waves) - waves) * shortest_s
-    launches = np.ones_like(isl)
+    launches = 1.0 + 0.0 * isl
     if not fa3:
-        last_s = np.where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
-        launches += (isl == 1) & (batch > 1) & (group > 1) & (kv_heads > 1)
-        return np.maximum(longest_s, share_s + idle_s + last_s), launches
+        last_s = where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
+        transposed = (isl == 1) & (batch > 1) & (group > 1) & (kv_heads > 1)
+        return np.maximum(longest_s, share_s + idle_s + last_s), launches + 1.0 * transposed
     whole_s = np.maximum(longest_s, share_s + idle_s)
     split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
-    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + float(constants[0]) < whole_s)
-    return np.where(split, split_s, whole_s), launches + split
+    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + launch_s < whole_s)
+    return where(split, split_s, whole_s), launches + 1.0 * split
 
 
 def _key_blocks(isl: Floats, tile_rows: Floats, window_tokens: Floats, ramp: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -155,5 +184,5 @@ def _key_blocks(isl: Floats, tile_rows: Floats, window_tokens: Floats, ramp: NDA
     longest = np.ceil(reach / KEYS_PER_BLOCK)
     mean_keys = reach - reach**2 / (2.0 * isl) + tile_rows / 2.0
     rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / KEYS_PER_BLOCK))  # a tile narrower than a block pays for whole blocks
-    mean = np.clip(mean_keys / KEYS_PER_BLOCK + rounding, 1.0, longest)
-    return longest, np.where(ramp, mean, longest)
+    mean = np.minimum(np.maximum(mean_keys / KEYS_PER_BLOCK + rounding, 1.0), longest)
+    return longest, where(ramp, mean, longest)

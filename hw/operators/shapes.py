@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# Formulas are written in functions that numpy has for arrays and a compiler for numbers; of a number this one is `a if c else b`.
+where = np.where
+MAY_BE_0 = ("step", "window_size", "stores_kv")
+
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
@@ -23,7 +27,7 @@ def release(version: str) -> tuple[int, int]:
 def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | None = None) -> list[Floats]:
     """The named arguments as (n,) f64, the default where one is absent. The first name must be given: it says how long they are.
 
-    Raises ValueError naming the first one that is missing or below 1.
+    Raises ValueError naming the first one that is missing, or below 1 where it may not be.
     """
     names, defaults = list(names), defaults or {}
     absent = [name for name in names if name not in shapes and name not in defaults]
@@ -32,7 +36,7 @@ def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | 
     made = []
     for name in names:
         values = np.asarray(shapes[name] if name in shapes else defaults[name], dtype=np.float64)
-        if not np.all(values >= 1):
+        if not np.all(values >= 1) and name not in MAY_BE_0:
             raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
         made.append(np.broadcast_to(values, np.shape(shapes[names[0]])))
     return made
@@ -40,7 +44,7 @@ def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | 
 
 def overlap(a: Floats, b: Floats, sharpness: float) -> Floats:
     """Time of two parts that run side by side: a smooth maximum, (n,). sharpness 1 adds them, infinity takes the larger."""
-    return np.asarray((a**sharpness + b**sharpness) ** (1.0 / sharpness))
+    return (a**sharpness + b**sharpness) ** (1.0 / sharpness)  # type: ignore[no-any-return]
 
 
 def largest_part(terms: NamedTuple) -> NDArray[np.str_]:

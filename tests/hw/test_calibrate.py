@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +88,7 @@ def test_no_published_row_is_beyond_its_device_and_some_are_only_because_the_cac
     for table in tables:
         gpu = calibrate.gpu_of(calibrate.machine_of(table.setup.device))
         assert reachable.split(table, gpu)[1] == []
-        in_cache += len(reachable.split(table, replace(gpu, l2_bytes=1.0))[1])
+        in_cache += len(reachable.split(table, gpu._replace(l2_bytes=1.0))[1])
     assert in_cache == 31
 
 

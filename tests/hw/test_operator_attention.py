@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +29,7 @@ GPUS = {"a100_sxm_vllm0.14": A100, "h100_sxm_vllm0.19": H100}
 FILES = {"prefill_attention": "context_attention", "decode_attention": "generation_attention"}
 # One SM does 1e12 operations a second; both FlashAttention generations.
 TOY2 = Gpu(n_sms=2, clock_hz=1e9, peak_ops_per_s=2e12, peak_bytes_per_s=1e12, l2_bytes=0, smem_bytes_per_sm=164 * KIB)
-TOY3 = replace(TOY2, smem_bytes_per_sm=227 * KIB)
+TOY3 = TOY2._replace(smem_bytes_per_sm=227 * KIB)
 PREFILL = np.array([7e-6, 2e-6, 0.8, 0.7])
 DECODE = np.array([7e-6, 3e-6, 2e-6, 0.6, 0.9])
 
@@ -134,7 +133,7 @@ def test_properties(gpu, batch, tokens, more, heads, head_dim, window_size):
         (prefill_attention, prefill, PREFILL, PREFILL * [0, 0, 1, 1]),
         (decode_attention, decode, DECODE, DECODE * [0, 0, 0, 1, 1]),
     )
-    faster = replace(gpu, peak_ops_per_s=2 * gpu.peak_ops_per_s, peak_bytes_per_s=2 * gpu.peak_bytes_per_s)
+    faster = gpu._replace(peak_ops_per_s=2 * gpu.peak_ops_per_s, peak_bytes_per_s=2 * gpu.peak_bytes_per_s)
     for operator, shape, constants, without_static in cases:
         some = shape(batch, np.array([tokens, tokens + more]), *heads, head_dim, window_size=window_size)
         made = operator.seconds(gpu, constants, some)

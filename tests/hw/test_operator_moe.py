@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,10 +200,10 @@ def test_time_rises_with_work_and_falls_with_speed(tokens, hidden, inter, log_ex
         assert moe.seconds(gpu, CONSTANTS, layer(*more, top_k, experts, distribution)) >= base
     shapes = layer(tokens, hidden, inter, top_k, experts, distribution)
     ops, width = 2 * gpu.peak_ops_per_s, 2 * gpu.peak_bytes_per_s
-    assert moe.seconds(replace(gpu, peak_ops_per_s=ops), CONSTANTS, shapes) <= base
-    assert moe.seconds(replace(gpu, peak_bytes_per_s=width), CONSTANTS, shapes) <= base
+    assert moe.seconds(gpu._replace(peak_ops_per_s=ops), CONSTANTS, shapes) <= base
+    assert moe.seconds(gpu._replace(peak_bytes_per_s=width), CONSTANTS, shapes) <= base
     no_launch = CONSTANTS * np.array([0, 1, 1])
-    doubled = replace(gpu, peak_ops_per_s=ops, peak_bytes_per_s=width, clock_hz=2 * gpu.clock_hz)
+    doubled = gpu._replace(peak_ops_per_s=ops, peak_bytes_per_s=width, clock_hz=2 * gpu.clock_hz)
     assert np.allclose(2 * moe.seconds(doubled, no_launch, shapes), moe.seconds(gpu, no_launch, shapes))
 
 
