@@ -24,7 +24,7 @@ from tokentape.flows.systems.layered_prefill.study import Settings
 from tokentape.hw import serving_constants
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
-from tokentape.replay.serving.cost import CostTables, cost_tables
+from tokentape.replay.serving.cost import IterationCosts, cost_tables
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests, synthetic
@@ -38,14 +38,14 @@ SCHEDULERS: dict[str, Scheduler] = {"chunked": Chunked(CHUNK), "layered": Layere
 MANY = "many"
 
 
-def costs() -> tuple[CostTables, float]:
+def costs() -> tuple[IterationCosts, float]:
     """The shipped constants' costs of the paper's main model, and the scale of its prompts."""
     fit = serving_constants.load(MACHINE)
     coverage = published_coverage(claims().to_pylist(), fit.constants.engine.prefill_correlation)
     return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants.engine, coverage), fit.constants.length_scale
 
 
-def peer(requests: Requests, cost: CostTables) -> list[float]:
+def peer(requests: Requests, cost: IterationCosts) -> list[float]:
     """When each request finishes under Chunked(CHUNK), one iteration at a time."""
     covered_s, token_s, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :6].tolist()
     reduce_s, reduce_token_s, mixed_s, only_s, prefill_s, head_s, mixed_rest_s, only_rest_s = cost.engine[:8].tolist()
@@ -118,12 +118,12 @@ def speed() -> dict[str, Any]:
     return report | against_vidur(first, cost, ours_s)
 
 
-def cpu_s(workloads: list[Requests], scheduler: Scheduler, cost: CostTables) -> float:
+def cpu_s(workloads: list[Requests], scheduler: Scheduler, cost: IterationCosts) -> float:
     """CPU seconds to serve them all, one after the other."""
     return seconds_of(lambda: [serve(requests, scheduler, cost) for requests in workloads], N_REPEATS)
 
 
-def against_vidur(requests: Requests, cost: CostTables, ours_s: float) -> dict[str, Any]:
+def against_vidur(requests: Requests, cost: IterationCosts, ours_s: float) -> dict[str, Any]:
     """vidur on these requests where it is installed, with the ratio to our seconds, and in any case the figure quoted of it."""
     run = serve(requests, SCHEDULERS["chunked"], cost, record=True)
     n_tokens = run.iterations["n_decode"] + run.iterations["n_prefill"]

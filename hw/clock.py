@@ -207,27 +207,7 @@ class _End:
 
     def background_j(self, seconds: Floats) -> dict[str, Floats]:
         """Power times seconds, by what draws it: the machine and its tiers, or what the profile has in their place."""
-        machine, profile, end = self.machine, self.profile, self.end
-        if profile.static_w is not None:
-            watts: dict[str, Values] = {"static": profile.static_w, "leakage": 0.0, "refresh": 0.0}
-        else:
-            leaking = machine.tiers if profile.leakage is None else {machine.roles.of(role) for role in profile.leakage}
-            leakage_w = sum(at(tier.leakage_w, end) for name, tier in machine.tiers.items() if name in leaking)
-            refresh_w = sum(tier.refresh_w(end) for tier in machine.tiers.values()) if not profile.refresh else 0.0
-            watts = {
-                "static": at(machine.static_w, end),
-                "leakage": leakage_w * machine.n_devices,
-                "refresh": refresh_w * machine.n_devices,
-            }
-        for role, refresh in profile.refresh.items():
-            tier = machine.tiers.get(refresh.tier or machine.roles.of(role))
-            every = machine.tiers.get(refresh.interval_of) or tier
-            if tier is None or every is None or not tier.refresh_j or not every.refresh_interval_s:
-                continue
-            capacity = at(tier.capacity_bytes, "value")
-            filled = np.minimum(np.asarray(self.work.held_bytes.get(role, 0.0)), capacity) / capacity
-            pass_w = refresh.share * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
-            watts["refresh"] = watts["refresh"] + filled * pass_w
+        watts = background_w(self.machine, self.profile, self.end, self.work.held_bytes)
         return {part: np.asarray(of * seconds) for part, of in watts.items()}
 
     def seconds(self, step: ast.expr) -> Floats:
@@ -293,6 +273,34 @@ class _End:
         for resource, values in b.items():
             _plus(found, resource, values)
         return found
+
+
+def background_w(
+    machine: HardwareSpec, profile: Profile, end: str = "value", held_bytes: Mapping[str, Values] | None = None
+) -> dict[str, Values]:
+    """Power by what draws it: the machine and its tiers, or what the profile has in their place. held_bytes: by role, of tiers
+    that are refreshed by what they hold."""
+    if profile.static_w is not None:
+        watts: dict[str, Values] = {"static": profile.static_w, "leakage": 0.0, "refresh": 0.0}
+    else:
+        leaking = machine.tiers if profile.leakage is None else {machine.roles.of(role) for role in profile.leakage}
+        leakage_w = sum(at(tier.leakage_w, end) for name, tier in machine.tiers.items() if name in leaking)
+        refresh_w = sum(tier.refresh_w(end) for tier in machine.tiers.values()) if not profile.refresh else 0.0
+        watts = {
+            "static": at(machine.static_w, end),
+            "leakage": leakage_w * machine.n_devices,
+            "refresh": refresh_w * machine.n_devices,
+        }
+    for role, refresh in profile.refresh.items():
+        tier = machine.tiers.get(refresh.tier or machine.roles.of(role))
+        every = machine.tiers.get(refresh.interval_of) or tier
+        if tier is None or every is None or not tier.refresh_j or not every.refresh_interval_s:
+            continue
+        capacity = at(tier.capacity_bytes, "value")
+        filled = np.minimum(np.asarray((held_bytes or {}).get(role, 0.0)), capacity) / capacity
+        pass_w = refresh.share * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
+        watts["refresh"] = watts["refresh"] + filled * pass_w
+    return watts
 
 
 def _pooled(lane: Lane, parts: Mapping[str, Floats]) -> Floats:

@@ -29,7 +29,8 @@ class Generated:
     """sums: names to start at 0. layer, head: statements of one block of a kind of layers, `count` times, and of the head; after:
     of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts.
 
-    Statements read the features by their names, coefficients c[k, i] of block k, and o[i], constants of fitted operators.
+    Statements read the features by their names, coefficients t[k, i] of block k, i from the first column on, and constants of
+    fitted operators, those of the GPU first, as o0, o1, ...
     """
 
     sums: tuple[str, ...]
@@ -59,10 +60,11 @@ def generate(
     guards: Mapping[str, str],
     fits: Mapping[str, Fit] | None = None,
     scales: Mapping[tuple[str, str], str] | None = None,
+    first_column: int = 0,
 ) -> Generated:
     """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind -> when
     a row of it runs at all. scales: (kind, tier) -> a further factor of its rows."""
-    return _Writer(work, features, machine, profile, part_of, guards, fits or {}, scales or {}).generated()
+    return _Writer(work, features, machine, profile, part_of, guards, fits or {}, scales or {}, first_column).generated()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,11 @@ class _Row:
     lane: Lane
     rates: Rates
     scale: str
+
+    def is_as_long_as_asked(self, fits: Mapping[str, Fit]) -> bool:
+        """Its seconds are no shorter than what it asks of any resource."""
+        is_fitted = self.lane.operators and self.rows.operator in fits
+        return self.lane.join in ("max", "sum") and not self.rows.target and not is_fitted
 
 
 class _Writer:
@@ -84,15 +91,22 @@ class _Writer:
         guards: Mapping[str, str],
         fits: Mapping[str, Fit],
         scales: Mapping[tuple[str, str], str],
+        first_column: int,
     ) -> None:
-        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = work, features, profile, part_of, guards, fits
+        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = (
+            work,
+            features,
+            profile,
+            part_of,
+            guards,
+            fits,
+        )
         self.rows = [
             _Row(rows, lane, rates_of(machine, rows, lane, "value"), scales.get((rows.kind, rows.tier), ""))
             for rows in work.rows
             if (lane := profile.lane_of(rows))
         ]
-        self.columns: dict[bytes, int] = {}
-        self.values: list[Floats] = []
+        self.first_column, self.values = first_column, list[Floats]()
         self.sums: list[str] = []
         self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
         self.at = "after"
@@ -137,7 +151,8 @@ class _Writer:
         by_scale: dict[str, Floats] = {}
         for row, values in terms:
             by_scale[row.scale] = by_scale.get(row.scale, 0.0) + self._of(row, values)
-        return _plus(*(_times(scale, self._linear(values)) for scale, values in by_scale.items()))
+        texts = ((scale, self._linear(values)) for scale, values in by_scale.items())
+        return _plus(*(_times(scale, text) for scale, text in texts if text))
 
     def _linear(self, values: Floats) -> str:
         slopes = (values[1:] - values[0]) / BASE
@@ -147,14 +162,13 @@ class _Writer:
         return _plus(*(_times(self._coefficient(column), name) for column, name in terms if np.any(column)))
 
     def _coefficient(self, column: Floats) -> str:
-        key = np.ascontiguousarray(column).tobytes()
-        if key not in self.columns:
-            self.columns[key] = len(self.values)
-            self.values.append(np.array(column))
-        return f"c[k, {self.columns[key]}]"
+        self.values.append(np.array(column))  # equal ones too: the source must not depend on numbers
+        return f"t[k, {self.first_column + len(self.values) - 1}]"
 
     def _named(self, text: str) -> str:
         """A name for what an expression says."""
+        if text.isidentifier():
+            return text
         name = f"v{sum(map(len, self.lines.values()))}"
         self.lines[self.at].append(f"{name} = {text}")
         return name
@@ -193,7 +207,12 @@ class _Writer:
             else:
                 memory.append((row, seconds))
         compute = [
-            (row, np.asarray(row.rows.ops) * row.rates.s_per_op * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0))
+            (
+                row,
+                np.asarray(row.rows.ops)
+                * row.rates.s_per_op
+                * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0),
+            )
             for row in rows
             if row.rates.engine
         ]
@@ -230,7 +249,7 @@ class _Writer:
         module = OPERATORS[name]
         if name not in self.operators:
             at = len(self.constants)
-            self.operators[name] = tuple(f"o[{at + i}]" for i in range(len(module.PARAMETERS)))
+            self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.PARAMETERS)))
             self.constants += [self.fits[name].constants[parameter.name] for parameter in module.PARAMETERS]
         given = [rows.shapes.get(argument, module.DEFAULTS.get(argument, 0)) for argument in module.ARGUMENTS]
         texts = [self._linear(self._of(row, np.asarray(values, np.float64))) or "0.0" for values in given]
@@ -271,13 +290,15 @@ class _Writer:
             name, what = (node.id, "") if isinstance(node, ast.Name) else (node.value.id, node.attr)  # type: ignore[attr-defined]
             return (self._parts(name, what) if self.at != "after" else self._summed(lambda: self._parts(name, what))), (name,)
         if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.BitOr):
+                sides = [self._walk(of) for of in _sides(node)]
+                names = tuple(name for _, of in sides for name in of)
+                return self._together("max({0})", [parts for parts, _ in sides], names), names
             (left, names), (right, more) = self._walk(node.left), self._walk(node.right)
-            if isinstance(node.op, ast.Mult):
-                number, parts = (left, right) if "" in left else (right, left)
-                return {part: _times(number[""], text) for part, text in parts.items()}, (*names, *more)
             if isinstance(node.op, ast.Add):
                 return _merged(left, right), (*names, *more)
-            return self._together("max({0})", [left, right], (*names, *more)), (*names, *more)
+            number, parts = (left, right) if "" in left else (right, left)
+            return {part: _times(number[""], text) for part, text in parts.items()}, (*names, *more)
         assert isinstance(node, ast.Call)
         assert isinstance(node.func, ast.Name)
         if node.func.id == "partial":
@@ -295,36 +316,46 @@ class _Writer:
 
     def _summed(self, parts_here: Any) -> Parts:
         """Totals over the blocks, by part."""
-        before, made = self.at, {}
-        for self.at in ("layer", "head"):
-            made[self.at] = parts_here()
-        self.at = before
+        made = self._each(parts_here)
         found = dict.fromkeys(part for parts in made.values() for part in parts)
         return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}  # type: ignore[misc]
+
+    def _each(self, here: Any) -> dict[str, dict[str, str]]:
+        """What is written for a block of a layer and of the head."""
+        made, before = {}, self.at
+        for self.at in ("layer", "head"):
+            made[self.at] = here()
+        self.at = before
+        return made
 
     def _together(self, how: str, sides: Sequence[Parts], names: Sequence[str]) -> Parts:
         """What runs together: its parts share the time in proportion. how: of the sides' seconds {0} and their sum {1}."""
         there = [parts for parts in sides if parts]
-        if not there:
-            return {}
-        if self.profile.arbitrate and self.at != "after":
-            demand = self._demand(names)
-        elif self.profile.arbitrate:
-            resources = {self.at: self._demand(names) for self.at in ("layer", "head")}
-            self.at = "after"
-            found = dict.fromkeys(resource for of in resources.values() for resource in of)
-            demand = {r: self._total(lambda r=r: resources[self.at].get(r, "")) for r in found}  # type: ignore[misc]
-        else:
-            demand = {}
+        alone = len(there) == 1 and all(row.is_as_long_as_asked(self.fits) for row in self.rows if row.lane.name in names)
+        demand: dict[str, str] = {}
+        if self.profile.arbitrate and there and not alone:
+            if self.at != "after":
+                demand = self._demand(names)
+            else:
+                of = self._each(lambda: self._demand(names))
+                resources = dict.fromkeys(resource for found in of.values() for resource in found)
+                demand = {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}  # type: ignore[misc]
         merged = _merged(*there)
-        if len(there) == 1 and not demand:
+        if len(there) < 2 and not demand:
             return merged
         each = [self._named(_plus(*parts.values())) for parts in there]
         whole = self._named(_plus(*each))
-        joined = how.format(", ".join([*each, "0.0"]), whole)
+        joined = how.format(", ".join(each) if len(each) > 1 else f"{each[0]}, 0.0", whole)
         seconds = self._named(f"max({', '.join([joined, *demand.values()])})" if demand else joined)
         ratio = self._named(f"{seconds} / {whole} if {whole} > 0.0 else 1.0")
         return {part: self._named(_times(ratio, text)) for part, text in merged.items()}
+
+
+def _sides(node: ast.expr) -> list[ast.expr]:
+    """Of `a | b | c`, all."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_sides(node.left), *_sides(node.right)]
+    return [node]
 
 
 def _plus(*texts: str) -> str:
@@ -332,7 +363,7 @@ def _plus(*texts: str) -> str:
 
 
 def _times(a: str, b: str) -> str:
-    """a x b; a factor that is "" is 1, but what nothing is multiplied with is nothing."""
+    """a x b; a factor that is "" is 1."""
     if not a or not b:
         return a or b
     return " * ".join(f"({text})" if " + " in text else text for text in (a, b))

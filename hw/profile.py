@@ -34,6 +34,7 @@ PROFILES = Path(__file__).parent / "profiles"
 ENDS = ("value", "low", "high")
 PHYSICAL = "physical"
 JOINS = ("max", "sum", "bytes", "ops")
+FLAGS = {"arbitrate": False, "activations": True, "by_middle": False}
 _CHOICES = {"kind": KINDS, "tier": ("", *TIER_ROLES), "target": ("", *TIER_ROLES), "engine": ("", *ENGINE_ROLES), "phase": PHASES}
 
 
@@ -82,7 +83,8 @@ class Refresh:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """steps: end -> syntax of the step's seconds. activations: their bytes count beside those that are stored. static_w: in place
+    """steps: end -> syntax of the step's seconds. activations: their bytes count beside those that are stored. by_middle: engines
+    count query-key pairs of a prompt's slice as if all its tokens stood in its middle. static_w: in place
     of all of the machine's own power; leakage: roles of the tiers whose leakage counts, None: all; refresh: by role of what is
     held, in place of the refresh of full tiers."""
 
@@ -91,6 +93,7 @@ class Profile:
     steps: Mapping[str, ast.expr]
     arbitrate: bool = False
     activations: bool = True
+    by_middle: bool = False
     static_w: float | None = None
     leakage: tuple[str, ...] | None = None
     refresh: Mapping[str, Refresh] = field(default_factory=dict)
@@ -156,7 +159,7 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     left = dict(data)
     name, tables, energy = left.pop("name", None), left.pop("lane", None), left.pop("energy", {})
     texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
-    flags = {key: left.pop(key, default) for key, default in (("arbitrate", False), ("activations", True))}
+    flags = {key: left.pop(key, default) for key, default in FLAGS.items()}
     numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
     if left:
         raise BadSpec(
@@ -208,6 +211,9 @@ def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
     power = isinstance(lane.join, list) and len(lane.join) == 2 and lane.join[0] == "power"
     if not power and lane.join not in JOINS:
         raise BadSpec(f'{where}: lane.{name}: join = {lane.join!r}; known: {", ".join(JOINS)}, ["power", p]')
+    for key in ("bytes_frac", "ops_frac"):
+        if (frac := getattr(lane, key)) is not None and not 0.0 < frac < float("inf"):
+            raise BadSpec(f"{where}: lane.{name}: {key} is {frac}; it must be finite and above 0")
     if lane.per not in ("pool", "item"):
         raise BadSpec(f"{where}: lane.{name}: per = {lane.per!r}; known: pool, item")
     return lane

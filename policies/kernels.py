@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,25 @@ def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Cal
     Without a signature, and with inline="always", it is one for other kernels. options: further ones of numba.njit.
     """
     return lambda written: Kernel(written, signature, options)
+
+
+def of_formula(written: FunctionType) -> Kernel:
+    """A function that numpy runs on arrays as a kernel of numbers, for other kernels, with those of ours that it calls."""
+    space = dict(written.__globals__)
+    for name in written.__code__.co_names:
+        value = space.get(name)
+        if value is np.where:
+            space[name] = _either
+        elif isinstance(value, FunctionType):
+            space[name] = of_formula(value)
+    copied = FunctionType(written.__code__, space, written.__name__, written.__defaults__)
+    return Kernel(functools.update_wrapper(copied, written), None, {})
+
+
+@kernel(error_model="numpy")
+def _either(is_first, first, second):  # type: ignore[no-untyped-def]
+    """np.where of numbers."""
+    return first if is_first else second
 
 
 def dispatcher_of(written: Any, signature: Type) -> Any:

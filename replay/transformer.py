@@ -138,6 +138,12 @@ def steps_of(
     return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
 
 
+def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = ACTIVATION) -> float:
+    """Keys and values of a token in a layer, on one device; devices beyond the KV heads keep copies."""
+    heads = 2 * max(1.0, geometry.n_kv_heads / machine.n_devices) * geometry.head_dim
+    return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
+
+
 def resident(
     geometry: Geometry, machine: HardwareSpec, blocks: Blocks, n_tokens: Values, active: Values, weight_format: str
 ) -> tuple[Rows, ...]:
@@ -202,6 +208,7 @@ class _Layers:
         self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
         self.turns = sums.turns
         self.all = np.arange(blocks.n - 1)
+        self.kv_token_bytes = kv_token_bytes(geometry, machine, kv_format)
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
@@ -252,18 +259,12 @@ class _Layers:
     def _kv_heads(self) -> float:
         return max(1.0, self.g.n_kv_heads / self.d)
 
-    @property
-    def _kv_token_bytes(self) -> float:
-        """Keys and values of a token in a layer, on one device."""
-        g = self.g
-        return self.kv_value * (g.kv_elements_per_token_layer if g.kv_lora_rank else 2 * self._kv_heads * g.head_dim)
-
     def _near_frac(self) -> Floats | float:
         """(S, 1) share of the keys and values that the KV cache tier has room for; 0 where the machine has none."""
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        held_bytes = self._kv_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
+        held_bytes = self.kv_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
@@ -272,7 +273,7 @@ class _Layers:
         shapes = {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1, "step": np.maximum(0.0, sums.context - 1)}
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", self._heads(heads) | shapes),
-            bytes=self.d * sums.keys * self._kv_token_bytes,
+            bytes=self.d * sums.keys * self.kv_token_bytes,
             ops=self.d * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )
@@ -314,7 +315,7 @@ class _Layers:
             tier="kv_home",
             engine="main",
             blocks=self.all,
-            bytes=self.d * self.sums.tokens * self._kv_token_bytes,
+            bytes=self.d * self.sums.tokens * self.kv_token_bytes,
             times=self.turns,
         )
         return self._placed(row)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import ProfileOption, StoreOption
 from tokentape.flows.serving.options import (
     AcceptanceOption,
     ArrivalOption,
@@ -68,6 +68,7 @@ def simulate(
     verify_nodes: NodesOption = 0,
     acceptance: AcceptanceOption = None,
     draft_ms: DraftOption = 0.0,
+    profile: ProfileOption = None,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
 ) -> None:
@@ -82,6 +83,7 @@ def simulate(
       tokentape serving simulate --scheduler layered --rate 1.3
       tokentape serving simulate --scheduler chunked --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
       tokentape serving simulate --scheduler layered --rate 1.3 --cv 3                      bursts
+      tokentape serving simulate --scheduler layered --rate 1.3 --profile layered_prefill   as the paper's server ran
       tokentape serving simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
       tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
       tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
@@ -133,6 +135,7 @@ def capacity(
     verify_nodes: NodesOption = 0,
     acceptance: AcceptanceOption = None,
     draft_ms: DraftOption = 0.0,
+    profile: ProfileOption = None,
     fit: FitOption = "h100x2",
     store: StoreOption = None,
 ) -> None:
@@ -206,10 +209,10 @@ def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None
 
 
 def _coverage_errors(trace: Any, fit: str) -> list[str]:
-    from tokentape.hw import serving_constants
+    from tokentape.hw import serving_fits
     from tokentape.replay.serving.coverage import published_coverage
     from tokentape.replay.serving.coverage_errors import sentences
     from tokentape.warehouse.load import claims
 
-    correlation = serving_constants.load(fit).constants.engine.prefill_correlation
+    correlation = serving_fits.load(fit).constants.prefill_correlation
     return sentences(trace, published_coverage(claims().to_pylist(), correlation))

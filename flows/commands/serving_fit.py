@@ -13,9 +13,12 @@ FEWER = (16, 80)  # seeds of a search, where many searches are made
 
 
 def calibrate_serving(
-    out: Annotated[Path, typer.Option("--out", help="File of the constants; simulate and capacity take it as --fit.")] = Path(
-        "serving-h100x2.toml"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", help="File of the constants; simulate and capacity take it as --fit with --profile layered_prefill."
+        ),
+    ] = Path("serving-h100x2.toml"),
     mode: Annotated[
         str,
         typer.Option("--mode", help="chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
@@ -40,11 +43,11 @@ def calibrate_serving(
     \b
     Examples:
       tokentape calibrate serving --check h100x2              how the shipped constants do
-      tokentape calibrate serving --out my-fit.toml && tokentape serving simulate --rate 1.3 --fit my-fit.toml
+      tokentape calibrate serving --out my.toml && tokentape serving simulate --rate 1.3 --profile layered_prefill --fit my.toml
     """
     from tokentape.flows.console import note, progress_bar
     from tokentape.flows.grid import load_hardware
-    from tokentape.hw import serving_constants
+    from tokentape.hw import serving_fits
     from tokentape.replay.serving.facts import MODES
     from tokentape.replay.serving.fit import Search, calibrate
     from tokentape.warehouse import models
@@ -59,7 +62,7 @@ def calibrate_serving(
         _print_left_out([Search(rows, models.load(MODEL).geometry, load_hardware(MACHINE), mode, pull, FEWER) for pull in PULLS])
         return
     if check is not None:
-        found = serving_constants.load(check)
+        found = serving_fits.load(check)
     else:
         n_told = 0
         with progress_bar("calibrate serving") as show:
@@ -71,7 +74,7 @@ def calibrate_serving(
 
             show(0, None, "searching: minutes")
             found = calibrate(rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode, say)
-        serving_constants.save(found, out)
+        serving_fits.save(found, out)
         note(f"{out}: loss {found.residual:.3g} on {len(found.fitted_on)} claims")
     _print_facts(rows, found, mode)
 
@@ -98,14 +101,15 @@ def _print_left_out(searches: list[Any]) -> None:
 def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     from tokentape.flows.console import number, percent, print_table
     from tokentape.flows.grid import load_hardware
-    from tokentape.replay.serving.cost import cost_tables
     from tokentape.replay.serving.coverage import published_coverage
     from tokentape.replay.serving.facts import facts, simulated
     from tokentape.replay.serving.fit import SEEDS
+    from tokentape.replay.serving.iteration import iteration_costs
     from tokentape.warehouse import models
 
-    coverage = published_coverage(rows, found.constants.engine.prefill_correlation)
-    cost = cost_tables(models.load(found.model).geometry, load_hardware(found.machine), found.constants.engine, coverage)
+    coverage = published_coverage(rows, found.constants.prefill_correlation)
+    machine, costs = load_hardware(found.machine), found.constants.profile()
+    cost = iteration_costs(models.load(found.model).geometry, machine, coverage, costs)
     made = simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
     shown = [
         (

@@ -22,7 +22,12 @@ ParamOption = Annotated[
 ServedOption = Annotated[str, typer.Option("--model", help="A shipped model (`tokentape models list`) or a config.json.")]
 MachineOption = Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml; all its devices share a layer.")]
 FitOption = Annotated[
-    str, typer.Option("--fit", help="Constants of the engine: a shipped fit or a file that `calibrate serving` wrote.")
+    str,
+    typer.Option(
+        "--fit",
+        help="Of the paper's server: a shipped fit or a file that `calibrate serving` wrote. Its numbers are those of "
+        "--profile layered_prefill; the scale of arXiv prompts and what prefill tokens touch are always the fit's.",
+    ),
 ]
 WorkloadOption = Annotated[
     str,
@@ -86,7 +91,9 @@ CoverageOption = Annotated[
 WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, int8-g32, int4, mxfp4.")]
 TimesOption = Annotated[
     str,
-    typer.Option("--expert-times", help="fitted (the constants'), or measured: timed kernels of the machine's GPU."),
+    typer.Option(
+        "--expert-times", help="With --profile layered_prefill: fitted, or measured, timed kernels of the machine's GPU."
+    ),
 ]
 NodesOption = Annotated[
     int,
@@ -107,6 +114,7 @@ PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt 
 def point_of(ctx: typer.Context, default_seeds: int) -> Point:
     """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
     from tokentape.flows.serving.setup import ONE_PROMPT, Point
+    from tokentape.hw.profile import PHYSICAL
     from tokentape.policies.resolve import parse, resolve
     from tokentape.replay.serving.memory import MEMORY_FRAC
     from tokentape.replay.serving.workload import LENGTHS
@@ -139,6 +147,7 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
     return Point(
         model=of.model,
         hardware=of.hardware,
+        profile=of.profile or PHYSICAL,
         fit=of.fit,
         scheduler=of.scheduler,
         params=params,

@@ -13,10 +13,10 @@ from tokentape.replay.serving.measure import Engine, Measured, Served
 from tokentape.warehouse.at_rest import ID_DIGITS
 from tokentape.warehouse.tape import Store
 
-ENGINE = tuple(f"tokentape.replay.serving.{module}" for module in ("measure", "experts", "prefix_cache", "window"))
+ENGINE = tuple(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window"))
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
-    "constants", "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
+    "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
     "draft_s",
 )  # fmt: skip
 

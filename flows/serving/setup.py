@@ -11,19 +11,18 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
-from tokentape.hw import calibrate, serving_constants
+from tokentape.hw import calibrate, serving_fits
+from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
-from tokentape.replay.serving.cost import cost_tables
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
-from tokentape.replay.serving.experts import expert_times
+from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
@@ -38,24 +37,27 @@ from tokentape.warehouse.tape import Store
 COVERAGES = ("paper_table", "independent", "full", "recorded")
 ARRIVALS = ("poisson", "gamma", "trace", "at_once")
 ONE_PROMPT = "prompt-"  # a workload of one prompt of so many tokens that asks for one token
-EXPERT_TIMES = ("fitted", "measured")
+# What expert times set in the lane of experts.
+MEASURED: dict[str, dict[str, str | bool]] = {"fitted": {}, "measured": {"per": "item", "operators": True}}
 COLUMNS = ("arrival_s", "n_prompt_tokens", "n_output_tokens")
 
 
 class Point(BaseModel):
     """A serving engine under one load.
 
-    scheduler: a name with its fields in `params`. workload: a data set of replay/serving/workload.py, `prompt-8192`, a CSV of
-    COLUMNS, or a tape. rate_per_s: None where the workload brings its own arrivals, or all arrive at once. windows: of a trace,
-    one per seed. coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: fitted, or measured kernels
-    of the machine's GPU. acceptance: of the verify_nodes drafts of a decode: chances by position, or a tape with rounds.
-    constants: of the fit, replaced. kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
+    profile: of costs; that of the paper's server takes the numbers of the fit. scheduler: a name with its fields in `params`.
+    workload: a data set of replay/serving/workload.py, `prompt-8192`, a CSV of COLUMNS, or a tape. rate_per_s: None where the
+    workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed. coverage: one of COVERAGES, or a
+    tape whose curves are taken. expert_times: of the paper's server, fitted or those of measured kernels. acceptance: of the
+    verify_nodes drafts of a decode: chances by position, or a tape with rounds. kv_blocks: None for what memory_frac of the
+    machine's memory leaves beside the model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = "qwen3-30b-a3b"
     hardware: str = "h100x2"
+    profile: str = profiles.PHYSICAL
     fit: str = "h100x2"
     scheduler: str
     params: dict[str, int | float | str] = {}
@@ -72,7 +74,6 @@ class Point(BaseModel):
     coverage: str = "paper_table"
     expert_format: str = "bf16"
     expert_times: str = "fitted"
-    constants: dict[str, float] = {}
     kv_blocks: int | Literal["unbounded"] | None = None
     memory_frac: float = MEMORY_FRAC
     max_seqs: int = 256
@@ -97,22 +98,19 @@ class Point(BaseModel):
 
 def engine_of(store: Store, point: Point) -> Engine:
     """Costs and limits of a point. Raises ValueError for names that do not exist or do not fit together."""
-    fit, machine = serving_constants.load(point.fit), load_hardware(point.hardware)
-    known = {field.name for field in dataclasses.fields(fit.constants.engine)}
-    if bad := sorted(set(point.constants) - known):
-        raise unknown("constant", bad[0], known)
-    constants = dataclasses.replace(fit.constants.engine, **point.constants)
+    fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = models.load(point.model).geometry
     _refuse_of_experts(point, geometry)
     exact = point.coverage == "recorded"
-    coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, constants.prefill_correlation)
-    times = _measured(machine, geometry, point) if point.expert_times != EXPERT_TIMES[0] else None
-    drafts = _speculation(store, point)
-    cost = cost_tables(geometry, machine, constants, coverage, point.expert_format, exact, times, drafts)
+    coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, fit.constants.prefill_correlation)
+    drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
+    fits = _fits(machine, geometry, point)
+    costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
+    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts)
     outside = [cost.outside] if cost.outside else []
-    if machine.name != fit.machine:
+    if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
-    if Path(point.model).stem != fit.model:
+    if is_paper and Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
@@ -123,8 +121,8 @@ def engine_of(store: Store, point: Point) -> Engine:
 
 def fits_of(point: Point) -> tuple[Path, ...]:
     """Files of the constants that a point is costed with."""
-    kernels = calibrate.files_of(load_hardware(point.hardware)) if point.expert_times != EXPERT_TIMES[0] else ()
-    return serving_constants.FILES.path(point.fit), *kernels
+    is_timed = point.profile != serving_fits.PROFILE or point.expert_times == "measured"
+    return serving_fits.FILES.path(point.fit), *(calibrate.files_of(load_hardware(point.hardware)) if is_timed else ())
 
 
 def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
@@ -150,16 +148,24 @@ def _refuse_of_experts(point: Point, geometry: Geometry) -> None:
             raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
 
 
-def _measured(machine: HardwareSpec, geometry: Geometry, point: Point) -> NDArray[np.float64]:
-    """Times of measured kernels. Raises ValueError where the machine's GPU, or these weights, were never measured."""
-    if point.expert_times not in EXPERT_TIMES:
-        raise unknown("source of expert times", point.expert_times, EXPERT_TIMES)
+def _fits(machine: HardwareSpec, geometry: Geometry, point: Point) -> dict[str, calibrate.Fit]:
+    """Fitted operators of the machine; that of experts with the weights that it was measured with. Raises ValueError where
+    measured experts are asked for and there are none, or the profile takes whatever was measured."""
     fits = calibrate.fits_of(machine, calibrate.known())
-    if "moe" not in fits:
-        raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
-    if point.expert_format != "bf16":
-        raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
-    return expert_times(geometry, machine, fits["moe"])
+    if point.expert_times not in MEASURED:
+        raise unknown("source of expert times", point.expert_times, MEASURED)
+    if point.expert_times == "measured":
+        if point.profile != serving_fits.PROFILE:
+            raise ValueError(
+                f"--expert-times has no effect with --profile {point.profile}; give --profile {serving_fits.PROFILE}"
+            )
+        if "moe" not in fits:
+            raise ValueError(f"{machine.name}: no MoE kernels were measured on its GPU; leave --expert-times out")
+        if not geometry.moe_layers:
+            raise ValueError(f"{point.model} has no experts to time")
+        if point.expert_format != "bf16":
+            raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
+    return {name: fit for name, fit in fits.items() if name != "moe" or point.expert_format == "bf16"}
 
 
 def _speculation(store: Store, point: Point) -> Speculation | None:

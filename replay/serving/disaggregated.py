@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.serving import Disaggregated
-from tokentape.replay.serving.cost import VALUE_BYTES, CostTables
+from tokentape.replay.serving.iteration import IterationCosts
+from tokentape.replay.serving.memory import VALUE_BYTES
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 
@@ -33,8 +34,8 @@ class DisaggregatedRun:
 def serve_disaggregated(
     requests: Requests,
     scheduler: Disaggregated,
-    prefill_cost: CostTables,
-    decode_cost: CostTables,
+    prefill_cost: IterationCosts,
+    decode_cost: IterationCosts,
     limits: Limits | None = None,
     seed: int = 0,
 ) -> DisaggregatedRun:

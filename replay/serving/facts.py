@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.policies.serving import Chunked
-from tokentape.replay.serving.cost import CostTables, decode_step_s
+from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 
@@ -87,7 +87,9 @@ def facts(claims: Iterable[Mapping[str, Any]], mode: str = "chunked") -> list[Fa
 SI = {"s": 1.0, "ms": 1e-3, "percent": 1e-2, "GB": 1e9, "mJ": 1e-3}
 
 
-def simulated(cost: CostTables, length_scale: float, seeds: Iterable[int], mode: str = "chunked") -> dict[tuple[str, ...], float]:
+def simulated(
+    cost: IterationCosts, length_scale: float, seeds: Iterable[int], mode: str = "chunked"
+) -> dict[tuple[str, ...], float]:
     """Our value of every fact of a mode, by key, in SI units; runs are medians over the seeds."""
     numbers = tuple(seeds)
 
@@ -99,7 +101,7 @@ def simulated(cost: CostTables, length_scale: float, seeds: Iterable[int], mode:
         run = alone(prompt, 512)
         found["moe_share", f"{prompt}"] = run.seconds_of["moe"] / run.busy_s
     for batch, context in ((32, 4096), (1, 8000)):
-        found["decode", f"{batch}", f"{context}"] = decode_step_s(cost, batch, context)
+        found["decode", f"{batch}", f"{context}"] = cost.decode_step_s(batch, context)
     for chunk, rate in ROWS.items():
         rows = [_run_metrics(serve(r, Chunked(chunk), cost)) for r in workloads(rate, length_scale, numbers)]
         for metric in _RUN_SIGMAS:

@@ -1,9 +1,9 @@
 """Fits the serving engine's constants to Layered Prefill's chunked runs and microbenchmarks; everything else it predicts.
 
-Ten numbers: nine constants and the scale of the arXiv prompts. Loss: sum of ((ln simulated / published) / sigma)^2 over claims of
-role `calibrate`, by least squares on logarithms from generic starts. The facts leave a flat valley of correlated constants, so
-every one is pulled to its start. Runs are medians over seeds, the same ones at every step. The energy's constants follow by least
-squares. Pure: the claims are passed in.
+Ten numbers: eight of profile layered_prefill, how prefill tokens correlate, and the scale of the arXiv prompts. Loss: sum of
+((ln simulated / published) / sigma)^2 over claims of role `calibrate`, by least squares on logarithms from generic starts. The
+facts leave a flat valley of correlated constants, so every one is pulled to its start. Runs are medians over seeds, the same ones
+at every step. The energy's constants follow by least squares. Pure: the claims are passed in.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import Fit
-from tokentape.hw.serving_constants import ServingConstants, ServingFitted
+from tokentape.hw.serving_fits import ServingFitted
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import Chunked
-from tokentape.replay.serving.cost import CostTables, cost_tables
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.facts import MODES, PAPER, ROWS, SI, Fact, facts, simulated, workloads
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.run import serve
 from tokentape.warehouse.geometry import Geometry
 
@@ -46,6 +46,20 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
 }
 # Fitted too where long prompts are.
 LONG_CONTEXT = {"kv_frac_per_decode": (0.2, 0.01, 1.0)}
+# Where each stands in the profile layered_prefill.
+NUMBERS: dict[str, tuple[tuple[str, str], ...]] = {
+    "expert_bandwidth_frac": (("lane.moe", "bytes_frac"),),
+    "expert_ops_frac": (("lane.moe", "ops_frac"),),
+    "attention_ops_frac": (("lane.pairs", "ops_frac"), ("lane.context", "ops_frac")),
+    "kv_bandwidth_frac": (("lane.context", "bytes_frac"),),
+    "kv_frac_per_decode": (("lane.context", "bytes_frac_per_stream"),),
+    "prefill_layer_s": (("lane.prefill_layer", "each_s"),),
+    "decode_layer_s": (("lane.decode_layer", "each_s"),),
+    "prefill_token_s": (("lane.tokens", "each_s"),),
+    "prefill_iteration_s": (("lane.prefill_step", "each_s"),),
+    "j_per_byte": (("energy", "j_per_byte"),),
+    "static_w": (("energy", "static_w"),),
+}
 # Seeds per run in the steps of the search: near saturation the median of 40 runs is itself off by several percent.
 SEEDS = (16, 160)
 N_STEPS = 12  # of a search at most
@@ -68,17 +82,16 @@ class Search:
         """What is fitted in this mode."""
         return PARAMETERS | (LONG_CONTEXT if self.mode != MODES[0] else {})
 
-    def cost(self, values: Floats) -> tuple[CostTables, float]:
-        """What iterations cost, and the scale of the prompts, at logarithms of the parameters."""
-        named = dict(zip(self.parameters, np.exp(values).tolist(), strict=True))
-        length_scale = named.pop("length_scale")
-        constants = ServingConstants(**named)
+    def cost(self, values: Floats) -> tuple[IterationCosts, ServingFitted]:
+        """What iterations cost, and the constants, at logarithms of the parameters."""
+        constants = fitted(dict(zip(self.parameters, np.exp(values).tolist(), strict=True)))
         coverage = published_coverage(self.claims, constants.prefill_correlation)
-        return cost_tables(self.geometry, self.machine, constants, coverage), length_scale
+        return iteration_costs(self.geometry, self.machine, coverage, constants.profile()), constants
 
     def misses(self, values: Floats, n_seeds: int, wanted: Sequence[Fact]) -> Floats:
         """(facts,) ln(simulated / published) in sigmas."""
-        made = simulated(*self.cost(values), range(n_seeds), self.mode)
+        cost, constants = self.cost(values)
+        made = simulated(cost, constants.length_scale, range(n_seeds), self.mode)
         return np.array([np.log(made[fact.key] / fact.target) / fact.sigma_frac for fact in wanted])
 
     def best(self, wanted: Sequence[Fact], say: Callable[[str], None] = lambda line: None) -> Floats:
@@ -108,6 +121,15 @@ class Search:
         return np.asarray(values, np.float64)
 
 
+def fitted(named: Mapping[str, float]) -> ServingFitted:
+    """Constants by the parameters' names."""
+    numbers: dict[str, dict[str, float]] = {}
+    for name, keys in NUMBERS.items():
+        for table, key in keys if name in named else ():
+            numbers.setdefault(table, {})[key] = named[name]
+    return ServingFitted(named["length_scale"], named["prefill_correlation"], numbers)
+
+
 def calibrate(
     claims: Iterable[Mapping[str, Any]],
     geometry: Geometry,
@@ -125,12 +147,13 @@ def calibrate(
     wanted = facts(rows, mode)
     search = Search(rows, geometry, machine, mode, PULL, SEEDS)
     values = search.best(wanted, say)
-    cost, length_scale = search.cost(values)
-    constants, energy_claims = fit_energy(rows, cost, length_scale, range(SEEDS[-1]))
+    cost, constants = search.cost(values)
+    energy, energy_claims = fit_energy(rows, cost, constants.length_scale, range(SEEDS[-1]))
+    constants = dataclasses.replace(constants, numbers=constants.numbers | {"energy": energy})
     ids = {claim for fact in wanted for claim in fact.claims} | set(energy_claims)
     ids |= {row["claim_id"] for row in rows if row["paper"] == PAPER and row["metric"] == "expert_coverage"}
     loss = float((search.misses(values, SEEDS[-1], wanted) ** 2).sum())
-    return Fit(ServingFitted(constants, length_scale), tuple(sorted(ids)), loss, machine.name, model, mode)
+    return Fit(constants, tuple(sorted(ids)), loss, machine.name, model, mode)
 
 
 def left_out(search: Search, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:
@@ -147,8 +170,8 @@ def left_out(search: Search, say: Callable[[str], None] = lambda line: None) -> 
 
 
 def fit_energy(
-    claims: Iterable[Mapping[str, Any]], cost: CostTables, length_scale: float, seeds: Iterable[int]
-) -> tuple[ServingConstants, tuple[str, ...]]:
+    claims: Iterable[Mapping[str, Any]], cost: IterationCosts, length_scale: float, seeds: Iterable[int]
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """Static power and energy per byte by least squares on relative errors of the chunked rows' energy per token; the energy per
     operation stays as assumed, since three rows cannot tell the three apart. Returns the ids of the claims used."""
     numbers = tuple(seeds)
@@ -160,12 +183,12 @@ def fit_energy(
         target_j = float(row["value"]) * SI[row["unit"]]
         runs = [serve(requests, Chunked(chunk), cost) for requests in workloads(rate, length_scale, numbers)]
         tokens = np.array([(run.requests.n_prompt_tokens + run.requests.n_output_tokens).sum() for run in runs], np.float64)
-        per_run = np.array([(run.wall_s, run.moved_bytes, run.ops) for run in runs])
-        wall, moved, ops = np.median(per_run / tokens[:, None], axis=0) / target_j
-        shares.append((wall, moved))
-        rest.append(1.0 - cost.constants.j_per_op * ops)
-    static_w, j_per_byte = np.linalg.lstsq(np.array(shares), np.array(rest), rcond=None)[0]
+        per_run = np.array([(run.wall_s, run.j_of_bytes, run.j_of_ops) for run in runs])
+        wall, of_bytes, of_ops = np.median(per_run / tokens[:, None], axis=0) / target_j
+        shares.append((wall, of_bytes))
+        rest.append(1.0 - of_ops)
+    static_w, of_assumed = np.linalg.lstsq(np.array(shares), np.array(rest), rcond=None)[0]
+    j_per_byte = of_assumed * next(lane.j_per_byte for lane in cost.profile.lanes if lane.kind == ("expert",))
     if static_w < 0 or j_per_byte < 0:
         raise ValueError(f"energy: the fit gives {static_w:.3g} W and {j_per_byte:.3g} J/B; neither can be negative")
-    constants = dataclasses.replace(cost.constants, static_w=float(static_w), j_per_byte=float(j_per_byte))
-    return constants, tuple(row["claim_id"] for row in rows)
+    return {"j_per_byte": float(j_per_byte), "static_w": float(static_w)}, tuple(row["claim_id"] for row in rows)

@@ -8,9 +8,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, int64, kernel, uint64, void
+from tokentape.policies.kernels import array, float64, function, int64, kernel, uint64, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
+from tokentape.replay.serving.iteration import (
+    CARRIED,
+    COST,
+    DECODES,
+    EXPERT_BYTES,
+    IN_GROUP,
+    ITERATION,
+    KEYS,
+    KEYS_W,
+    N_COST,
+    NODES,
+    OTHERS,
+    PARTS,
+    SHARE,
+    SHARE_MIXED,
+    covered,
+)
+from tokentape.replay.serving.iteration import PROMPT as N_PROMPT
 from tokentape.replay.serving.state import (
     ARRIVED,
     BUCKET_NEXT,
@@ -39,17 +57,6 @@ from tokentape.replay.serving.state import (
     leave,
     restart,
 )
-from tokentape.replay.serving.step import (
-    ATTENTION_S,
-    COMM_S,
-    DENSE_S,
-    EXPERT_BYTES,
-    MOE_S,
-    N_COST,
-    OTHER_S,
-    covered,
-    iteration_cost,
-)
 from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
 
@@ -58,6 +65,7 @@ STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
 # Entries of `counts` (N_COUNTS,).
 N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES, N_ACCEPTED = range(7)
 N_COUNTS = 7
+N_PARTS = len(PARTS)
 # Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
 BUSY_S, NOW = N_COST, N_COST + 1
 N_TOTALS = N_COST + 2
@@ -69,14 +77,18 @@ _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _U3 = array(uint64, 3)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _UNION, _RESULTS = (_F2, _F1, _F2, _F2, _F2, _F2), (_U3, _U3, _I2, _I1), (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2)
+_COST, _UNION, _RESULTS = (
+    (function(ITERATION), _F2, _F2, _F2, _F2, float64),
+    (_U3, _U3, _I2, _I1),
+    (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
+)
 
 
 @kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
-    layers, engine, expert_times, layers_before, cov_prefill, cov_decode,
+    iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
 ):  # fmt: skip
@@ -85,17 +97,16 @@ def run_engine(  # type: ignore[no-untyped-def]
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
-    layers, engine, expert_times, layers_before (L + 1, C) layers of each kind below a layer, and coverage tables (0 in dense
-    layers): CostTables.
+    iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
     iterations as fit.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
-    n_kinds, n_layers = layers.shape[0], layers_before.shape[0] - 1
-    cov_mixed, cov_only = np.zeros(n_kinds), np.zeros(n_kinds)
-    in_group, others = np.zeros(n_kinds), np.zeros(n_kinds)
+    n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
+    carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
+    carried[NODES] = n_nodes
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
@@ -106,7 +117,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     scratch = np.zeros(1)
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = 0, 0, 1
-    batch_tokens, pairs, pairs_w = 0, 0.0, 0.0
+    batch_tokens = 0
     union = np.zeros(masks.shape[2], np.uint64)
     now, n_done, at = arrival[0], 0, 0
     while n_done < n:
@@ -142,9 +153,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
             state[FREE] -= needed
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
-            n_members, batch_tokens, pairs, pairs_w = form_batch(
-                rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes
-            )
+            n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
             group = 0
             if n_members > 0:
                 n_of_groups = n_groups(steps, batch_tokens)
@@ -157,22 +166,26 @@ def run_engine(  # type: ignore[no-untyped-def]
             first_layer = group_start(group, n_of_groups, n_layers)
             last_layer = group_start(group + 1, n_of_groups, n_layers)
         for c in range(n_kinds):
-            in_group[c] = layers_before[last_layer, c] - layers_before[first_layer, c]
-            others[c] = layers_before[n_layers, c] - in_group[c]
+            in_group = layers_before[last_layer, c] - layers_before[first_layer, c]
+            table[c, IN_GROUP], table[c, OTHERS] = in_group, layers_before[n_layers, c] - in_group
             if moe_of.shape[0] > 0 and moe_of[c] >= 0:
-                cov_only[c], cov_mixed[c] = exact_shares(
-                    moe_of[c], at, in_group[c] > 0.0, requests, state, members, takes, n_members,
+                table[c, SHARE], table[c, SHARE_MIXED] = exact_shares(
+                    moe_of[c], at, in_group > 0.0, requests, state, members, takes, n_members,
                     masks, blocks, first_rows, union, touches,
                 )  # fmt: skip
             else:
-                cov_only[c] = covered(cov_decode, n_decode, c)
-                cov_mixed[c] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - cov_only[c])
+                only = covered(cov_decode, n_decode, c)
+                table[c, SHARE] = only
+                table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         n_prefill = batch_tokens if n_members > 0 else 0
-        cost = iteration_cost(
-            layers, engine, expert_times, in_group, others, cov_mixed, cov_only, n_prefill, n_decode,
-            pairs, pairs_w, float(state[CONTEXT]), float(state[CONTEXT_W]),
-        )  # fmt: skip
-        seconds = cost[MOE_S] + cost[DENSE_S] + cost[ATTENTION_S] + cost[COMM_S] + cost[OTHER_S]
+        carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
+        carried[KEYS], carried[KEYS_W] = state[CONTEXT], state[CONTEXT_W]
+        iteration(table)
+        if n_decode > 0:
+            cost[N_PARTS - 1] += draft_s
+        seconds = 0.0
+        for i in range(N_PARTS):
+            seconds += cost[i]
         for i in range(N_COST):
             totals[i] += cost[i]
         if at < recorded.shape[0]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.replay.serving.cost import CostTables
+from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.union import BLOCK_TOKENS
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import Trace
@@ -40,7 +40,7 @@ class ExpertMasks:
         first = np.ascontiguousarray(self.first_rows[:, rows])
         return ExpertMasks(self.masks, self.blocks, first, self.n_tokens[rows], self.shape)
 
-    def refuse_other(self, cost: CostTables, requests: Requests) -> None:
+    def refuse_other(self, cost: IterationCosts, requests: Requests) -> None:
         """Raises ValueError where these masks are of another model than the cost's, or of other requests."""
         geometry = cost.geometry
         wanted = (len(geometry.moe_layers), geometry.n_experts, geometry.top_k)

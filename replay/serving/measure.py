@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tokentape.policies.serving import AnyScheduler, Disaggregated
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.capacity import saturation_rate_per_s
-from tokentape.replay.serving.cost import CostTables
 from tokentape.replay.serving.disaggregated import DisaggregatedRun, serve_disaggregated
+from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.masks import ExpertMasks
 from tokentape.replay.serving.memory import BLOCK_TOKENS
 from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs
@@ -30,7 +30,7 @@ CHANGE = "_change_frac"
 class Engine:
     """What the runs of a load share. masks: where coverage is exact. outside: why results are extrapolated."""
 
-    cost: CostTables
+    cost: IterationCosts
     limits: Limits
     length_scale: float
     masks: ExpertMasks | None

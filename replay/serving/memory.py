@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import BatchRule
-from tokentape.replay.serving.cost import VALUE_BYTES
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import weight_bytes
 
 MEMORY_FRAC = 0.9  # the engines' default
 BLOCK_TOKENS = 16
+VALUE_BYTES = 2  # weights but routed experts, activations and the KV cache: bf16
 # Of a rule that takes whole prompts and names no budget: the longest prompt of the paper's server (assumed).
 WHOLE_PROMPT_TOKENS = 32_768
 _LOGIT_BYTES = 6  # of a logit as the output head makes it, and in single precision

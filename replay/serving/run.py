@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
-from tokentape.replay.serving.cost import CostTables
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
+from tokentape.replay.serving.iteration import EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, PARTS, IterationCosts
 from tokentape.replay.serving.kernel import (
     BUSY_S,
     FINISHED,
@@ -38,12 +38,10 @@ from tokentape.replay.serving.kernel import (
 )
 from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
-from tokentape.replay.serving.step import EXPERT_BYTES, MOVED_BYTES, N_TIMES, OPS
 from tokentape.replay.serving.workload import Requests
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-PARTS = ("moe", "dense", "attention", "communication", "other")
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,14 @@ class ServingRun:
     """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
 
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
-    whole, all devices; moved_bytes, ops: for the energy. gaps: histogram of pooled times between tokens; n_decoded: decodes over
-    all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series
-    by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is exact.
+    whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
+    n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
+    KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is
+    exact.
     """
 
     requests: Requests
-    cost: CostTables
+    cost: IterationCosts
     started_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -83,8 +82,8 @@ class ServingRun:
     busy_s: float
     seconds_of: dict[str, float]
     expert_bytes: float
-    moved_bytes: float
-    ops: float
+    j_of_bytes: float
+    j_of_ops: float
     n_iterations: int
     n_decoded: int
     n_prefilled: int
@@ -119,14 +118,13 @@ class ServingRun:
     @property
     def joules_of(self) -> dict[str, float]:
         """Energy by part: static power over the wall time, bytes moved, operations. Their sum is the run's energy."""
-        c = self.cost.constants
-        return {"static": c.static_w * self.wall_s, "bytes": c.j_per_byte * self.moved_bytes, "ops": c.j_per_op * self.ops}
+        return {"static": self.cost.background_w * self.wall_s, "bytes": self.j_of_bytes, "ops": self.j_of_ops}
 
 
 def serve(
     requests: Requests,
     scheduler: Scheduler,
-    cost: CostTables,
+    cost: IterationCosts,
     limits: Limits | None = None,
     *,
     masks: ExpertMasks | None = None,
@@ -146,7 +144,7 @@ def serve(
 def run_rule(
     requests: Requests,
     rule: BatchRule,
-    cost: CostTables,
+    cost: IterationCosts,
     limits: Limits,
     masks: ExpertMasks | None = None,
     record: bool = False,
@@ -173,12 +171,13 @@ def run_rule(
     run_engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
-        np.append(rule.numbers(), (cost.window, speculation.n_nodes)),
+        np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle)),
         rule.step_numbers(),
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
         speculation.chances(),
         seed,
-        *(cost.layers, cost.engine, cost.expert_times, cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
     )
@@ -199,10 +198,10 @@ def run_rule(
         n_restarts=columns[:, N_RESTARTS].copy(),
         end_s=float(totals[NOW]),
         busy_s=float(totals[BUSY_S]),
-        seconds_of=dict(zip(PARTS, totals[:N_TIMES].tolist(), strict=True)),
+        seconds_of=dict(zip(PARTS, totals[: len(PARTS)].tolist(), strict=True)),
         expert_bytes=float(totals[EXPERT_BYTES]),
-        moved_bytes=float(totals[MOVED_BYTES]),
-        ops=float(totals[OPS]),
+        j_of_bytes=float(totals[J_OF_BYTES]),
+        j_of_ops=float(totals[J_OF_OPS]),
         n_iterations=int(counts[N_ITERATIONS]),
         n_decoded=int(counts[N_DECODED]),
         n_prefilled=int(counts[N_PREFILLED]),

@@ -8,6 +8,7 @@ request `jump` to an earlier bucket.
 from __future__ import annotations
 
 from tokentape.policies.kernels import array, int64, kernel, void
+from tokentape.replay.serving.iteration import HELD, HELD_W, PAIRS, PAIRS_W, PROMPTS, SEEN, SEEN_W
 
 # Columns of `requests` (n, N_REQUEST).
 (
@@ -164,14 +165,16 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 
 
 @kernel(
-    "Tuple((int64, int64, float64, float64))(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])",
+    "UniTuple(int64, 2)(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
 )
-def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes):  # type: ignore[no-untyped-def]
-    """Takes prompts by a BatchRule: fills `members` and `takes` (tokens of each); returns how many, tokens, and the query-key
-    pairs of their slices, in all and within the window. rule: BatchRule.numbers(), the window, drafts verified per decode."""
-    budget, counts_decodes, may_split, _, max_prompts, _, window, n_nodes = rule
+def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
+    """Takes prompts by a BatchRule: fills `members`, `takes` (tokens of each) and `carried` (iteration.py); returns how many, and
+    their tokens. rule: BatchRule.numbers(), the window, drafts verified per decode, and whether pairs are those of a slice's
+    middle."""
+    budget, counts_decodes, may_split, _, max_prompts, _, window, n_nodes, by_middle = rule
     room = budget - state[N_DECODE] * (1 + n_nodes) if counts_decodes else budget
-    n_members, tokens, pairs, pairs_w = 0, 0, 0.0, 0.0
+    n_members, tokens = 0, 0
+    carried[PROMPTS : HELD_W + 1] = 0.0
     while n_members < max_prompts:
         is_new = state[PARTIAL] < 0
         if not is_new:
@@ -200,9 +203,19 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take
-        middle = requests[r, POSITION] + 0.5 * take
-        pairs += take * middle
-        pairs_w += take * min(middle, float(window))
+        before = requests[r, POSITION]
+        carried[SEEN] += before + take
+        carried[SEEN_W] += take + min(before, window)
+        carried[HELD_W] += min(before + take, window)
+        if by_middle:
+            middle = before + 0.5 * take
+            carried[PAIRS] += take * middle
+            carried[PAIRS_W] += take * min(middle, float(window))
+        else:
+            full = min(max(window - before, 0), take)  # of its tokens see all before them
+            carried[PAIRS] += take * (before + 0.5 * (take + 1))
+            carried[PAIRS_W] += full * (before + 0.5 * (full + 1)) + (take - full) * window
         if take < rest:
             break
-    return n_members, tokens, pairs, pairs_w
+    carried[PROMPTS], carried[HELD] = n_members, carried[SEEN]
+    return n_members, tokens

@@ -13,7 +13,7 @@ from tiny_tape import write_tiny
 from tokentape.flows.commands import serving as commands_serving
 from tokentape.flows.commands import serving_fit as commands_serving_fit
 from tokentape.flows.serving.setup import Point
-from tokentape.hw import serving_constants
+from tokentape.hw import serving_fits
 from tokentape.replay.serving import fit as serving_fit
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import schema
@@ -208,7 +208,7 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
     monkeypatch.setattr(serving_fit, "N_STEPS", 1)
     done = tokentape("calibrate", "serving", "--out", "my.toml")
     assert done.code == 0, done.err
-    found = serving_constants.load(str(tmp_path / "my.toml"))
+    found = serving_fits.load(str(tmp_path / "my.toml"))
     assert found.machine == "h100x2"
     assert sorted(path.name for path in tmp_path.glob("my*")) == ["my.toml"]
     assert tokentape("serving", "simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0

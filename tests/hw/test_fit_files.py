@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, kelle_knobs, serving_constants
+from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, kelle_knobs, serving_fits
 from tokentape.hw.fit_files import FITS, FitFiles
 from tokentape.hw.sourced import BadSpec
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "fits_golden.json").read_text(encoding="utf-8"))
 SYSTEMS: dict[str, FitFiles[Any]] = {
-    module.FILES.system: module.FILES for module in (serving_constants, elmoe3d_constants, kelle_knobs, cxl_ndp_knobs)
+    module.FILES.system: module.FILES for module in (serving_fits, elmoe3d_constants, kelle_knobs, cxl_ndp_knobs)
 }
 SHIPPED = [(system, name) for system in SYSTEMS for name in GOLDEN if name == system or name.startswith(f"{system}-")]
 
@@ -79,7 +79,11 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "not TOML": ("kelle", lambda t: t + "]\n", "Invalid"),
     "another system": ("kelle", lambda t: t.replace('"kelle"', '"cxl_ndp"'), 'system = "kelle" is missing'),
     "half a file": ("kelle", lambda t: t[: len(t) // 2], "Unterminated string"),
-    "a nested constant": ("serving", lambda t: t.replace("j_per_op", "joules"), "unknown key constants.engine.joules"),
+    "a nested constant": (
+        "serving",
+        lambda t: t.replace("static_w = 364.97", 'static_w = "much"'),
+        "constants.numbers.energy.static_w = 'much' is not of type float",
+    ),
     "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "unknown key constants.laws.qwen3-30b-a3b.beta_v"),
     "a count": ("cxl_ndp", lambda t: t.replace("batch = 16", "batch = 1.5"), "constants.batch = 1.5 is not of type int"),
 }

@@ -8,15 +8,47 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.serving_constants import ServingConstants
-from tokentape.hw.spec import load
+from tokentape.hw.profile import Profile
+from tokentape.hw.serving_fits import ServingFitted
+from tokentape.hw.spec import HardwareSpec, load
 from tokentape.policies.serving import Speculation
-from tokentape.replay.serving.cost import CostTables, cost_tables
-from tokentape.replay.serving.coverage import PublishedCoverage
+from tokentape.replay.serving.coverage import Coverage, PublishedCoverage
+from tokentape.replay.serving.fit import NUMBERS
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.warehouse.geometry import Geometry
 
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Of the paper's server, by the names that the oracle knows; those with a value are the shipped profile's."""
+
+    expert_bandwidth_frac: float
+    expert_ops_frac: float
+    attention_ops_frac: float
+    kv_bandwidth_frac: float
+    prefill_layer_s: float
+    decode_layer_s: float
+    prefill_token_s: float
+    prefill_iteration_s: float
+    prefill_correlation: float
+    kv_frac_per_decode: float = 0.0
+    j_per_byte: float = 140e-12
+    static_w: float = 345.0
+    decode_iteration_s: float = 1.5e-3
+    dense_bandwidth_frac: float = 0.75
+    dense_ops_frac: float = 0.60
+    j_per_op: float = 0.8e-12
+
+    def profile(self, **others: float | str | bool) -> Profile:
+        numbers: dict[str, dict[str, float]] = {}
+        for name, keys in NUMBERS.items():
+            for table, key in keys:
+                numbers.setdefault(table, {})[key] = getattr(self, name)
+        return ServingFitted(1.0, self.prefill_correlation, numbers).profile(**others)
+
+
 # The constants that the notes on Layered Prefill give (section 5): round numbers for tests, no fit of ours.
-NOTED = ServingConstants(
+NOTED = Constants(
     expert_bandwidth_frac=0.370,
     expert_ops_frac=0.415,
     attention_ops_frac=0.245,
@@ -60,7 +92,7 @@ class OracleModel:
     """What the oracle takes; coverage as functions of a number of tokens."""
 
     geometry: Geometry
-    constants: ServingConstants
+    constants: Constants
     tp: int
     bytes_per_s: float
     ops_per_s: float
@@ -101,10 +133,22 @@ def share(n: float) -> float:
     return float(table[i] + (log - i) * (table[i + 1] - table[i]))
 
 
+def costs(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    constants: Constants,
+    coverage: Coverage,
+    expert_format: str = "bf16",
+    **options: Any,
+) -> IterationCosts:
+    """In the paper's profile with these constants."""
+    return iteration_costs(geometry, machine, coverage, constants.profile(), expert_format, **options)
+
+
 def both(
-    geometry: Geometry, machine: str = "h100x2", constants: ServingConstants = NOTED, **options: Any
-) -> tuple[CostTables, OracleModel]:
+    geometry: Geometry, machine: str = "h100x2", constants: Constants = NOTED, **options: Any
+) -> tuple[IterationCosts, OracleModel]:
     spec = load(machine)
-    cost = cost_tables(geometry, spec, constants, TABLE_1, **options)
+    cost = costs(geometry, spec, constants, TABLE_1, **options)
     peak_bytes, peak_ops = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value
     return cost, OracleModel(geometry, constants, spec.n_devices, peak_bytes, peak_ops, speculation=cost.speculation)

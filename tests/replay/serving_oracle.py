@@ -91,8 +91,8 @@ def cost_of_iteration(model, batch, decoding, group):
         t_moe += 2 * 3 * g.hidden * active * n / tp / (flops * c.expert_ops_frac)
         t_dense = max(2 * w_d / tp / (bw * c.dense_bandwidth_frac), 2 * w_d * n / tp / (flops * c.dense_ops_frac))
         t_att = 4 * q * seen / tp / (flops * c.attention_ops_frac)
-        t_att += max(context * kv / tp / (bw * eta_kv), 4 * q * m * context / tp / (flops * c.attention_ops_frac))
-        t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / 250e9) if tp > 1 else 0.0
+        t_att += max(context * kv / tp / (bw * eta_kv), 4 * q * (1 + m) * context / tp / (flops * c.attention_ops_frac))
+        t_comm = 2 * (8e-6 + 2 * (tp - 1) / tp * n * g.hidden * 2 / (0.555556 * 450e9)) if tp > 1 else 0.0
         t_other = (c.prefill_layer_s if T else c.decode_layer_s) + c.prefill_token_s * g.hidden / 2048 * n_p
         total[0] += t_moe + t_dense + t_att + t_comm + t_other
         total[2] += cov * expert_bytes + 2 * w_d + context * kv + 40 * n * g.hidden
@@ -100,7 +100,6 @@ def cost_of_iteration(model, batch, decoding, group):
     total[0] += g.vocab * g.hidden * 2 / tp / (bw * c.dense_bandwidth_frac)
     total[0] += c.prefill_iteration_s if T else c.decode_iteration_s
     total[0] += model.speculation.draft_s if m and B else 0.0
-    total[0] *= c.time_multiplier
     return total
 
 

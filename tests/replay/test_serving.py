@@ -9,24 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, tiny
+from serving_models import NOTED, TABLE_1, both, costs, tiny
 
+from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
-from tokentape.replay.serving.cost import CostTables, cost_tables
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.disaggregated import serve_disaggregated
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import load_of, token_times
 from tokentape.replay.serving.run import Limits, ServingRun, serve
-from tokentape.replay.serving.step import (
-    COVERED_BYTES,
-    DECODE_ITERATION_S,
-    IS_WINDOWED,
-    KV_FRAC,
-    MULTIPLIER,
-    PREFILL_ITERATION_S,
-    PREFILL_TOKEN_S,
-)
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
@@ -34,12 +26,12 @@ GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_gol
 ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered.pure(4)]
 
 
-def costs_of(name: str, device: str = "h100x2", **options: object) -> CostTables:
-    return cost_tables(models.load(name).geometry, machine(device), NOTED, options.pop("coverage", TABLE_1), **options)  # type: ignore[arg-type]
+def costs_of(name: str, device: str = "h100x2", **options: object) -> IterationCosts:
+    return costs(models.load(name).geometry, machine(device), NOTED, options.pop("coverage", TABLE_1), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def qwen() -> CostTables:
+def qwen() -> IterationCosts:
     return costs_of("qwen3-30b-a3b")
 
 
@@ -57,12 +49,10 @@ def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Request
     return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
 
 
-def a_second_each() -> CostTables:
+def a_second_each(step: str = "step", **lanes: dict) -> IterationCosts:
     """Every iteration takes one."""
-    cost = both(tiny())[0]
-    engine = np.zeros_like(cost.engine)
-    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
-    return dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
+    made = {"name": "clockwork", "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
+    return iteration_costs(tiny(), machine("h100"), TABLE_1, profile.of_data(made, "clockwork"))
 
 
 @pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
@@ -122,7 +112,7 @@ def test_one_pass_is_in_flight_and_walks_every_layer_once() -> None:
     assert np.all(tokens == tokens[:, :1])
 
 
-def test_ttft_is_at_least_a_lone_prompts(qwen: CostTables) -> None:
+def test_ttft_is_at_least_a_lone_prompts(qwen: IterationCosts) -> None:
     requests = synthetic("arxiv", 1.3, 0, n=40)
     for scheduler in (Chunked(), Layered(), Continuous()):
         run = serve(requests, scheduler, qwen)
@@ -132,7 +122,7 @@ def test_ttft_is_at_least_a_lone_prompts(qwen: CostTables) -> None:
 
 
 @pytest.mark.parametrize("chunk", [256, 512, 1024])
-def test_layered_reads_fewer_experts_for_a_prompt_longer_than_a_chunk(qwen: CostTables, chunk: int) -> None:
+def test_layered_reads_fewer_experts_for_a_prompt_longer_than_a_chunk(qwen: IterationCosts, chunk: int) -> None:
     for prompt in (chunk + 1, 3000, 8192, 20000):
         assert serve(one(prompt), Layered(), qwen).expert_bytes < serve(one(prompt), Chunked(chunk), qwen).expert_bytes
 
@@ -141,17 +131,17 @@ def test_loads_are_equal_for_one_short_prompt_at_full_coverage() -> None:
     cost = costs_of("qwen3-30b-a3b", coverage=FixedCoverage(1.0))
     for prompt in (1, 100, 512):
         loads = [serve(one(prompt), scheduler, cost).expert_bytes for scheduler in (Chunked(512), Layered())]
-        assert loads == [cost.layers[0, COVERED_BYTES] * 48] * 2
+        assert loads == pytest.approx([128 * cost.geometry.expert_bytes("bf16")[0] * 48] * 2, rel=1e-12)
 
 
-def test_runs_are_byte_identical(qwen: CostTables) -> None:
+def test_runs_are_byte_identical(qwen: IterationCosts) -> None:
     a, b = (serve(synthetic("arxiv", 1.3, 3, n=100), Layered(), qwen, record=True) for _ in range(2))
     for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
         assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
     assert all(a.iterations[name].tobytes() == b.iterations[name].tobytes() for name in a.iterations)
 
 
-def test_runners_do_not_matter(qwen: CostTables) -> None:
+def test_runners_do_not_matter(qwen: IterationCosts) -> None:
     def finish(seed: int) -> bytes:
         return serve(synthetic("arxiv", 1.3, seed, n=200), Layered(), qwen).finish_s.tobytes()
 
@@ -159,31 +149,27 @@ def test_runners_do_not_matter(qwen: CostTables) -> None:
         assert list(pool.map(finish, range(8))) == [finish(seed) for seed in range(8)]
 
 
-def test_one_group_is_orca_where_nothing_is_cut(qwen: CostTables) -> None:
+def test_one_group_is_orca_where_nothing_is_cut(qwen: IterationCosts) -> None:
     requests = some(2, n=30, rate=0.5)
     assert requests.n_prompt_tokens.max() < 8192
     a, b = (serve(requests, scheduler, qwen) for scheduler in (Layered(n_max=1), Continuous(8192)))
     assert a.finish_s.tolist() == b.finish_s.tolist()
 
 
-def test_static_with_one_request_is_orca(qwen: CostTables) -> None:
+def test_static_with_one_request_is_orca(qwen: IterationCosts) -> None:
     a, b = (serve(one(900, 20), scheduler, qwen) for scheduler in (Static(), Continuous()))
     assert a.finish_s.tolist() == b.finish_s.tolist()
 
 
-def test_time_multiplier_scales_everything(qwen: CostTables) -> None:
+def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: Path) -> None:
     requests = synthetic("arxiv", 1.3, 1, n=60)
-    slow = costs_of("qwen3-30b-a3b")
-    slow.engine[MULTIPLIER] = 2.5
-    a, b = serve(requests, Layered(), qwen), serve(requests.scaled(1 / 2.5), Layered(), slow)
+    text = (profile.PROFILES / "layered_prefill.toml").read_text().replace('step = "', 'step = "2.5 * (', 1)
+    path = tmp_path / "slow.toml"
+    path.write_text(text.replace('prefill_step"', 'prefill_step)"', 1).replace('"layered_prefill"', '"slow"', 1))
+    plain, slow = (iteration_costs(qwen.geometry, qwen.machine, TABLE_1, of) for of in ("layered_prefill", str(path)))
+    a, b = serve(requests, Layered(), plain), serve(requests.scaled(1 / 2.5), Layered(), slow)
     np.testing.assert_allclose(b.finish_s, 2.5 * a.finish_s, rtol=1e-9)
     np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
-    scaled = qwen.engine * 2.5
-    scaled[KV_FRAC:] = qwen.engine[KV_FRAC:]  # shares, and the multiplier itself
-    layers = qwen.layers.copy()
-    layers[:, :IS_WINDOWED] *= 2.5
-    c = serve(requests.scaled(1 / 2.5), Layered(), dataclasses.replace(qwen, engine=scaled, layers=layers))
-    np.testing.assert_allclose(c.finish_s, b.finish_s, rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -220,7 +206,7 @@ def test_max_seqs_holds_with_a_partial_prompt() -> None:
     assert run.peak_decodes <= 3
 
 
-def test_the_largest_batch_does_not_depend_on_memory_that_is_plenty(qwen: CostTables) -> None:
+def test_the_largest_batch_does_not_depend_on_memory_that_is_plenty(qwen: IterationCosts) -> None:
     requests = some(4)
     a, b = (serve(requests, Chunked(), qwen, limits) for limits in (Limits(), Limits(kv_blocks=10**6)))
     assert a.finish_s.tolist() == b.finish_s.tolist()
@@ -248,24 +234,23 @@ def test_a_restart_worked_by_hand() -> None:
 def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
     """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
     tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
-    cost = a_second_each()
-    engine = cost.engine.copy()
-    engine[PREFILL_TOKEN_S] = 1 / cost.geometry.n_layers
+    tokens = {"kind": "activations", "phase": "prefill", "each_s": 1 / tiny().n_layers * 2048 / tiny().hidden}
+    cost = a_second_each("step + tokens.fixed", tokens=tokens)
     requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
-    run = serve(requests, Continuous(), dataclasses.replace(cost, engine=engine), Limits(kv_blocks=3), record=True)
+    run = serve(requests, Continuous(), cost, Limits(kv_blocks=3), record=True)
     assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
     assert run.n_restarts.tolist() == [0, 1, 0]
     assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
 
 
-def test_cached_prefixes_save_their_processing(qwen: CostTables) -> None:
+def test_cached_prefixes_save_their_processing(qwen: IterationCosts) -> None:
     half = dataclasses.replace(one(8000, 3), n_cached_tokens=np.array([4000]))
     a, b = serve(one(8000, 3), Chunked(), qwen), serve(half, Chunked(), qwen)
     assert b.n_prefilled == 4000
     assert 0.5 * a.ttft_s[0] < b.ttft_s[0] < 0.6 * a.ttft_s[0], "later chunks attend to the cached part too"
 
 
-def test_a_rate_beyond_saturation_finishes_and_says_so(qwen: CostTables) -> None:
+def test_a_rate_beyond_saturation_finishes_and_says_so(qwen: IterationCosts) -> None:
     run = serve(synthetic("arxiv", 4.0, 0, n=400), Chunked(), qwen)
     load = load_of(run)
     assert load is not None
@@ -345,7 +330,7 @@ def test_bad_requests_are_refused_in_one_line(rows: list[list[float]], message: 
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_other_bad_input_is_refused_in_one_line(qwen: CostTables) -> None:
+def test_other_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
     empty = np.zeros(0, np.int64)
     cases = [
         (lambda: Requests(np.zeros(0), empty, empty), "no requests"),

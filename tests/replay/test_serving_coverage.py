@@ -7,13 +7,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, RecordedOracle, share
+from serving_models import NOTED, TABLE_1, RecordedOracle, costs, share
 from serving_oracle import serve_slowly
 from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Continuous, Layered
-from tokentape.replay.serving.cost import cost_tables
 from tokentape.replay.serving.coverage import (
     FixedCoverage,
     IndependentCoverage,
@@ -22,9 +21,9 @@ from tokentape.replay.serving.coverage import (
     effective_to_covered,
     published_coverage,
 )
+from tokentape.replay.serving.iteration import covered
 from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.run import serve
-from tokentape.replay.serving.step import covered
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import models
@@ -90,7 +89,7 @@ def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
     assert moved.shape[1] == 1
     assert moved[1, 0] == pytest.approx(8 / 128)
     assert "recorded on 3 MoE layers of 8 experts, top 2" in curves.outside(QWEN)
-    cost = cost_tables(GEOMETRY, machine("h100"), NOTED, curves)
+    cost = costs(GEOMETRY, machine("h100"), NOTED, curves)
     assert cost.moe_of.tolist() == [-1, 0, 1, 2]
     requests = Requests(np.zeros(2), np.array([30, 20]), np.array([9, 5]))
     assert serve(requests, Layered(n_max=2, n_lg_rule="fixed"), cost).expert_bytes > 0
@@ -120,7 +119,7 @@ def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:
 def test_exact_unions_agree_with_sets(scheduler) -> None:
     trace = make_trace(geometry=WIDE, n_requests=5, n_prompt=150, n_decode=6)
     spec = machine("h100")
-    cost = cost_tables(WIDE, spec, NOTED, TABLE_1, by_layer=True)
+    cost = costs(WIDE, spec, NOTED, TABLE_1, by_layer=True)
     tape = Requests(np.zeros(5), np.array([150, 140, 130, 150, 64]), np.array([6, 7, 1, 3, 5]))
     rows = np.array([3, 0, 0, 4, 1, 2])
     requests = Requests(
@@ -147,13 +146,13 @@ def test_a_tape_of_another_model_or_with_gaps_is_refused() -> None:
     trace = make_trace()
     masks = masks_of(trace)
     requests = Requests(np.zeros(3), np.full(3, 10), np.full(3, 20))
-    other = cost_tables(QWEN, machine("h100x2"), NOTED, TABLE_1, by_layer=True)
+    other = costs(QWEN, machine("h100x2"), NOTED, TABLE_1, by_layer=True)
     with pytest.raises(ValueError, match="3 MoE layers, 8 experts, top 2; the model has 48, 128, top 8"):
         serve(requests, Chunked(), other, masks=masks)
-    shared_kind = cost_tables(GEOMETRY, machine("h100"), NOTED, TABLE_1)
+    shared_kind = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1)
     with pytest.raises(ValueError, match="by_layer=True"):
         serve(requests, Chunked(), shared_kind, masks=masks)
-    cost = cost_tables(GEOMETRY, machine("h100"), NOTED, TABLE_1, by_layer=True)
+    cost = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1, by_layer=True)
     longer = dataclasses.replace(requests, n_output_tokens=np.array([20, 25, 20]))
     with pytest.raises(ValueError, match="request 1: the tape routes 30 of its 34 tokens"):
         serve(longer, Chunked(), cost, masks=masks)

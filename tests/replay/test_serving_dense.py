@@ -8,21 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, tiny
+from serving_models import NOTED, TABLE_1, costs, tiny
 
-from tokentape.hw import serving_constants
+from tokentape.hw import serving_fits
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.replay.serving.capacity import saturation_rate_per_s
-from tokentape.replay.serving.cost import cost_tables, decode_step_s
 from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import Limits, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
 REPO = Path(__file__).resolve().parents[2]
 LOG = REPO.parent / "shared" / "data" / "vllm_logs" / "rtxpro6000_llama-3.1-8b" / "requests.jsonl"
-SHIPPED = serving_constants.load("h100x2").constants
+SHIPPED = serving_fits.load("h100x2").constants
 ONE = Requests(np.zeros(1), np.array([700]), np.array([40]))
 
 
@@ -30,18 +30,18 @@ def test_what_every_token_uses_is_priced_as_a_matrix_product() -> None:
     """A dense layer, and a dense FFN or shared experts among MoE layers: no share fitted to expert kernels moves them."""
     slow_experts = dataclasses.replace(NOTED, expert_bandwidth_frac=0.01, expert_ops_frac=0.01)
     for geometry in (models.load("qwen3-8b").geometry, tiny(4, moe_layers=())):
-        runs = [serve(ONE, Chunked(), cost_tables(geometry, machine("h100"), c, TABLE_1)) for c in (NOTED, slow_experts)]
+        runs = [serve(ONE, Chunked(), costs(geometry, machine("h100"), c, TABLE_1)) for c in (NOTED, slow_experts)]
         assert runs[0].busy_s == runs[1].busy_s
         assert runs[0].seconds_of["moe"] == 0.0
     parts = [tiny(6, moe_layers=(2, 4)), tiny(6, moe_layers=(2, 4), shared=90)]
-    plain, shared = (serve(ONE, Chunked(), cost_tables(g, machine("h100"), NOTED, FixedCoverage())) for g in parts)
+    plain, shared = (serve(ONE, Chunked(), costs(g, machine("h100"), NOTED, FixedCoverage())) for g in parts)
     assert plain.seconds_of["moe"] == shared.seconds_of["moe"] > 0.0
     assert plain.seconds_of["dense"] < shared.seconds_of["dense"]
 
 
 def test_a_dense_decode_step_is_its_bytes_at_the_dense_share() -> None:
     g, spec = models.load("qwen3-8b").geometry, machine("h100")
-    step_s = decode_step_s(cost_tables(g, spec, NOTED, TABLE_1), 1, 1)
+    step_s = costs(g, spec, NOTED, TABLE_1).decode_step_s(1, 1)
     weights = 2 * (g.n_layers * (g.attention_params + 3 * g.hidden * g.dense_intermediate) + g.vocab * g.hidden)
     kv = g.n_layers * g.kv_elements_per_token_layer * 2
     rest_s = g.n_layers * NOTED.decode_layer_s + NOTED.decode_iteration_s
@@ -51,7 +51,7 @@ def test_a_dense_decode_step_is_its_bytes_at_the_dense_share() -> None:
 
 def test_the_dense_case_of_the_paper_is_far_from_saturation() -> None:
     """Section 5.13 compares schedulers on a dense model; beyond saturation it would compare queues."""
-    cost = cost_tables(models.load("qwen3-8b").geometry, machine("h100"), SHIPPED.engine, TABLE_1)
+    cost = iteration_costs(models.load("qwen3-8b").geometry, machine("h100"), TABLE_1, SHIPPED.profile())
     requests = synthetic("arxiv", 1.2, 0, length_scale=SHIPPED.length_scale)
     for scheduler in (Chunked(512), Layered()):
         assert saturation_rate_per_s(serve(requests.at_once(), scheduler, cost)) > 1.3
@@ -67,7 +67,7 @@ def test_a_dense_model_is_near_the_log_of_a_real_server() -> None:
     prompts, outputs = (np.array([row[name] for row in rows]) for name in ("input_toks", "output_toks"))
     requests = Requests(queued - queued[0], prompts, outputs)
     spec = machine(str(REPO / "tests" / "data" / "rtx-pro-6000.toml"))
-    cost = cost_tables(models.load("llama-3-8b").geometry, spec, SHIPPED.engine, TABLE_1)
+    cost = iteration_costs(models.load("llama-3-8b").geometry, spec, TABLE_1, SHIPPED.profile())
     run = serve(requests, Chunked(2048), cost, Limits(max_seqs=128))
     tpot_s = (run.finish_s - run.first_token_s) / (outputs - 1)
     assert tpot_s.mean() == pytest.approx(((last - first) / (outputs - 1)).mean(), rel=0.3)

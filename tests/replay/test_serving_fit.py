@@ -6,13 +6,12 @@ import dataclasses
 
 import pytest
 
-from tokentape.hw.serving_constants import ServingConstants
 from tokentape.hw.spec import load
 from tokentape.replay.serving import fit as serving_fit
-from tokentape.replay.serving.cost import cost_tables
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.facts import facts, simulated
-from tokentape.replay.serving.fit import PARAMETERS, calibrate
+from tokentape.replay.serving.fit import NUMBERS, PARAMETERS, calibrate, fitted
+from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -26,11 +25,19 @@ KNOWN = {name: row[0] * (0.8, 1.25)[i % 2] for i, (name, row) in enumerate(PARAM
 KNOWN["kv_bandwidth_frac"] = 0.6
 
 
+def number(constants, name):
+    """A fitted constant by its parameter's name."""
+    if name == "prefill_correlation":
+        return constants.prefill_correlation
+    table, key = NUMBERS[name][0]
+    return constants.numbers[table][key]
+
+
 @pytest.fixture
 def made(monkeypatch):
     """The facts as KNOWN has them, for one seed."""
-    constants = ServingConstants(**KNOWN)
-    cost = cost_tables(GEOMETRY, MACHINE, constants, published_coverage(CLAIMS, constants.prefill_correlation))
+    constants = fitted(KNOWN | {"length_scale": SCALE})
+    cost = iteration_costs(GEOMETRY, MACHINE, published_coverage(CLAIMS, constants.prefill_correlation), constants.profile())
     ours = simulated(cost, SCALE, range(1))
     stated = [dataclasses.replace(fact, target=ours[fact.key]) for fact in facts(CLAIMS)]
     monkeypatch.setattr(serving_fit, "facts", lambda rows, mode: stated)
@@ -43,7 +50,7 @@ def test_the_search_finds_the_constants_that_made_the_facts(made, monkeypatch):
     found = calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b")
     assert found.residual < 0.2  # 22 facts, each within a tenth of its sigma
     for name in ("expert_bandwidth_frac", "attention_ops_frac", "decode_layer_s", "prefill_correlation"):
-        assert getattr(found.constants.engine, name) == pytest.approx(KNOWN[name], rel=0.1), name
+        assert number(found.constants, name) == pytest.approx(KNOWN[name], rel=0.1), name
     assert found.constants.length_scale == pytest.approx(SCALE, rel=0.02)
 
 
@@ -65,7 +72,7 @@ def test_a_search_repeats_itself_and_tells_its_progress(made, monkeypatch):
     assert said[0].startswith("1 seeds: loss with the pull ")
     for name in KNOWN:
         _, low, high = PARAMETERS[name]
-        assert low <= getattr(first.constants.engine, name) <= high
+        assert low <= number(first.constants, name) <= high
 
 
 def test_only_claims_for_fitting_are_fitted_on():

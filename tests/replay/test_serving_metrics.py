@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, tiny
+from serving_models import NOTED, TABLE_1, both, costs, tiny
 
-from tokentape.hw import serving_constants
+from tokentape.hw import profile, serving_fits
 from tokentape.hw.calibrate import gpu_of
-from tokentape.hw.calibrate import shipped as shipped_fits
-from tokentape.hw.serving_constants import ROOFLINE, ServingConstants
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
+from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.capacity import capacity, saturation_rate_per_s
-from tokentape.replay.serving.cost import CostTables, cost_tables, decode_step_s
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.experts import expert_times
 from tokentape.replay.serving.facts import facts
 from tokentape.replay.serving.gaps import drop_before, longest_since
+from tokentape.replay.serving.iteration import DECODES, EXPERT_BYTES, IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import ServiceLevel, attained, jain, load_of, metrics, over_runs, queue_length, token_times
 from tokentape.replay.serving.run import ServingRun, serve
-from tokentape.replay.serving.step import COVERED_BYTES, experts_s
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -30,12 +27,12 @@ LEVEL = ServiceLevel(10.0, 0.125)
 
 
 @pytest.fixture(scope="module")
-def qwen() -> CostTables:
-    return cost_tables(models.load("qwen3-30b-a3b").geometry, machine("h100x2"), NOTED, TABLE_1)
+def qwen() -> IterationCosts:
+    return costs(models.load("qwen3-30b-a3b").geometry, machine("h100x2"), NOTED, TABLE_1)
 
 
 @pytest.fixture(scope="module")
-def run(qwen: CostTables) -> ServingRun:
+def run(qwen: IterationCosts) -> ServingRun:
     return serve(synthetic("arxiv", 1.3, 0, n=80, length_scale=0.931), Chunked(), qwen, record=True)
 
 
@@ -45,64 +42,46 @@ def run(qwen: CostTables) -> ServingRun:
 )
 def test_expert_bytes(name: str, expert_format: str, layer_gb: float, all_gb: float) -> None:
     geometry = models.load(name).geometry
-    cost = cost_tables(geometry, machine("h100x2"), NOTED, TABLE_1, expert_format)
-    assert cost.layers[:, COVERED_BYTES] / 1e9 == pytest.approx(layer_gb, rel=5e-4)
-    assert cost.layers[0, COVERED_BYTES] * geometry.n_layers / 1e9 == pytest.approx(all_gb, rel=2e-3)
+    cost = costs(geometry, machine("h100x2"), NOTED, TABLE_1, expert_format)
+    every = np.ones(cost.moe_of.size)
+    read = cost.cost({DECODES: 1}, 0 * every, every, every)[EXPERT_BYTES]
+    assert read / geometry.n_layers / 1e9 == pytest.approx(layer_gb, rel=5e-4)
+    assert read / 1e9 == pytest.approx(all_gb, rel=2e-3)
     assert models.load("qwen3-30b-a3b").geometry.expert_bytes("bf16")[0] == 9_437_184
     assert models.load("gpt-oss-20b").geometry.expert_bytes("bf16")[0] == 49_766_400
 
 
-def test_noted_constants_give_the_noted_microbenchmarks(qwen: CostTables) -> None:
+def test_noted_constants_give_the_noted_microbenchmarks(qwen: IterationCosts) -> None:
     """The equations with the constants of our notes on the paper reach what the notes say they do."""
     for chunk, seconds, load_gb in ((512, 0.525, 659), (4096, 0.221, 114), (8192, 0.193, 57)):
         lone = serve(Requests(np.zeros(1), np.array([8192]), np.array([1])), Chunked(chunk), qwen)
         assert lone.ttft_s[0] == pytest.approx(seconds, rel=4e-3)
         assert lone.expert_bytes / 1e9 == pytest.approx(load_gb, rel=1e-2)
-    assert decode_step_s(qwen, 1, 8000) == pytest.approx(7.1e-3, rel=0.01)
-    assert decode_step_s(qwen, 32, 4096) == pytest.approx(0.84 * 25e-3, rel=0.01)
+    assert qwen.decode_step_s(1, 8000) == pytest.approx(7.1e-3, rel=0.01)
+    assert qwen.decode_step_s(32, 4096) == pytest.approx(0.84 * 25e-3, rel=0.01)
 
 
-def test_without_calibration_it_is_several_times_too_fast(qwen: CostTables) -> None:
-    roof = cost_tables(qwen.geometry, machine("h100x2"), ROOFLINE, TABLE_1)
+def test_the_machine_alone_is_several_times_faster_than_the_papers_server(qwen: IterationCosts) -> None:
+    physical = iteration_costs(qwen.geometry, machine("h100x2"), TABLE_1)
     lone = Requests(np.zeros(1), np.array([8192]), np.array([1]))
-    slower, faster = (serve(lone, Chunked(), cost).ttft_s[0] for cost in (qwen, roof))
+    slower, faster = (serve(lone, Chunked(), cost).ttft_s[0] for cost in (qwen, physical))
     assert 2.0 < slower / faster < 6.0
 
 
-def test_expert_times_from_measured_kernels(qwen: CostTables) -> None:
-    spec = machine("h100x2")
-    fit = next(fits["moe"] for fits in shipped_fits() if fits["moe"].machine == "h100")
-    table = expert_times(qwen.geometry, spec, fit)
-    cost = cost_tables(qwen.geometry, spec, NOTED, TABLE_1, expert_times=table)
+def test_expert_times_from_measured_kernels(qwen: IterationCosts) -> None:
+    spec, every = machine("h100x2"), np.ones(1)
+    fits = fits_of(spec, "bf16")
+    timed = NOTED.profile(per="item", operators=True)
+    cost = iteration_costs(qwen.geometry, spec, TABLE_1, timed, fits=fits)
     for n, share in ((1.0, 8 / 128), (32.0, 0.5), (512.0, 0.96875), (8192.0, 1.0)):
         shapes = {"num_tokens": n, "active_experts": share * 128, "hidden_size": 2048, "inter_size": 768, "topk": 8}
         rows = {name: np.array([float(value)]) for name, value in (shapes | {"num_experts": 128, "moe_tp_size": 2}).items()}
-        direct = fit.seconds(gpu_of(spec), rows)[0]
-        assert experts_s(table, n, share) == pytest.approx(direct, rel=1e-9), "exact at the table's points"
-        rows |= {"num_tokens": np.array([n * 1.05])}
-        assert experts_s(table, n * 1.05, share) == pytest.approx(fit.seconds(gpu_of(spec), rows)[0], rel=0.05)
+        direct = 48 * fits["moe"].seconds(gpu_of(spec), rows)[0]
+        assert cost.cost({DECODES: n}, 0 * every, share * every, every)[0] == pytest.approx(direct, rel=1e-12)
     requests = synthetic("arxiv", 1.0, 0, n=60)
     slow, fast = (serve(requests, Chunked(), costs) for costs in (qwen, cost))
     assert fast.seconds_of["moe"] < 0.7 * slow.seconds_of["moe"], "these kernels read experts at 93 % of the bandwidth, not 37 %"
     assert serve(requests, Layered(), cost).expert_bytes < fast.expert_bytes
-    with pytest.raises(ValueError, match="need the fit of operator moe, got gemm"):
-        expert_times(qwen.geometry, spec, next(iter(shipped_fits()))["gemm"])
-    with pytest.raises(ValueError, match="Qwen3ForCausalLM has no experts"):
-        expert_times(models.load("qwen3-8b").geometry, spec, fit)
-
-
-def test_a_table_of_expert_times_is_bilinear_in_octaves_and_share() -> None:
-    """On a table that is bilinear itself, anything between its points is exact; beyond the last tokens it stays."""
-    x, y = np.mgrid[:17, :5]  # 2 octaves of 8 points, shares by quarters
-
-    def value(x: float, y: float) -> float:
-        return 3.0 + 0.5 * x + 2.0 * y + 0.25 * x * y
-
-    table = np.ascontiguousarray(value(x, y))
-    for at in (0.0, 0.3, 1.0, 7.6, 15.9, 16.0):
-        for share in (0.0, 0.1, 0.25, 0.6, 1.0):
-            assert experts_s(table, 2 ** (at / 8), share) == pytest.approx(value(at, 4 * share), rel=1e-12)
-    assert experts_s(table, 100.0, 0.6) == pytest.approx(value(16, 2.4), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -150,7 +129,7 @@ def test_load_accounting(run: ServingRun) -> None:
     assert [full / shard, full / matrix] == pytest.approx([2.0, 3.0])
 
 
-def test_bands_over_runs(qwen: CostTables) -> None:
+def test_bands_over_runs(qwen: IterationCosts) -> None:
     runs = [metrics(serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen)) for seed in range(9)]
     found, alone = over_runs(runs), [run["ttft_mean_s"].value for run in runs]
     band = found["ttft_mean_s"]
@@ -159,7 +138,7 @@ def test_bands_over_runs(qwen: CostTables) -> None:
         over_runs([])
 
 
-def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: CostTables) -> None:
+def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: IterationCosts) -> None:
     def found(scheduler: object) -> float:
         def at(rate: float, seed: int) -> ServingRun:
             return serve(synthetic("arxiv", rate, seed, n=400, length_scale=0.931), scheduler, qwen)  # type: ignore[arg-type]
@@ -185,7 +164,7 @@ def test_no_rate_meets_an_impossible_level() -> None:
         ServiceLevel(0.0, 1.0)
 
 
-def test_token_times_need_recorded_iterations(qwen: CostTables) -> None:
+def test_token_times_need_recorded_iterations(qwen: IterationCosts) -> None:
     with pytest.raises(ValueError, match="recorded no iterations"):
         token_times(serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
 
@@ -205,21 +184,24 @@ def test_only_claims_for_calibration_are_fitted_on() -> None:
 
 
 def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> None:
-    fit = serving_constants.load("h100x2")
+    fit = serving_fits.load("h100x2")
     roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
     assert {roles[claim] for claim in fit.fitted_on} == {"calibrate", "input"}  # Table 1 is read, as it is
     path = tmp_path / "mine.toml"
-    serving_constants.save(fit, path)
-    assert serving_constants.load(str(path)) == fit
+    serving_fits.save(fit, path)
+    assert serving_fits.load(str(path)) == fit
     with pytest.raises(BadSpec, match="no such file of serving constants; shipped: h100x2"):
-        serving_constants.load("h200")
-    path.write_text(path.read_text().replace("kv_bandwidth_frac", "kv_speed"))
-    with pytest.raises(BadSpec, match="kv_speed"):
-        serving_constants.load(str(path))
-    with pytest.raises(ValueError, match="expert_bandwidth_frac is 0"):
-        ServingConstants(**{**vars(NOTED), "expert_bandwidth_frac": 0.0})
+        serving_fits.load("h200")
+    assert fit.constants.profile().lanes == profile.load("layered_prefill").lanes, (
+        "the profile ships with the numbers of this fit"
+    )
+    path.write_text(path.read_text().replace('"lane.moe"', '"lane.experts"'))
+    with pytest.raises(BadSpec, match=r"no number lane\.experts\.bytes_frac to replace"):
+        serving_fits.load(str(path)).constants.profile()
+    with pytest.raises(BadSpec, match=r"lane\.moe: bytes_frac is 0"):
+        NOTED.profile(bytes_frac=0.0)
 
 
-def test_full_coverage_is_the_upper_bound(qwen: CostTables, run: ServingRun) -> None:
-    bound = cost_tables(qwen.geometry, machine("h100x2"), NOTED, FixedCoverage(1.0))
+def test_full_coverage_is_the_upper_bound(qwen: IterationCosts, run: ServingRun) -> None:
+    bound = costs(qwen.geometry, machine("h100x2"), NOTED, FixedCoverage(1.0))
     assert serve(run.requests, Chunked(), bound).expert_bytes > run.expert_bytes

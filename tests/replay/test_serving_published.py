@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tokentape.flows.systems.layered_prefill.study import Settings
-from tokentape.hw import serving_constants
+from tokentape.hw import serving_fits
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
 from tokentape.replay.result import Metric
-from tokentape.replay.serving.cost import CostTables, cost_tables
 from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import ServiceLevel, metrics, over_runs
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests, synthetic
@@ -44,10 +44,12 @@ LEVELS = {"arxiv": ServiceLevel(10.0, 0.125), "sharegpt": ServiceLevel(5.0, 0.12
 
 
 @lru_cache
-def cost(model: str) -> tuple[CostTables, float]:
-    fit = serving_constants.load("h100x2")
-    coverage = published_coverage(CLAIMS.values(), fit.constants.engine.prefill_correlation)
-    return cost_tables(models.load(model).geometry, load("h100x2"), fit.constants.engine, coverage), fit.constants.length_scale
+def cost(model: str) -> tuple[IterationCosts, float]:
+    fit = serving_fits.load("h100x2")
+    coverage = published_coverage(CLAIMS.values(), fit.constants.prefill_correlation)
+    return iteration_costs(
+        models.load(model).geometry, load("h100x2"), coverage, fit.constants.profile()
+    ), fit.constants.length_scale
 
 
 @lru_cache

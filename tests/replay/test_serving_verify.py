@@ -6,19 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, tiny
+from serving_models import NOTED, TABLE_1, both, costs, tiny
 
+from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Continuous, Disaggregated, Layered, Speculation, Static
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.coverage import Curve
-from tokentape.replay.serving.cost import CostTables, cost_tables
 from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
 from tokentape.replay.serving.disaggregated import serve_disaggregated
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.masks import NO_MASKS
 from tokentape.replay.serving.metrics import metrics, token_times
 from tokentape.replay.serving.run import Limits, serve
-from tokentape.replay.serving.step import DECODE_ITERATION_S, DRAFT_S, MULTIPLIER, NODES, PREFILL_ITERATION_S
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
@@ -35,9 +35,9 @@ def some(seed: int, n: int = 60, rate: float = 3.0) -> Requests:
     return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
 
 
-def qwen(speculation: Speculation | None = None) -> CostTables:
+def qwen(speculation: Speculation | None = None) -> IterationCosts:
     geometry = models.load("qwen3-30b-a3b").geometry
-    return cost_tables(geometry, machine("h100x2"), NOTED, TABLE_1, speculation=speculation)
+    return costs(geometry, machine("h100x2"), NOTED, TABLE_1, speculation=speculation)
 
 
 def test_rounds_worked_by_hand() -> None:
@@ -47,11 +47,9 @@ def test_rounds_worked_by_hand() -> None:
     (the last round is cut to one), request 1 has 1, 4, 5. The chunk of 12 counts 4 tokens for each decode: beside two of them 4
     prompt tokens of request 2 fit, so its 10 take rounds 1 and 2, and round 3, where request 0 alone is left, the rest.
     """
-    cost = both(tiny(), speculation=Speculation(3, (1.0, 1.0), 0.5))[0]
-    engine = np.zeros_like(cost.engine)
-    engine[[PREFILL_ITERATION_S, DECODE_ITERATION_S, MULTIPLIER]] = 1.0
-    engine[[NODES, DRAFT_S]] = cost.engine[[NODES, DRAFT_S]]
-    cost = dataclasses.replace(cost, layers=np.zeros_like(cost.layers), engine=engine)
+    made = {"name": "clockwork", "step": "step", "lane": {"step": {"kind": "step", "each_s": 1.0}}}
+    clockwork, drafts = profile.of_data(made, "clockwork"), Speculation(3, (1.0, 1.0), 0.5)
+    cost = iteration_costs(tiny(), machine("h100"), TABLE_1, clockwork, speculation=drafts)
     run = serve(requests_of([[0, 6, 8], [0, 6, 5], [0.5, 10, 1]]), Chunked(12), cost, record=True)
     names = ("start_s", "seconds", "n_decode", "n_prefill", "n_waiting")
     assert np.column_stack([run.iterations[name] for name in names]).tolist() == [
@@ -73,14 +71,17 @@ def test_without_nodes_runs_are_plain() -> None:
         a, b = (serve(some(0), scheduler, qwen(drafts), seed=5) for drafts in (None, Speculation(0, ())))
         for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
             assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
-        assert (a.expert_bytes, a.moved_bytes, a.ops) == (b.expert_bytes, b.moved_bytes, b.ops)
+        assert (a.expert_bytes, a.joules_of) == (b.expert_bytes, b.joules_of)
 
 
 def test_rounds_that_accept_nothing_at_no_cost_are_plain_decoding() -> None:
-    plain = both(tiny(5, windows=(40, 0, 40, 0, 40)))[0]
-    cost = dataclasses.replace(plain, speculation=Speculation(1, (0.0,)))  # the plain engine's costs: nodes are for free
+    tokens = {"kind": "activations", "phase": "prefill", "each_s": 1e-6}
+    lanes = {"step": {"kind": "step", "each_s": 1e-3}, "tokens": tokens}
+    costs = profile.of_data({"name": "prompts", "step": "step + tokens.fixed", "lane": lanes}, "prompts")  # decodes are for free
+    geometry = tiny(5, windows=(40, 0, 40, 0, 40))
+    made = [iteration_costs(geometry, machine("h100"), TABLE_1, costs, speculation=s) for s in (None, Speculation(1, (0.0,)))]
     for scheduler in (Static(4), Continuous(2000), Layered(1500, 4)):
-        a, b = (serve(some(1), scheduler, costs) for costs in (plain, cost))
+        a, b = (serve(some(1), scheduler, cost) for cost in made)
         assert b.n_accepted == 0
         for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
             assert getattr(a, name).tobytes() == getattr(b, name).tobytes(), name
@@ -150,7 +151,7 @@ def test_verified_nodes_cost_tokens_and_experts_but_one_reading_of_the_kv_cache(
     bytes_ = [run.iterations["expert_bytes"][1] for run in (a, b)]
     assert bytes_[1] / bytes_[0] == pytest.approx(21.3 / 6.25)  # Table 1 at 4 tokens and at 1
     layer = plain.geometry.n_layers
-    dense = a.moved_bytes - a.expert_bytes, b.moved_bytes - b.expert_bytes
+    dense = [run.j_of_bytes / NOTED.j_per_byte - run.expert_bytes for run in (a, b)]
     assert dense[1] - dense[0] == pytest.approx(layer * 3 * 40 * 2048), "activations of three tokens more, no KV"
     deep = qwen(Speculation(100, (0.0,)))
     c = serve(requests_of([[0, 30_000, 2]]), Continuous(), deep)
@@ -171,7 +172,7 @@ def test_coverage_of_nodes() -> None:
 
 def test_a_disaggregated_pair_decodes_in_rounds() -> None:
     drafts = Speculation.conditional(3, 0.8)
-    cost = cost_tables(models.load("qwen3-30b-a3b").geometry, machine("h100"), NOTED, TABLE_1, speculation=drafts)
+    cost = costs(models.load("qwen3-30b-a3b").geometry, machine("h100"), NOTED, TABLE_1, speculation=drafts)
     requests = synthetic("arxiv", 0.5, 0, n=30)
     run = serve_disaggregated(requests, Disaggregated(), cost, cost, seed=1)
     assert run.decode is not None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.serving.setup import Point, engine_of
-from tokentape.replay.serving.cost import decode_step_s
 from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.serving.knees import Curve
 from tokentape.warehouse.tape import Store
@@ -68,10 +67,10 @@ def _steps(store: Store, study: Settings) -> Iterator[Row]:
     """Decode-only iterations, and Table 1 itself, which the engine reads."""
     for name, (batch, context) in study.decode_steps.items():
         claim = stated(PAPER)[f"{PAPER}/{name}"]
-        cost = engine_of(store, Point(scheduler="chunked", model=claim["claim_id"].split("/")[3])).cost
-        seconds = decode_step_s(cost, batch, context) / SI[claim["unit"]]
+        point = Point(scheduler="chunked", model=claim["claim_id"].split("/")[3], profile=study.profile)
+        seconds = engine_of(store, point).cost.decode_step_s(batch, context) / SI[claim["unit"]]
         yield answer(claim["claim_id"], seconds, f"an iteration of {batch} decodes at {context} tokens of context")
-    cost = engine_of(store, Point(scheduler="chunked")).cost
+    cost = engine_of(store, Point(scheduler="chunked", profile=study.profile)).cost
     for claim in stated(PAPER).values():
         if claim["metric"] == "expert_coverage":
             n = int(claim["setting"].split("batch")[1].lstrip(">="))

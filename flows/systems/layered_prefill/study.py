@@ -21,7 +21,7 @@ from tokentape.flows.serving.setup import Point
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.flows.systems.layered_prefill.answers import Values, answers
 from tokentape.flows.systems.layered_prefill.points import of_job
-from tokentape.hw import serving_constants
+from tokentape.hw import serving_fits
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.coverage_points import error_lines, of_paper, of_tape
 from tokentape.replay.serving.metrics import ServiceLevel
@@ -75,10 +75,11 @@ class Trace(Grid):
 
 
 class Settings(StudyFile):
-    """study.toml. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
+    """study.toml. profile: cost profile of every point. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
+    profile: str
     n_seeds: int
     n_claim_seeds: int
     ttft_factors: tuple[float, ...]
@@ -124,7 +125,7 @@ def jobs(study: Settings) -> list[Job]:
 
 def _of_group(study: Settings, group: Group) -> Iterator[Job]:
     for fields in group.points():
-        given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds} | fields
+        given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds, "profile": study.profile} | fields
         point = point_of(given)
         engine = {name: value for name, value in given.items() if name in Point.model_fields}
         against = None if group.against is None else point_of(engine | group.against)
@@ -158,6 +159,7 @@ def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
             continue
         served: dict[str, Any] = {"workload": IMPORTERS[trace.importer](path, store), "arrival": "trace"}
         served |= {"windows": trace.windows, "n_seeds": trace.windows}
+        served |= {"profile": study.profile}
         found += [Job(trace.series, point_of(fields | served)) for fields in trace.points()]
     return found, missing
 
@@ -182,7 +184,7 @@ def _values(store: Store, study: Settings, of: str) -> Values:
 
 def coverage(store: Store) -> list[Row]:
     """Rows of coverage_points: the paper's table, and every tape of the store."""
-    correlation = serving_constants.load("h100x2").constants.engine.prefill_correlation
+    correlation = serving_fits.load("h100x2").constants.prefill_correlation
     published = published_coverage(claims().to_pylist(), correlation)
     rows = of_paper(COVERED, models.load(COVERED).geometry, published)
     for tape in store.readable():

@@ -1,0 +1,356 @@
+"""What an iteration of the serving engine costs: the rows of a transformer's step, as code compiled for the engine's loop.
+
+A step's rows are linear in what the iteration carries (replay/transformer.py), so coefficients come from evaluating them and the
+code from the profile's step (hw/codegen.py). It is compiled once for what a profile composes of which rows, and kept on disk;
+models, machines and constants are tables. See docs/serving.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw import profile as profiles
+from tokentape.hw.calibrate import Fit
+from tokentape.hw.clock import background_w
+from tokentape.hw.codegen import Generated, around, generate
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.profile import Profile
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Rows
+from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, uint64, void
+from tokentape.policies.serving import Speculation
+from tokentape.replay.serving.coverage import Coverage, at_multiples
+from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, experts_of, kv_token_bytes, steps_of
+from tokentape.warehouse.formats import bytes_per_value
+from tokentape.warehouse.geometry import Geometry
+
+PARTS = ("moe", "dense", "attention", "communication", "other")
+# Entries of an iteration's cost (N_COST,): seconds by part; bytes of routed experts read; joules of bytes and of operations.
+EXPERT_BYTES, J_OF_BYTES, J_OF_OPS = range(len(PARTS), len(PARTS) + 3)
+N_COST = len(PARTS) + 3
+# Entries of what an iteration carries. Of the prompts' slices: tokens, how many, query-key pairs, keys and values that they
+# attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values. _W: cut by the window.
+PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W = range(12)
+N_CARRIED = 12
+# The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
+# (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
+# shares of their experts that are touched without and with them; the window, 0 for none.
+OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW = range(5)
+N_OF_KIND = 5
+CONSTANTS, CARRIED, COST = -3, -2, -1
+N_OTHER_ROWS = 4  # than those of kinds
+LOADS = ("full", "per_gpu", "one_matrix")
+# Reads and writes of the hidden states in a layer, for profiles that count them apart (assumed, as in notes on Layered Prefill).
+ACTIVATION_PASSES = 20.0
+REFERENCE_HIDDEN = 2048  # of the hidden size, to which times per token are scaled
+
+_PART_OF = {
+    **dict.fromkeys(("expert", "fetch", "prefetch", "exchange"), "moe"),
+    **dict.fromkeys(("proj", "router", "shared", "dense_ffn", "head", "weights"), "dense"),
+    **dict.fromkeys(("attend", "kv_read", "kv_write", "recompute"), "attention"),
+    "all_reduce": "communication",
+    **dict.fromkeys(("draft", "feed", "launch", "activations", "layer", "step"), "other"),
+}
+_GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0"}
+_FEATURES = (
+    "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
+    "share",
+)  # fmt: skip
+_F2 = array(float64, 2)
+ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
+_SOURCE = """\
+def {name}(t):
+    n_kinds = t.shape[0] - {N_OTHER_ROWS}
+    constants, carried, cost = np.uint64(n_kinds + 1), np.uint64(n_kinds + 2), np.uint64(n_kinds + 3)
+    n_prompt, n_decodes, n_nodes = t[carried, {PROMPT}], t[carried, {DECODES}], t[carried, {NODES}]
+    decodes, prompts = n_decodes, t[carried, {PROMPTS}]
+    verified = n_decodes * (1.0 + n_nodes)
+    context = t[carried, {KEYS}] / max(n_decodes, 1.0)
+    carries_prompt = 1.0 if n_prompt > 0.0 else 0.0
+    logits = verified + prompts * carries_prompt
+    {start}
+    for kind in range(n_kinds):
+        k = np.uint64(kind)
+        window = t[k, {WINDOW}]
+        keys = t[carried, {KEYS_W}] if window > 0.0 else t[carried, {KEYS}]
+        scores = keys * (1.0 + n_nodes)
+        for is_group in range(2):
+            prompt = pairs = seen = 0.0
+            if is_group:
+                count, share, prompt = t[k, {IN_GROUP}], t[k, {SHARE_MIXED}], n_prompt
+                pairs = t[carried, {PAIRS_W}] if window > 0.0 else t[carried, {PAIRS}]
+                seen = t[carried, {SEEN_W}] if window > 0.0 else t[carried, {SEEN}]
+            else:
+                count, share = t[k, {OTHERS}], t[k, {SHARE}]
+            tokens = verified + prompt
+            if count == 0.0 or tokens == 0.0:
+                continue
+            {layer}
+    k = np.uint64(n_kinds)
+    {head}
+    {after}
+    {end}
+"""
+# Where operators are fitted: a prompt of as many pairs, `_length` of replay/transformer.py.
+_LENGTH = """\
+length = pairs / max(prompts, 1.0)
+full = min(length, window * (window + 1.0) / 2.0) if window > 0.0 else length
+length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if window > 0.0 else 0.0)"""
+# Where the KV cache has a tier of its own: the share that it holds.
+_NEAR = """\
+held = 0.0
+for kind in range(n_kinds):
+    k = np.uint64(kind)
+    of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
+    of_decodes = t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]
+    held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
+near = min(1.0, {room} / max(held, 1.0))
+far = 1.0 - near"""
+
+
+@kernel(float64(_F2, int64, int64), error_model="numpy")
+def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
+    """Share of a layer's experts that n_tokens touch. Beyond the table the untouched share falls as 1 / n_tokens."""
+    last = table.shape[0] - 1
+    if n_tokens <= last:
+        return table[uint64(n_tokens), uint64(kind)]
+    return 1.0 - (1.0 - table[last, kind]) * last / n_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class IterationCosts:
+    """The cost of any iteration of one model on one machine. iteration, table: the code, and its numbers.
+
+    layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE layer of a kind, -1 where it stands for
+    several. cov_prefill, cov_decode: shares touched, a column per kind. held_frac: of the experts, in the fast tier.
+    background_w: drawn all the time. speculation: what decodes draft; cov_decode then is that of so many requests with all their
+    nodes.
+    """
+
+    geometry: Geometry
+    machine: HardwareSpec
+    profile: Profile
+    expert_format: str
+    outside: str
+    iteration: Kernel = field(repr=False)
+    table: Floats = field(repr=False)
+    layers_before: Floats = field(repr=False)
+    moe_of: NDArray[np.int64] = field(repr=False)
+    cov_prefill: Floats = field(repr=False)
+    cov_decode: Floats = field(repr=False)
+    held_frac: float = 1.0
+    background_w: float = 0.0
+    speculation: Speculation | None = None
+
+    @property
+    def window(self) -> int:
+        """Of the layers that have one."""
+        return int(self.table[: self.moe_of.size, WINDOW].max())
+
+    def load_frac(self, accounting: str) -> float:
+        """Share of the expert-load counter that an accounting counts: full, per_gpu (a shard), one_matrix (of three)."""
+        shares = dict(zip(LOADS, (1.0, 1.0 / self.machine.n_devices, 1.0 / self.geometry.ffn_matrices), strict=True))
+        if accounting not in shares:
+            raise ValueError(f"load_accounting {accounting!r} is unknown; choose {', '.join(LOADS)}")
+        return shares[accounting]
+
+    def cost(self, carried: Mapping[int, float], in_group: Floats, only: Floats, mixed: Floats) -> Floats:
+        """(N_COST,) of one iteration. in_group (C,): layers that process the prompts; only, mixed (C,): shares of the experts
+        that are touched without and with them."""
+        table, of_kinds = self.table.copy(), slice(0, self.moe_of.size)
+        for entry, value in carried.items():
+            table[CARRIED, entry] = value
+        for entry, values in (
+            (OTHERS, self.layers_before[-1] - in_group),
+            (IN_GROUP, in_group),
+            (SHARE, only),
+            (SHARE_MIXED, mixed),
+        ):
+            table[of_kinds, entry] = values
+        self.iteration(table)
+        return table[COST, :N_COST]
+
+    def decode_step_s(self, batch: int, context_tokens: int) -> float:
+        """Seconds of an iteration of `batch` decodes, each attending to so many tokens, and no prefill."""
+        shares = np.array([covered(self.cov_decode, batch, kind) for kind in range(self.moe_of.size)])
+        keys = {KEYS: float(batch * context_tokens), KEYS_W: float(batch * min(context_tokens, self.window))}
+        return float(self.cost({DECODES: batch, **keys}, 0.0 * shares, shares, shares)[: len(PARTS)].sum())
+
+
+def iteration_costs(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    coverage: Coverage,
+    profile: Profile | str = profiles.PHYSICAL,
+    expert_format: str = ACTIVATION,
+    by_layer: bool = False,
+    fits: Mapping[str, Fit] | None = None,
+    speculation: Speculation | None = None,
+    held_frac: float = 1.0,
+) -> IterationCosts:
+    """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
+
+    by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. fits: the machine's fitted operators.
+    speculation: every decode is a draft-and-verify round. held_frac: share of the experts in the fast tier; the others are read
+    in place where the engine can, else fetched. Raises ValueError for windows of several sizes.
+    """
+    made = profiles.load(profile) if isinstance(profile, str) else profile
+    sizes = {w for w in geometry.sliding_windows if w}
+    if len(sizes) > 1:
+        raise ValueError(f"{geometry.architecture}: windows of {sorted(sizes)} tokens; one size per model is supported")
+    prefill, decode = coverage.tables(geometry) if geometry.moe_layers else (np.zeros((2, 1)), np.zeros((2, 1)))
+    if speculation is not None and speculation.n_nodes:
+        decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
+    by_layer = by_layer or prefill.shape[1] > 1
+    moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
+    windows = geometry.sliding_windows or (0,) * geometry.n_layers
+    keys = [
+        (moe_index.get(layer, -1) if by_layer else -1, layer in moe_index, windows[layer]) for layer in range(geometry.n_layers)
+    ]
+    kinds = list(dict.fromkeys(keys))
+    before = np.zeros((geometry.n_layers + 1, len(kinds)))
+    before[1:] = np.cumsum([[key == kind for kind in kinds] for key in keys], axis=0)
+    blocks = Blocks(
+        np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
+        np.array([window for *_, window in kinds], np.int64),
+        np.append(before[-1], 1.0)[None],
+    )
+    columns = [moe % prefill.shape[1] if is_moe else -1 for moe, is_moe, _ in kinds]
+    near_tokens = 0.0
+    if machine.roles.kv_cache:
+        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / kv_token_bytes(geometry, machine)
+    generated = _generated(geometry, machine, made, blocks, expert_format, fits or {}, held_frac)
+    return IterationCosts(
+        geometry,
+        machine,
+        made,
+        expert_format,
+        coverage.outside(geometry) if geometry.moe_layers else "",
+        _compiled(_source(generated, bool(machine.roles.kv_cache)), generated.operators),
+        _table(generated, blocks, near_tokens),
+        before,
+        np.array([moe for moe, _, _ in kinds], np.int64),
+        _of_kinds(prefill, columns),
+        _of_kinds(decode, columns),
+        held_frac,
+        float(sum(background_w(machine, made).values())),
+        speculation,
+    )
+
+
+def _of_kinds(table: Floats, columns: list[int]) -> Floats:
+    """A column per kind of layer; a dense one has no experts to touch."""
+    return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
+
+
+def _table(made: Generated, blocks: Blocks, near_tokens: float) -> Floats:
+    constants = np.append(made.constants, near_tokens)
+    width = max(N_OF_KIND + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST)
+    table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
+    table[: blocks.n, N_OF_KIND : N_OF_KIND + made.coefficients.shape[1]] = made.coefficients
+    table[: blocks.n - 1, WINDOW] = blocks.windows
+    table[CONSTANTS, : constants.size] = constants
+    return table
+
+
+def _generated(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    profile: Profile,
+    blocks: Blocks,
+    expert_format: str,
+    fits: Mapping[str, Fit],
+    held_frac: float,
+) -> Generated:
+    """The rows of a step, around a point in all that an iteration carries, as code."""
+    values = around(len(_FEATURES))
+    at = {name: values[:, [i]] for i, name in enumerate(_FEATURES)}
+    sums = Sums(
+        **{name: at[name] for name in _FEATURES if name != "share"},
+        held=at["keys"],
+        near_frac=0.5 if machine.roles.kv_cache else 0.0,
+    )
+    experts = _experts(geometry, machine, blocks, at["tokens"], at["share"] * geometry.n_experts, expert_format, held_frac)
+    work = steps_of(geometry, machine, sums, (*experts, *_activations(geometry, at, blocks)), blocks)
+    # Half of the keys and values lie near in these rows, of which the code takes its own share.
+    kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near"), ("kv_home", "2.0 * far"))
+    scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
+    return generate(work, _FEATURES, machine, profile, _PART_OF, _GUARDS, fits, scales, N_OF_KIND)
+
+
+def _experts(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    blocks: Blocks,
+    tokens: Floats,
+    active: Floats,
+    expert_format: str,
+    held_frac: float,
+) -> tuple[Rows, ...]:
+    """Routed experts: those held where they are, the others read at their home, or fetched from there."""
+
+    def read(frac: float, is_cached: bool = True) -> tuple[Rows, ...]:
+        weights = frac * active * geometry.expert_params * bytes_per_value(expert_format)
+        chosen = frac * tokens * geometry.top_k
+        return experts_of(geometry, machine, blocks, tokens, frac * active, chosen, weights, is_cached)
+
+    if held_frac == 1.0 or not blocks.moe.size:
+        return read(1.0)
+    if machine.roles.expert_home in machine.roles.reads:
+        return (*read(held_frac), *read(1.0 - held_frac, is_cached=False))
+    missed = (1.0 - held_frac) * active
+    moved = Rows(
+        kind="fetch",
+        name="fetch missing experts",
+        tier="expert_home",
+        target="expert_cache",
+        blocks=blocks.moe,
+        bytes=missed * geometry.expert_params * bytes_per_value(expert_format),
+        count=missed,
+    )
+    return (moved, *read(1.0))
+
+
+def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:
+    """The hidden states of a layer's tokens, for profiles that count them apart: passes over them, and prefill tokens."""
+    layers, token_bytes = np.arange(blocks.n - 1), ACTIVATION_PASSES * geometry.hidden * bytes_per_value(ACTIVATION)
+    prompt, others = at["prompt"], at["tokens"] - at["prompt"]
+    of = {"kind": "activations", "tier": "weights_home", "blocks": layers}
+    return (
+        Rows(**of, phase="prefill", bytes=prompt * token_bytes, count=prompt * geometry.hidden / REFERENCE_HIDDEN),
+        Rows(**of, bytes=others * token_bytes),
+    )
+
+
+def _source(made: Generated, has_near: bool) -> str:
+    """The source of an iteration's cost; its name is a digest of it."""
+    numbers = globals() | {"room": f"t[constants, {made.constants.size}]"}
+    text = " ".join((*made.layer, *made.head, *made.after))
+    start = [_NEAR.format(**numbers)] if has_near else []
+    start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []
+    start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
+    start += [f"{' = '.join(made.sums)} = 0.0"]
+    layer = ([_LENGTH.format(**numbers)] if "length" in text else []) + list(made.layer)
+    ends = [f"t[cost, {i}] = {made.seconds.get(part, '0.0')}" for i, part in enumerate(PARTS)]
+    for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
+        ends.append(f"t[cost, {i}] = {name}")
+    written = {"start": (start, 4), "layer": (layer, 12), "head": (made.head, 4), "after": (made.after, 4), "end": (ends, 4)}
+    filled = {name: "\n".join(lines).replace("\n", "\n" + " " * indent) for name, (lines, indent) in written.items()}
+    text = _SOURCE.format(name="{name}", **filled, **numbers)
+    return text.replace("{name}", f"iteration_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str, operators: tuple[str, ...]) -> Kernel:
+    """The function of a source; its machine code is kept beside that of this file's kernels."""
+    space = {"__name__": __name__, "np": np, "Gpu": Gpu, **{name: of_formula(OPERATORS[name].time) for name in operators}}
+    exec(compile(source, __file__, "exec"), space)
+    name = source[len("def ") : source.index("(")]
+    return Kernel(space[name], ITERATION, {"error_model": "numpy"})

@@ -1,0 +1,77 @@
+"""The serving iteration in the paper's profile against rows that the cost model of before answered.
+
+Where several KV heads lie on a device, and reading keys and values takes longer than multiplying them with drafts: of fewer heads
+than devices it counted no copies, and of the queries of a round only the drafts'.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tokentape.hw import profile
+from tokentape.hw.spec import load
+from tokentape.policies.serving import Speculation
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.fit import NUMBERS
+from tokentape.replay.serving.iteration import (
+    DECODES,
+    HELD,
+    HELD_W,
+    J_OF_BYTES,
+    J_OF_OPS,
+    KEYS,
+    KEYS_W,
+    NODES,
+    PAIRS,
+    PAIRS_W,
+    PROMPT,
+    PROMPTS,
+    iteration_costs,
+)  # fmt: skip
+from tokentape.warehouse import models
+
+GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "serving_iterations.jsonl").read_text().splitlines()]
+PLACES = {
+    **NUMBERS,
+    "dense_bandwidth_frac": (("lane.dense", "bytes_frac"), ("lane.head", "bytes_frac")),
+    "dense_ops_frac": (("lane.dense", "ops_frac"),),
+    "link_frac": (("lane.comm", "bytes_frac"),),
+    "decode_iteration_s": (("lane.decode_step", "each_s"),),
+    "j_per_op": (("energy", "j_per_op"),),
+}
+
+
+def answered(row: dict) -> list[float]:
+    """Seconds by part, bytes of experts, joules of bytes and of operations."""
+    given = ((f"{table}.{key}", name) for name, places in PLACES.items() for table, key in places)
+    numbers = {place: row["constants"][name] for place, name in given if name in row["constants"]}
+    geometry, machine = models.load(row["model"]).geometry, load(row["machine"])
+    drafts = Speculation(row["n_nodes"], (), row["draft_s"]) if row["n_nodes"] else None
+    made = profile.with_values("layered_prefill", numbers)
+    costs = iteration_costs(geometry, machine, FixedCoverage(), made, row["expert_format"], speculation=drafts)
+    carried = {PROMPT: row["n_prefill"], PROMPTS: 1, PAIRS: row["pairs"][0], PAIRS_W: row["pairs"][1], HELD: 0, HELD_W: 0}
+    carried |= {DECODES: row["n_decode"], NODES: row["n_nodes"], KEYS: row["keys"][0], KEYS_W: row["keys"][1]}
+    found = costs.cost(carried, np.array(row["in_group"]), np.array(row["only"]), np.array(row["mixed"]))
+    found[4] += row["draft_s"] if row["n_decode"] else 0.0
+    return found.tolist()
+
+
+def expected(row: dict) -> list[float]:
+    *parts, expert_bytes, moved, ops = row["cost"]
+    return [*parts, expert_bytes, row["constants"]["j_per_byte"] * moved, row["constants"]["j_per_op"] * ops]
+
+
+def test_every_golden_row() -> None:
+    worst = 0.0
+    for row in GOLDEN:
+        found, wanted = answered(row), expected(row)
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, err_msg=str(row))
+        worst = max(worst, *(abs(a / b - 1) for a, b in zip(found, wanted, strict=True) if b))
+    print(f"largest difference {worst:.1e}")
+
+
+def test_the_last_entries_are_joules() -> None:
+    assert (J_OF_BYTES, J_OF_OPS) == (6, 7)
