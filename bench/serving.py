@@ -21,11 +21,11 @@ from bench.hardware import seconds_of
 from bench.memory import peak_bytes
 from tokentape.flows.running import run
 from tokentape.flows.systems.layered_prefill.study import Settings
-from tokentape.hw import serving_constants
+from tokentape.hw import serving_fits
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
-from tokentape.replay.serving.cost import IterationCosts, cost_tables
 from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
@@ -39,18 +39,31 @@ MANY = "many"
 
 
 def costs() -> tuple[IterationCosts, float]:
-    """The shipped constants' costs of the paper's main model, and the scale of its prompts."""
-    fit = serving_constants.load(MACHINE)
-    coverage = published_coverage(claims().to_pylist(), fit.constants.engine.prefill_correlation)
-    return cost_tables(models.load(MODEL).geometry, load(MACHINE), fit.constants.engine, coverage), fit.constants.length_scale
+    """The costs of the paper's main model on its server, and the scale of its prompts."""
+    fit = serving_fits.load(MACHINE).constants
+    coverage = published_coverage(claims().to_pylist(), fit.prefill_correlation)
+    return iteration_costs(models.load(MODEL).geometry, load(MACHINE), coverage, fit.profile()), fit.length_scale
 
 
 def peer(requests: Requests, cost: IterationCosts) -> list[float]:
     """When each request finishes under Chunked(CHUNK), one iteration at a time."""
-    covered_s, token_s, weights_s, weights_token_s, pair_s, context_s = cost.layers[0, :6].tolist()
-    reduce_s, reduce_token_s, mixed_s, only_s, prefill_s, head_s, mixed_rest_s, only_rest_s = cost.engine[:8].tolist()
+    g, machine, lane = cost.geometry, cost.machine, {lane.name: lane for lane in cost.profile.lanes}
+    byte_s = 1.0 / (machine.n_devices * machine.tiers["hbm"].peak_bytes_per_s.value)
+    op_s = 1.0 / (machine.n_devices * machine.compute.ops_per_s[machine.dtype].value)
+    covered_s = g.n_experts * g.expert_bytes("bf16")[0] * byte_s / lane["moe"].bytes_frac
+    token_s = 2.0 * g.top_k * g.expert_params * op_s / lane["moe"].ops_frac
+    weights_s = 2.0 * g.attention_params * byte_s / lane["dense"].bytes_frac
+    weights_token_s = 2.0 * g.attention_params * op_s / lane["dense"].ops_frac
+    pair_s = 4.0 * g.n_heads * g.head_dim * op_s / lane["pairs"].ops_frac
+    context_s = 2.0 * g.kv_elements_per_token_layer * byte_s / lane["context"].bytes_frac
+    link, d = machine.links["nvlink"], machine.n_devices
+    reduce_s = 2.0 * link.latency_s.value
+    reduce_token_s = 8.0 * (d - 1) / d * g.hidden / (link.peak_bytes_per_s.value * lane["comm"].bytes_frac)
+    mixed_s, only_s, prefill_s = (lane[name].each_s for name in ("prefill_layer", "decode_layer", "tokens"))
+    head_s = 2.0 * g.vocab * g.hidden * byte_s / lane["head"].bytes_frac
+    mixed_rest_s, only_rest_s = (lane[name].each_s for name in ("prefill_step", "decode_step"))
     prefill, decode = cost.cov_prefill[:, 0].tolist(), cost.cov_decode[:, 0].tolist()
-    n_layers = cost.geometry.n_layers
+    n_layers = g.n_layers
     arrival, prompt, output = (
         column.tolist() for column in (requests.arrival_s, requests.n_prompt_tokens, requests.n_output_tokens)
     )

@@ -129,6 +129,7 @@ def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Cal
     return lambda written: Kernel(written, signature, options)
 
 
+@functools.lru_cache
 def of_formula(written: FunctionType) -> Kernel:
     """A function that numpy runs on arrays as a kernel of numbers, for other kernels, with those of ours that it calls."""
     space = dict(written.__globals__)
