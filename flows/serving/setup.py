@@ -106,7 +106,8 @@ def engine_of(store: Store, point: Point) -> Engine:
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
     fits = _fits(machine, geometry, point)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
-    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts)
+    kv_blocks, held_frac = _memory(point, geometry, machine)
+    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts, held_frac)
     outside = [cost.outside] if cost.outside else []
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
@@ -115,7 +116,7 @@ def engine_of(store: Store, point: Point) -> Engine:
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
-    limits = Limits(point.max_seqs, _kv_blocks(point, geometry, machine))
+    limits = Limits(point.max_seqs, kv_blocks)
     return Engine(cost, limits, fit.constants.length_scale, masks, tuple(outside))
 
 
@@ -125,19 +126,21 @@ def fits_of(point: Point) -> tuple[Path, ...]:
     return serving_fits.FILES.path(point.fit), *(calibrate.files_of(load_hardware(point.hardware)) if is_timed else ())
 
 
-def _kv_blocks(point: Point, geometry: Geometry, machine: HardwareSpec) -> int | None:
-    """KV blocks of a point; None: unbounded. Raises ValueError with the sizes where the model, or so many, do not fit."""
-    if point.kv_blocks == "unbounded":
-        return None
+def _memory(point: Point, geometry: Geometry, machine: HardwareSpec) -> tuple[int | None, float]:
+    """KV blocks of a point, None for unbounded, and the share of the experts that the fast tier holds beside them. Raises
+    ValueError with the sizes where the model, or so many blocks, do not fit."""
     scheduler = point.scheduled()
     rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
     held = footprint(
         point.model, geometry, machine, point.expert_format, rule_of(geometry.n_layers), point.max_seqs, point.verify_nodes
     )
+    if point.kv_blocks == "unbounded":
+        return None, held.held_frac(0, point.memory_frac)
     if point.kv_blocks is None:
-        return held.kv_blocks(point.memory_frac)
+        n_blocks = held.kv_blocks(point.memory_frac)
+        return n_blocks, held.held_frac(n_blocks, point.memory_frac)
     held.refuse_more_than_fit(point.kv_blocks)
-    return point.kv_blocks
+    return point.kv_blocks, held.held_frac(point.kv_blocks, 1.0)
 
 
 def _refuse_of_experts(point: Point, geometry: Geometry) -> None:

@@ -104,6 +104,8 @@ def measure(
             one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
         if kv_blocks is not None:
             one |= {"kv_blocks": Metric(float(kv_blocks), "1", denominator=f"of {BLOCK_TOKENS} tokens")}
+        if of.engine.cost.held_frac < 1.0:
+            one |= {"experts_held_frac": Metric(of.engine.cost.held_frac, "1", denominator="of the routed experts")}
         if run is not None and saturation_per_s:
             load = Load(run.requests.rate_per_s, saturation_per_s)
             one |= _distance(load)

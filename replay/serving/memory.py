@@ -15,6 +15,7 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import weight_bytes
 
 MEMORY_FRAC = 0.9  # the engines' default
+KV_FRAC = 0.5  # of what a machine has for KV and for experts that not all fit (assumed)
 BLOCK_TOKENS = 16
 VALUE_BYTES = 2  # weights but routed experts, activations and the KV cache: bf16
 # Of a rule that takes whole prompts and names no budget: the longest prompt of the paper's server (assumed).
@@ -25,7 +26,8 @@ _LOGIT_BYTES = 6  # of a logit as the output head makes it, and in single precis
 @dataclass(frozen=True)
 class Footprint:
     """Bytes of a model on all devices of a machine together. block_bytes: KV of BLOCK_TOKENS tokens; window_bytes: KV set aside
-    for layers that attend to a window only, which block_bytes then leaves out."""
+    for layers that attend to a window only, which block_bytes then leaves out. movable_bytes: of the weights, experts that may
+    stay at a home of their own."""
 
     model: str
     machine: str
@@ -34,14 +36,17 @@ class Footprint:
     activation_bytes: int
     window_bytes: int
     block_bytes: int
+    movable_bytes: int = 0
 
-    def kv_blocks(self, memory_frac: float = MEMORY_FRAC) -> int:
-        """Blocks that fit this share of the memory. Raises ValueError with the sizes where not one does, and for no share."""
-        if not 0.0 < memory_frac <= 1.0:
-            raise ValueError(f"--memory-frac {memory_frac:g} must be above 0 and at most 1")
-        room = memory_frac * self.memory_bytes
-        n_blocks = int((room - self.weights_bytes - self.activation_bytes - self.window_bytes) // self.block_bytes)
+    def kv_blocks(self, memory_frac: float = MEMORY_FRAC, kv_frac: float = KV_FRAC) -> int:
+        """Blocks that fit this share of the memory beside the model, or beside what must lie there with kv_frac of the rest.
+        Raises ValueError with the sizes where not one does, and for no share."""
+        left = self._left(memory_frac)
+        n_blocks = int((left - self.movable_bytes) // self.block_bytes)
+        if n_blocks < 1 and self.movable_bytes:
+            n_blocks = int(kv_frac * left // self.block_bytes)
         if n_blocks < 1:
+            room = memory_frac * self.memory_bytes
             raise ValueError(
                 f"{self.model} does not fit {self.machine}: {self._taken} leave no room for a KV cache in {_gb(room)}, "
                 f"{100 * memory_frac:g} % of its memory; take more devices or smaller --weights, "
@@ -49,9 +54,23 @@ class Footprint:
             )
         return n_blocks
 
+    def held_frac(self, n_blocks: int, memory_frac: float = MEMORY_FRAC) -> float:
+        """Share of the movable experts that fit beside so many blocks."""
+        if not self.movable_bytes:
+            return 1.0
+        return float(min(1.0, max(0.0, self._left(memory_frac) - n_blocks * self.block_bytes) / self.movable_bytes))
+
+    def _left(self, memory_frac: float) -> float:
+        """For KV blocks and movable experts."""
+        if not 0.0 < memory_frac <= 1.0:
+            raise ValueError(f"--memory-frac {memory_frac:g} must be above 0 and at most 1")
+        fixed = self.weights_bytes - self.movable_bytes + self.activation_bytes + self.window_bytes
+        return memory_frac * self.memory_bytes - fixed
+
     def refuse_more_than_fit(self, n_blocks: int) -> None:
         """Raises ValueError with the sizes where so many blocks do not fit the whole memory."""
-        if n_blocks > (most := self.kv_blocks(1.0)):
+        most = int(self._left(1.0) // self.block_bytes) if self.movable_bytes else self.kv_blocks(1.0)
+        if n_blocks > most:
             raise ValueError(
                 f"kv_blocks is {n_blocks}, {_gb(n_blocks * self.block_bytes)}: beside {self._taken} there is room for {most} "
                 f"in the {_gb(self.memory_bytes)} of {self.machine}; take fewer, or --kv-blocks unbounded"
@@ -69,7 +88,8 @@ def footprint(
 
     model: its name in errors. Weights but routed experts are bf16. Every device keeps the hidden states; KV heads are copied
     where there are fewer of them than devices, as the one latent of MLA is. n_nodes: drafts that a decode has verified beside its
-    token. Memory is the upper end of the tier's band, as drivers count it.
+    token. Memory is the upper end of the tier's band, as drivers count it: that of the weights' home. Where experts have a home
+    of their own only those that are cached lie in it.
     """
     n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
     copies = max(1.0, n_devices / n_kv_heads)
@@ -77,15 +97,20 @@ def footprint(
     window = max(geometry.sliding_windows, default=0)
     n_windowed = sum(1 for size in geometry.sliding_windows if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16")
+    roles, movable = machine.roles, 0
+    if roles.expert_home != roles.weights_home and geometry.moe_layers:
+        experts = len(geometry.moe_layers) * geometry.n_experts * geometry.expert_bytes(expert_format)[0]
+        movable, weights = (experts, weights) if roles.expert_cache == roles.weights_home else (0, weights - experts)
     activations = _activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
-    memory = machine.tiers[machine.fast].capacity_bytes.high * n_devices
-    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, geometry.n_layers * layer_bytes)
+    memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
+    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, geometry.n_layers * layer_bytes, movable)
     if not 0 < n_windowed < geometry.n_layers:
         return all_layers
     # Either layout holds every request: blocks of all layers, or a window's worth for each and blocks of the others.
     kept = max_seqs * n_windowed * (-(-window // BLOCK_TOKENS) + 1) * layer_bytes
-    apart = Footprint(model, machine.name, memory, weights, activations, kept, (geometry.n_layers - n_windowed) * layer_bytes)
-    free = memory - weights - activations
+    of_others = (geometry.n_layers - n_windowed) * layer_bytes
+    apart = Footprint(model, machine.name, memory, weights, activations, kept, of_others, movable)
+    free = memory - weights + movable - activations
     return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
 
 

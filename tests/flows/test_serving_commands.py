@@ -21,6 +21,7 @@ from tokentape.warehouse.tape import Store
 
 HEADER = "arrival_s,n_prompt_tokens,n_output_tokens\n"
 FEW = ("--requests", "40", "--seeds", "3")
+PAPER = ("--profile", "layered_prefill")
 
 
 def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
@@ -43,7 +44,7 @@ def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
 
 
 def test_a_rate_beyond_saturation_finishes_and_says_so(tokentape: Cli):
-    done = tokentape("serving", "simulate", "--scheduler", "chunked", "--rate", "4", "--requests", "300", "--seeds", "2")
+    done = tokentape("serving", "simulate", "--scheduler", "chunked", "--rate", "4", "--requests", "300", "--seeds", "2", *PAPER)
     assert done.code == 0
     assert "the queue grows without bound" in done.err
     assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
@@ -51,7 +52,18 @@ def test_a_rate_beyond_saturation_finishes_and_says_so(tokentape: Cli):
 
 def test_what_lies_outside_is_said(tokentape: Cli):
     done = tokentape(
-        "serving", "simulate", "--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5", *FEW
+        "serving",
+        "simulate",
+        "--model",
+        "gpt-oss-20b",
+        "--param",
+        "n_max=12",
+        "--hardware",
+        "a100x2",
+        "--rate",
+        "0.5",
+        *FEW,
+        *PAPER,
     )
     assert done.code == 0
     for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
@@ -70,8 +82,9 @@ def test_what_lies_outside_is_said(tokentape: Cli):
         ("--workload", "sharegpt", "--rate", "2", "--coverage", "independent"),
         ("--rate", "1", "--kv-blocks", "4000", "--slo-ttft", "3", "--slo-tbt", "0.2"),
         ("--rate", "1", "--memory-frac", "0.5"),
-        ("--rate", "1", "--fit", "h100x2-long-context"),
-        ("--rate", "1", "--expert-times", "measured"),
+        ("--rate", "1", *PAPER, "--fit", "h100x2-long-context"),
+        ("--rate", "1", *PAPER, "--expert-times", "measured"),
+        ("--rate", "1", "--profile", "gpu_operators"),
         ("--rate", "1", "--verify-nodes", "4", "--acceptance", "0.8,0.7,0.6", "--draft-ms", "1.5"),
     ],
 )
@@ -97,22 +110,31 @@ def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
 
 
 def test_kv_memory_is_what_the_machine_leaves_unless_told_otherwise(tokentape: Cli):
-    """61 GB of weights: refused on 24 GB, served without memory by name; else the blocks are told and kept."""
-    on_card = ("--hardware", "workstation-rtx4090-pcie4", "--rate", "1", *FEW)
-    refused = tokentape("serving", "simulate", *on_card)
+    """141 GB of weights: refused on two of 80 GB, served without memory by name; else the blocks are told and kept."""
+    too_large = ("--model", "mixtral-8x22b", "--rate", "0.1", *FEW)
+    refused = tokentape("serving", "simulate", *too_large)
     assert refused.code == 2
-    for words in ("61.1 GB of weights", "activations", "21.6 GB, 90 % of its memory", "--kv-blocks unbounded"):
+    for words in ("281 GB of weights", "activations", "154 GB, 90 % of its memory", "--kv-blocks unbounded"):
         assert words in refused.err
     assert refused.err.count("\n") == 1
-    assert tokentape("serving", "capacity", *on_card[:2]).err == refused.err
     assert not read_rows(Store("tape"), "serving_points")
-    unbounded = tokentape("serving", "simulate", *on_card, "--kv-blocks", "unbounded")
+    unbounded = tokentape("serving", "simulate", *too_large, "--kv-blocks", "unbounded")
     assert unbounded.code == 0
     assert "kv_blocks" not in unbounded.out
     served = tokentape("serving", "simulate", "--rate", "1", *FEW)
     blocks = next(line.split() for line in served.out.splitlines() if " kv_blocks " in line)
     assert blocks[1] == "58,220", "90 % of two GPUs less weights and activations"
-    assert {row["value"] for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "kv_blocks"} == {58220.0}
+    found = {row["model_id"]: row["value"] for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "kv_blocks"}
+    assert found == {"qwen3-30b-a3b": 58220.0}
+
+
+def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
+    """61 GB of weights on a card of 24 GB."""
+    done = tokentape("serving", "simulate", "--hardware", "workstation-rtx4090-pcie4", "--rate", "0.01", *FEW)
+    assert done.code == 0, done.err
+    held = next(line for line in done.out.splitlines() if "experts_held_frac" in line)
+    assert "15" in held
+    assert "experts_held_frac" not in tokentape("serving", "simulate", "--rate", "1", *FEW).out
 
 
 def test_one_prompt_needs_nothing_else(tokentape: Cli):
@@ -188,7 +210,7 @@ def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Pa
 
 
 def test_capacity_is_found_within_a_hundredth(tokentape: Cli):
-    ask = ("serving", "capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-tbt", "0.125", "--slo-ttft")
+    ask = ("serving", "capacity", "--scheduler", "chunked", *PAPER, "--seeds", "1", "--slo-tbt", "0.125", "--slo-ttft")
     ((row,),) = (table["rows"] for table in json.loads(tokentape(*ask, "10", "--json").out))
     assert row["scheduler"] == "chunked"
     assert 1.0 < row["requests/s that meet both"] < row["requests/s that do not"] <= 1.011 * row["requests/s that meet both"]
@@ -211,7 +233,7 @@ def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkey
     found = serving_fits.load(str(tmp_path / "my.toml"))
     assert found.machine == "h100x2"
     assert sorted(path.name for path in tmp_path.glob("my*")) == ["my.toml"]
-    assert tokentape("serving", "simulate", "--rate", "1", "--fit", "my.toml", *FEW).code == 0
+    assert tokentape("serving", "simulate", "--rate", "1", "--fit", "my.toml", *PAPER, *FEW).code == 0
 
 
 def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatch):
@@ -248,8 +270,10 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
         (("--rate", "1", "--arrival", "sometimes"), "unknown arrival 'sometimes'"),
         (("--rate", "1", "--slo-ttft", "3"), "--slo-ttft and --slo-tbt go together"),
         (("--rate", "1", "--expert-times", "guessed"), "unknown source of expert times"),
-        (("--rate", "1", "--expert-times", "measured", "--weights", "int4"), "not of int4"),
-        (("--rate", "1", "--expert-times", "measured", "--model", "qwen3-8b"), "has no experts"),
+        (("--rate", "1", "--expert-times", "measured", *PAPER, "--weights", "int4"), "not of int4"),
+        (("--rate", "1", "--expert-times", "measured", *PAPER, "--model", "qwen3-8b"), "has no experts"),
+        (("--rate", "1", "--expert-times", "measured"), "--expert-times has no effect with --profile physical"),
+        (("--rate", "1", "--profile", "layered"), "did you mean layered_prefill"),
         (("--rate", "1", "--coverage", "guess"), "coverage 'guess' is none of"),
         (("--rate", "1", "--fit", "nope"), "no such file of serving constants"),
         (("--rate", "1", "--model", "nope"), "no model 'nope'"),
@@ -351,7 +375,9 @@ def test_bad_requests_of_other_commands_are_one_line(tokentape: Cli, tmp_path: P
 
 def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):
     monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
-    done = tokentape("serving", "capacity", "--scheduler", "chunked", "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
+    done = tokentape(
+        "serving", "capacity", "--scheduler", "chunked", *PAPER, "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9"
+    )
     assert done.code == 2
     assert "the limits still hold at 8 requests/s" in done.err
 

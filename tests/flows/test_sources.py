@@ -142,9 +142,10 @@ def test_constants_are_those_of_the_device_of_the_machine(tmp_path: Path) -> Non
     assert calibrate.files_of(spec.load("phone-lpddr5x-ufs4")) == ()
     (of_gpu,) = calibrate.files_of(spec.load("h100"))
     assert calibrate.load(of_gpu) == calibrate.fits_of(spec.load("h100"), calibrate.shipped())
-    point = setup.Point(scheduler="orca")
+    point = setup.Point(scheduler="orca", profile="layered_prefill")
     assert [path.name for path in setup.fits_of(point)] == ["serving-h100x2.toml"]
-    assert of_gpu in setup.fits_of(point.model_copy(update={"expert_times": "measured"}))
+    for change in ({"expert_times": "measured"}, {"profile": "physical"}):
+        assert of_gpu in setup.fits_of(point.model_copy(update=change))
     mine = tmp_path / "mine.toml"
     mine.write_text("x = 1\n")
     before = sources.sha256(*serving.ENGINE, fits=(mine,))

@@ -86,6 +86,23 @@ def test_larger_iterations_leave_fewer_blocks() -> None:
     assert sizes[0] < 1e9 < sizes[1] < 2e9 < sizes[2]
 
 
+def test_experts_that_do_not_fit_stay_at_their_home() -> None:
+    """Half of what 24 GB leave beside 3 GB of other weights is for KV; on a machine without a home for experts all must fit."""
+    g, card = models.load("qwen3-30b-a3b").geometry, machine("workstation-rtx4090-pcie4")
+    found = footprint("q", g, card, "bf16", rule(g), 256)
+    left = 0.9 * found.memory_bytes - (found.weights_bytes - found.movable_bytes) - found.activation_bytes
+    assert found.movable_bytes == 48 * 128 * g.expert_bytes("bf16")[0]
+    assert found.kv_blocks() == int(left / 2 // found.block_bytes)
+    assert found.held_frac(found.kv_blocks()) == pytest.approx(left / 2 / found.movable_bytes, rel=1e-3)
+    assert found.held_frac(0) == pytest.approx(left / found.movable_bytes)
+    small = footprint("q", g, card, "int4", rule(g), 256)
+    assert small.held_frac(small.kv_blocks()) == 1.0
+    assert footprint("q", g, machine("h100"), "bf16", rule(g), 256).movable_bytes == 0
+    in_place = footprint("q", g, machine("elmoe3d-xpu-nmp"), "bf16", rule(g), 256)
+    assert in_place.movable_bytes == 0
+    assert in_place.weights_bytes == found.weights_bytes - found.movable_bytes
+
+
 def test_what_does_not_fit_is_refused_with_its_sizes() -> None:
     held = Footprint("big", "small card", 24e9, 61_100_000_000, 500_000_000, 0, 1_000_000)
     words = (
