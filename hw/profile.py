@@ -163,8 +163,8 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
     if left:
         raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane,"
-            " energy"
+            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, numbers, "
+            "lane, energy"
         )
     if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")

@@ -129,6 +129,16 @@ def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Cal
     return lambda written: Kernel(written, signature, options)
 
 
+@functools.lru_cache(maxsize=64)
+def of_source(source: str, signature: Type, **space: Any) -> Kernel:
+    """The one function of a generated source, with no name of its own, as a kernel: `def {name}(...)`. space: names that it reads.
+    Its name becomes a digest of the source, by which its machine code is kept beside that of this file."""
+    name = f"generated_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    known = {"__name__": __name__, "np": np, **space}
+    exec(compile(source.replace("{name}", name, 1), __file__, "exec"), known)
+    return Kernel(known[name], signature, {"error_model": "numpy"})
+
+
 @functools.lru_cache
 def of_formula(written: FunctionType) -> Kernel:
     """A function that numpy runs on arrays as a kernel of numbers, for other kernels, with those of ours that it calls."""

@@ -13,7 +13,10 @@ from tokentape.replay.serving.measure import Engine, Measured, Served
 from tokentape.warehouse.at_rest import ID_DIGITS
 from tokentape.warehouse.tape import Store
 
-ENGINE = tuple(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window"))
+ENGINE = (
+    *(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window")),
+    "tokentape.hw.serving_fits",
+)
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
     "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",

@@ -7,10 +7,8 @@ models, machines and constants are tables. See docs/serving.md.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +22,7 @@ from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows
-from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, uint64, void
+from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, of_source, uint64, void
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, experts_of, kv_token_bytes, steps_of
@@ -233,7 +231,12 @@ def iteration_costs(
         made,
         expert_format,
         coverage.outside(geometry) if geometry.moe_layers else "",
-        _compiled(_source(generated, bool(machine.roles.kv_cache)), generated.operators),
+        of_source(
+            _source(generated, bool(machine.roles.kv_cache)),
+            ITERATION,
+            Gpu=Gpu,
+            **{name: of_formula(OPERATORS[name].time) for name in generated.operators},
+        ),
         _table(generated, blocks, near_tokens),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
@@ -330,7 +333,7 @@ def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -
 
 
 def _source(made: Generated, has_near: bool) -> str:
-    """The source of an iteration's cost; its name is a digest of it."""
+    """The source of an iteration's cost."""
     numbers = globals() | {"room": f"t[constants, {made.constants.size}]"}
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if has_near else []
@@ -338,19 +341,10 @@ def _source(made: Generated, has_near: bool) -> str:
     start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     layer = ([_LENGTH.format(**numbers)] if "length" in text else []) + list(made.layer)
-    ends = [f"t[cost, {i}] = {made.seconds.get(part, '0.0')}" for i, part in enumerate(PARTS)]
+    seconds = made.seconds | {"other": " + ".join(filter(None, (made.seconds.get(part) for part in ("other", ""))))}
+    ends = [f"t[cost, {i}] = {seconds.get(part) or '0.0'}" for i, part in enumerate(PARTS)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
         ends.append(f"t[cost, {i}] = {name}")
     written = {"start": (start, 4), "layer": (layer, 12), "head": (made.head, 4), "after": (made.after, 4), "end": (ends, 4)}
     filled = {name: "\n".join(lines).replace("\n", "\n" + " " * indent) for name, (lines, indent) in written.items()}
-    text = _SOURCE.format(name="{name}", **filled, **numbers)
-    return text.replace("{name}", f"iteration_{hashlib.sha256(text.encode()).hexdigest()[:12]}")
-
-
-@lru_cache(maxsize=64)
-def _compiled(source: str, operators: tuple[str, ...]) -> Kernel:
-    """The function of a source; its machine code is kept beside that of this file's kernels."""
-    space = {"__name__": __name__, "np": np, "Gpu": Gpu, **{name: of_formula(OPERATORS[name].time) for name in operators}}
-    exec(compile(source, __file__, "exec"), space)
-    name = source[len("def ") : source.index("(")]
-    return Kernel(space[name], ITERATION, {"error_model": "numpy"})
+    return _SOURCE.format(name="{name}", **filled, **numbers)

@@ -196,7 +196,7 @@ def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> No
         "the profile ships with the numbers of this fit"
     )
     path.write_text(path.read_text().replace('"lane.moe"', '"lane.experts"'))
-    with pytest.raises(BadSpec, match=r"no number lane\.experts\.bytes_frac to replace"):
+    with pytest.raises(BadSpec, match=r"there is no lane\.experts\.bytes_frac"):
         serving_fits.load(str(path)).constants.profile()
     with pytest.raises(BadSpec, match=r"lane\.moe: bytes_frac is 0"):
         NOTED.profile(bytes_frac=0.0)

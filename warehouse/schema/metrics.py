@@ -87,6 +87,7 @@ METRICS: dict[str, Metric] = {
     **{f"{part}_frac": Metric("1", f"share of busy time: {part}") for part in _PARTS},
     **{f"{name}_change_frac": Metric("1", f"relative change of {name} against the point compared with") for name in _CHANGED},
     "kv_blocks": Metric("1", "blocks of KV that the machine holds"),
+    "experts_held_frac": Metric("1", "share of the routed experts that the fast tier holds beside KV, where not all"),
     "accepted_mean": Metric("1", "tokens of a request's round, mean"),
     "saturation_per_s": Metric("1/s", "rate at which requests leave that come at once"),
     "saturation_distance_frac": Metric("1", "how far below that rate requests arrive"),
