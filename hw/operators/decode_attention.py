@@ -84,52 +84,29 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     head_dim; optionally window_size in tokens (0: none). Raises ValueError where one is missing or below 1. Time never falls as
     the context grows; it may fall as the batch grows past the point where splitting ends.
     """
-    return time(gpu, constants, *_arguments(shapes))
+    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
 
 
-def time(
-    gpu: Gpu,
-    constants: Floats,
-    batch: Floats,
-    isl: Floats,
-    step: Floats,
-    heads: Floats,
-    kv_heads: Floats,
-    head_dim: Floats,
-    window_size: Floats,
-) -> Floats:
+def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, batch, isl, step, heads, kv_heads, head_dim, window_size)
+    terms = _terms(gpu, constants, *arguments)
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
-    batch, isl, step, heads, kv_heads, head_dim, window_size = _arguments(shapes)
+    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS, DEFAULTS)
     seen = np.minimum(isl + step, window(window_size))
     return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
 
 
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *_arguments(shapes)))
+    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
-def _arguments(shapes: Shapes) -> list[Floats]:
-    return columns(shapes, ARGUMENTS, DEFAULTS)
-
-
-def _terms(
-    gpu: Gpu,
-    constants: Floats,
-    batch: Floats,
-    isl: Floats,
-    step: Floats,
-    heads: Floats,
-    kv_heads: Floats,
-    head_dim: Floats,
-    window_size: Floats,
-) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
+    batch, isl, step, heads, kv_heads, head_dim, window_size = arguments
     launch_s, further_kernel_s, tile_s, e_compute, e_memory = constants
     context, window_tokens = isl + step, window(window_size)
     cut = context > window_tokens

@@ -72,9 +72,9 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     return time(gpu, constants, *columns(shapes, ARGUMENTS))
 
 
-def time(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
+def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of products, element by element."""
-    terms = _terms(gpu, constants, m, n, k)
+    terms = _terms(gpu, constants, *arguments)
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 

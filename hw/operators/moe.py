@@ -107,19 +107,9 @@ def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     return _seconds(_terms(gpu, constants, _layer(shapes)))
 
 
-def time(
-    gpu: Gpu,
-    constants: Floats,
-    n_tokens: Floats,
-    hidden: Floats,
-    inter: Floats,
-    top_k: Floats,
-    n_experts: Floats,
-    tp_size: Floats,
-    ep_size: Floats,
-    active: Floats,
-) -> Floats:
+def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of layers whose active experts share the tokens evenly, element by element."""
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments
     block_rows = _block_rows(n_tokens, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
     return _seconds(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)))

@@ -83,28 +83,18 @@ def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     shapes: batch_size prompts of isl tokens, num_heads, num_key_value_heads, head_dim; optionally window_size in tokens (0: none)
     and stores_kv (0 or 1; 1 where absent). Raises ValueError where one is missing or below 1.
     """
-    return time(gpu, constants, *_arguments(shapes))
+    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
 
 
-def time(
-    gpu: Gpu,
-    constants: Floats,
-    batch: Floats,
-    isl: Floats,
-    heads: Floats,
-    kv_heads: Floats,
-    head_dim: Floats,
-    window_size: Floats,
-    stores_kv: Floats,
-) -> Floats:
+def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, batch, isl, heads, kv_heads, head_dim, window_size, stores_kv)
+    terms = _terms(gpu, constants, *arguments)
     return terms.launch_s + terms.compute_s + terms.memory_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
-    batch, isl, heads, kv_heads, head_dim, window_size, _ = _arguments(shapes)
+    batch, isl, heads, kv_heads, head_dim, window_size, _ = columns(shapes, ARGUMENTS, DEFAULTS)
     seen = np.minimum(isl, window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
     return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
@@ -112,24 +102,11 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *_arguments(shapes)))
+    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
-def _arguments(shapes: Shapes) -> list[Floats]:
-    return columns(shapes, ARGUMENTS, DEFAULTS)
-
-
-def _terms(
-    gpu: Gpu,
-    constants: Floats,
-    batch: Floats,
-    isl: Floats,
-    heads: Floats,
-    kv_heads: Floats,
-    head_dim: Floats,
-    window_size: Floats,
-    stores_kv: Floats,
-) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
+    batch, isl, heads, kv_heads, head_dim, window_size, stores_kv = arguments
     launch_s, _, _, e_memory = constants
     compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(window_size))
     bytes_per_s = gpu.peak_bytes_per_s * e_memory
