@@ -24,7 +24,7 @@ BASE = 1024.0  # at which features are put; rows are linear around it
 Parts = dict[str, str]  # part -> seconds, an expression
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Generated:
     """sums: names to start at 0. layer, head: statements of one block of a kind of layers, `count` times, and of the head; after:
     of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts.
@@ -51,22 +51,6 @@ def around(n_features: int) -> Floats:
     return BASE * np.vstack([np.ones((1, n_features)), 1.0 + np.eye(n_features)])
 
 
-def generate(
-    work: Work,
-    features: Sequence[str],
-    machine: HardwareSpec,
-    profile: Profile,
-    part_of: Mapping[str, str],
-    guards: Mapping[str, str],
-    fits: Mapping[str, Fit] | None = None,
-    scales: Mapping[tuple[str, str], str] | None = None,
-    first_column: int = 0,
-) -> Generated:
-    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind -> when
-    a row of it runs at all. scales: (kind, tier) -> a further factor of its rows."""
-    return _Writer(work, features, machine, profile, part_of, guards, fits or {}, scales or {}, first_column).generated()
-
-
 @dataclass(frozen=True, eq=False)
 class _Row:
     rows: Rows
@@ -80,55 +64,51 @@ class _Row:
         return self.lane.join in ("max", "sum") and not self.rows.target and not is_fitted
 
 
-class _Writer:
-    def __init__(
-        self,
-        work: Work,
-        features: Sequence[str],
-        machine: HardwareSpec,
-        profile: Profile,
-        part_of: Mapping[str, str],
-        guards: Mapping[str, str],
-        fits: Mapping[str, Fit],
-        scales: Mapping[tuple[str, str], str],
-        first_column: int,
-    ) -> None:
-        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = (
-            work,
-            features,
-            profile,
-            part_of,
-            guards,
-            fits,
-        )
+@dataclass(eq=False)
+class Writer:
+    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind -> when
+    a row of it runs at all. scales: (kind, tier) -> a further factor of its rows. first_column: of the coefficients."""
+
+    work: Work
+    features: Sequence[str]
+    machine: HardwareSpec
+    profile: Profile
+    part_of: Mapping[str, str]
+    guards: Mapping[str, str]
+    fits: Mapping[str, Fit]
+    scales: Mapping[tuple[str, str], str]
+    first_column: int
+
+    def __post_init__(self) -> None:
         self.rows = [
-            _Row(rows, lane, rates_of(machine, rows, lane, "value"), scales.get((rows.kind, rows.tier), ""))
-            for rows in work.rows
-            if (lane := profile.lane_of(rows))
+            _Row(rows, lane, rates_of(self.machine, rows, lane, "value"), self.scales.get((rows.kind, rows.tier), ""))
+            for rows in self.work.rows
+            if (lane := self.profile.lane_of(rows))
         ]
-        self.first_column, self.values = first_column, list[Floats]()
+        self.values: list[Floats] = []
         self.sums: list[str] = []
         self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
         self.at = "after"
         self.lane_parts: dict[tuple[str, str, str], Parts] = {}
         self.operators: dict[str, tuple[str, ...]] = {}
-        self.constants: list[float] = []
-        if fits:
-            self.constants = [float(number) for number in gpu_of(machine)]
+        self.constants = [float(number) for number in gpu_of(self.machine)] if self.fits else []
 
     def generated(self) -> Generated:
+        """The code of the profile's step."""
         seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps["value"])[0].items()}
-        joules = [self._total(self._joules(what)) for what in ("bytes", "ops")]
+        of_bytes, of_ops = self._total(self._joules_of_bytes), self._total(self._joules_of_ops)
         read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
+        lines = {at: tuple(of) for at, of in self.lines.items()}
         return Generated(
-            tuple(self.sums),
-            *(tuple(self.lines[at]) for at in ("layer", "head", "after")),
-            seconds,
-            *joules,
-            read,
-            tuple(self.operators),
-            np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
-            np.array(self.constants),
+            **lines,
+            sums=tuple(self.sums),
+            seconds=seconds,
+            joules_of_bytes=of_bytes,
+            joules_of_ops=of_ops,
+            expert_bytes=read,
+            operators=tuple(self.operators),
+            coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
+            constants=np.array(self.constants),
         )
 
     # ------------------------------------------------------------------------------------------------ sums of products
@@ -196,32 +176,22 @@ class _Writer:
 
     def _terms(self, rows: Sequence[_Row]) -> dict[str, str]:
         """Seconds of the rows' bytes, operations and counts."""
-        memory, per_stream = [], {}
+        memory, per_stream = [], []
         for row in (row for row in rows if row.rows.tier):
             lane, seconds = row.lane, self._moved(row) * row.rates.s_per_byte
             if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
                 streams = self._linear(self._of(row, row.rows.streams))
                 limit = self._coefficient(np.full(self.work.n_blocks, lane.bytes_frac / lane.bytes_frac_per_stream))
-                factor = f"max(1.0, {limit} / max({streams}, 1.0))"
-                per_stream[id(row)] = _times(factor, self._form([(row, seconds)]))
+                per_stream.append(_times(f"max(1.0, {limit} / max({streams}, 1.0))", self._form([(row, seconds)])))
             else:
                 memory.append((row, seconds))
-        compute = [
-            (
-                row,
-                np.asarray(row.rows.ops)
-                * row.rates.s_per_op
-                * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0),
-            )
-            for row in rows
-            if row.rates.engine
-        ]
+        compute = self._form([(row, _computed_s(row)) for row in rows if row.rates.engine])
         fixed = []
         for row in (row for row in rows if row.rates.each_s and np.any(row.rows.count)):
             text = self._form([(row, np.asarray(row.rows.count) * row.rates.each_s)])
             guard = self.guards.get(row.rows.kind)
             fixed.append(f"({text} if {guard} else 0.0)" if guard and text else text)
-        return {"bytes": _plus(self._form(memory), *per_stream.values()), "ops": self._form(compute), "fixed": _plus(*fixed)}
+        return {"bytes": _plus(self._form(memory), *per_stream), "ops": compute, "fixed": _plus(*fixed)}
 
     def _pooled(self, rows: Sequence[_Row], what: str) -> Parts:
         if not rows:
@@ -260,14 +230,12 @@ class _Writer:
         guard = " and ".join(filter(None, guards))
         return f"({call} if {guard} else 0.0)" if guard else call
 
-    def _joules(self, what: str) -> Any:
-        def here() -> str:
-            if what == "ops":
-                rows = [row for row in self._here() if row.rates.engine and not row.lane.no_energy]
-                return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in rows])
-            return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in self._here()])
+    def _joules_of_bytes(self) -> str:
+        return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in self._here()])
 
-        return here
+    def _joules_of_ops(self) -> str:
+        rows = [row for row in self._here() if row.rates.engine and not row.lane.no_energy]
+        return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in rows])
 
     def _demand(self, names: Sequence[str]) -> dict[str, str]:
         """Seconds that the rows of lanes ask of each resource in the block that is written."""
@@ -276,8 +244,7 @@ class _Writer:
             for resource, s_per_byte in row.rates.busy_s_per_byte.items():
                 found.setdefault(resource, []).append((row, self._moved(row) * s_per_byte))
             if row.rates.engine:
-                bits = np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0
-                found.setdefault(row.rates.engine, []).append((row, np.asarray(row.rows.ops) * row.rates.s_per_op * bits))
+                found.setdefault(row.rates.engine, []).append((row, _computed_s(row)))
         return {resource: text for resource, terms in found.items() if (text := self._form(terms))}
 
     # ------------------------------------------------------------------------------------------------ the step
@@ -318,7 +285,7 @@ class _Writer:
         """Totals over the blocks, by part."""
         made = self._each(parts_here)
         found = dict.fromkeys(part for parts in made.values() for part in parts)
-        return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}  # type: ignore[misc]
+        return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}
 
     def _each(self, here: Any) -> dict[str, dict[str, str]]:
         """What is written for a block of a layer and of the head."""
@@ -339,7 +306,7 @@ class _Writer:
             else:
                 of = self._each(lambda: self._demand(names))
                 resources = dict.fromkeys(resource for found in of.values() for resource in found)
-                demand = {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}  # type: ignore[misc]
+                demand = {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}
         merged = _merged(*there)
         if len(there) < 2 and not demand:
             return merged
@@ -349,6 +316,11 @@ class _Writer:
         seconds = self._named(f"max({', '.join([joined, *demand.values()])})" if demand else joined)
         ratio = self._named(f"{seconds} / {whole} if {whole} > 0.0 else 1.0")
         return {part: self._named(_times(ratio, text)) for part, text in merged.items()}
+
+
+def _computed_s(row: _Row) -> Any:
+    bits = np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0
+    return np.asarray(row.rows.ops) * row.rates.s_per_op * bits
 
 
 def _sides(node: ast.expr) -> list[ast.expr]:
@@ -384,5 +356,5 @@ def _join(how: str | tuple[str, float], memory: str, compute: str) -> str:
         return _plus(memory, compute)
     if how == "max":
         return f"max({memory}, {compute})"
-    power = how[1]  # type: ignore[index]
+    power = how[1]
     return f"(({memory}) ** {power!r} + ({compute}) ** {power!r}) ** {1.0 / float(power)!r}"

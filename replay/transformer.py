@@ -270,9 +270,10 @@ class _Layers:
     def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
-        shapes = {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1, "step": np.maximum(0.0, sums.context - 1)}
+        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1}
+        shapes["step"] = np.maximum(0.0, sums.context - 1)
         row = replace(
-            self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", self._heads(heads) | shapes),
+            self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
             bytes=self.d * sums.keys * self.kv_token_bytes,
             ops=self.d * heads * sums.scores * per_pair,
             streams=sums.decodes,

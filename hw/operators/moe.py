@@ -162,7 +162,7 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     missed = np.maximum(0.0, 1.0 - gpu.l2_bytes / hidden_bytes)
     multiplied = 2.0 * blocks * layer.block_rows * column_blocks * _BLOCK_COLUMNS
     loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * _BLOCK_COLUMNS
-    return np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k  # type: ignore[no-any-return]
+    return np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k
 
 
 def _layer(shapes: Shapes) -> _Layer:

@@ -44,7 +44,7 @@ def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, int] | 
 
 def overlap(a: Floats, b: Floats, sharpness: float) -> Floats:
     """Time of two parts that run side by side: a smooth maximum, (n,). sharpness 1 adds them, infinity takes the larger."""
-    return (a**sharpness + b**sharpness) ** (1.0 / sharpness)  # type: ignore[no-any-return]
+    return (a**sharpness + b**sharpness) ** (1.0 / sharpness)
 
 
 def largest_part(terms: NamedTuple) -> NDArray[np.str_]:

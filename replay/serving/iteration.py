@@ -8,7 +8,7 @@ models, machines and constants are tables. See docs/serving.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
-from tokentape.hw.codegen import Generated, around, generate
+from tokentape.hw.codegen import Generated, Writer, around
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.profile import Profile
@@ -281,11 +281,12 @@ def _generated(
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
     )
     experts = _experts(geometry, machine, blocks, at["tokens"], at["share"] * geometry.n_experts, expert_format, held_frac)
-    work = steps_of(geometry, machine, sums, (*experts, *_activations(geometry, at, blocks)), blocks)
+    apart = () if profile.activations else _activations(geometry, at, blocks)
+    work = steps_of(geometry, machine, sums, (*experts, *apart), blocks)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near"), ("kv_home", "2.0 * far"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
-    return generate(work, _FEATURES, machine, profile, _PART_OF, _GUARDS, fits, scales, N_OF_KIND)
+    return Writer(work, _FEATURES, machine, profile, _PART_OF, _GUARDS, fits, scales, N_OF_KIND).generated()
 
 
 def _experts(
@@ -322,14 +323,12 @@ def _experts(
 
 
 def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:
-    """The hidden states of a layer's tokens, for profiles that count them apart: passes over them, and prefill tokens."""
+    """The hidden states of a layer's tokens, for profiles that count no other activations: passes over them, prefill tokens."""
     layers, token_bytes = np.arange(blocks.n - 1), ACTIVATION_PASSES * geometry.hidden * bytes_per_value(ACTIVATION)
     prompt, others = at["prompt"], at["tokens"] - at["prompt"]
-    of = {"kind": "activations", "tier": "weights_home", "blocks": layers}
-    return (
-        Rows(**of, phase="prefill", bytes=prompt * token_bytes, count=prompt * geometry.hidden / REFERENCE_HIDDEN),
-        Rows(**of, bytes=others * token_bytes),
-    )
+    rows = Rows(kind="activations", tier="weights_home", blocks=layers, bytes=others * token_bytes)
+    of_prefill = {"bytes": prompt * token_bytes, "count": prompt * geometry.hidden / REFERENCE_HIDDEN}
+    return rows, replace(rows, phase="prefill", **of_prefill)  # type: ignore[arg-type]
 
 
 def _source(made: Generated, has_near: bool) -> str:

@@ -51,7 +51,7 @@ def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Request
 
 def a_second_each(step: str = "step", **lanes: dict) -> IterationCosts:
     """Every iteration takes one."""
-    made = {"name": "clockwork", "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
+    made = {"name": "clockwork", "activations": False, "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
     return iteration_costs(tiny(), machine("h100"), TABLE_1, profile.of_data(made, "clockwork"))
 
 

@@ -47,7 +47,7 @@ def test_rounds_worked_by_hand() -> None:
     (the last round is cut to one), request 1 has 1, 4, 5. The chunk of 12 counts 4 tokens for each decode: beside two of them 4
     prompt tokens of request 2 fit, so its 10 take rounds 1 and 2, and round 3, where request 0 alone is left, the rest.
     """
-    made = {"name": "clockwork", "step": "step", "lane": {"step": {"kind": "step", "each_s": 1.0}}}
+    made = {"name": "clockwork", "activations": False, "step": "step", "lane": {"step": {"kind": "step", "each_s": 1.0}}}
     clockwork, drafts = profile.of_data(made, "clockwork"), Speculation(3, (1.0, 1.0), 0.5)
     cost = iteration_costs(tiny(), machine("h100"), TABLE_1, clockwork, speculation=drafts)
     run = serve(requests_of([[0, 6, 8], [0, 6, 5], [0.5, 10, 1]]), Chunked(12), cost, record=True)
@@ -77,7 +77,9 @@ def test_without_nodes_runs_are_plain() -> None:
 def test_rounds_that_accept_nothing_at_no_cost_are_plain_decoding() -> None:
     tokens = {"kind": "activations", "phase": "prefill", "each_s": 1e-6}
     lanes = {"step": {"kind": "step", "each_s": 1e-3}, "tokens": tokens}
-    costs = profile.of_data({"name": "prompts", "step": "step + tokens.fixed", "lane": lanes}, "prompts")  # decodes are for free
+    costs = profile.of_data(
+        {"name": "prompts", "activations": False, "step": "step + tokens.fixed", "lane": lanes}, "prompts"
+    )  # decodes are for free
     geometry = tiny(5, windows=(40, 0, 40, 0, 40))
     made = [iteration_costs(geometry, machine("h100"), TABLE_1, costs, speculation=s) for s in (None, Speculation(1, (0.0,)))]
     for scheduler in (Static(4), Continuous(2000), Layered(1500, 4)):
