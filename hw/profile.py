@@ -43,7 +43,7 @@ class Lane:
 
     bytes_frac, ops_frac: of the peak. bytes_frac_per_stream: limits bytes_frac by the number of streams. link_only: rate, latency
     and energy of the link alone. each_s: of a count (absent: the path's latency). ops_by_bits: operations shrink with the width.
-    operators: rows with shapes take the fitted times of the machine, where it has them.
+    macs_only: at the rate of the engine's multiply-adds, where its file gives their number. operators: rows with shapes take the fitted times of the machine, where it has them.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Lane:
     link_only: bool = False
     ops_frac: float | None = None
     ops_by_bits: bool = False
+    macs_only: bool = False
     dtype: str = ""
     each_s: float | None = None
     operators: bool = False
@@ -160,8 +161,8 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
     if left:
         raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane,"
-            " energy"
+            f"{where}: unknown key {next(iter(left))!r}; "
+            f"known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane, energy"
         )
     if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")

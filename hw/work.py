@@ -18,10 +18,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Values = float | NDArray[Any]
 
-# What a row is. `launch`: kernels started by class; `layer` and `step`: marks that count them, for overheads of engines.
+# What a row is. `feed`: keys and values on their way into the array; `weights`: those that pass through a buffer; `scan`: scores
+# read one by one to find the least; `launch`: kernels started by class; `layer` and `step`: marks that count them, for overheads of engines.
 KINDS = (
     "expert", "shared", "proj", "router", "dense_ffn", "head", "attend", "kv_read", "kv_write", "recompute", "feed", "exchange",
-    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "layer", "step",
+    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "scan", "layer", "step",
 )  # fmt: skip
 PHASES = ("decode", "prefill", "draft", "verify")
 ENGINES = ("main", "near_compute")
