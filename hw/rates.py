@@ -43,7 +43,7 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     if each_s is None and rows.kind in ("layer", "step"):
         each_s = at(machine.host.get(f"{rows.kind}_s"), end)
     if each_s is None and rows.kind == "feed" and engine is not None:
-        each_s = 1.0 / at(engine.feed_per_s, OPPOSITE[end]) if engine.feed_per_s else 0.0
+        each_s = 1.0 / at(engine.feed_values_per_s, OPPOSITE[end]) if engine.feed_values_per_s else 0.0
     s_per_op = j_per_op = 0.0
     if engine is not None:
         s_per_op = 1.0 / (_ops_per_s(machine, engine, lane, end) * machine.n_devices)

@@ -38,7 +38,7 @@ class Engine:
     macs_per_unit: dict[str, Sourced] = field(default_factory=dict)  # per cycle, by dtype
     other_ops_per_cycle: Sourced | None = None  # counted by the source beside its multiply-adds
     clock_hz: Sourced | None = None
-    feed_per_s: Sourced | None = None  # elements of keys and values that a systolic array takes in
+    feed_values_per_s: Sourced | None = None  # elements of keys and values that a systolic array takes in
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     area_mm2: Sourced | None = None
     launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts

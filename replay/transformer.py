@@ -77,8 +77,8 @@ class Sums:
     `keys` keys and values (windows cut them), in `scores` query-key pairs. prompt: tokens of `prompts` slices, with `pairs`
     query-key pairs and `seen` keys and values; length: of whole prompts with as many pairs. held: keys and values in the cache;
     near_frac: share of them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are
-    written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer. turns,
-    kv_frac, recomputed: as Tokens.
+    written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer.
+    turns, kv_frac, recomputed: as Tokens.
     """
 
     tokens: Floats
@@ -302,7 +302,11 @@ class _Layers:
     def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
-        shapes = {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1, "step": np.maximum(0.0, sums.context - 1)}
+        shapes: dict[str, Values] = {
+            "batch_size": np.maximum(1.0, sums.decodes),
+            "isl": 1,
+            "step": np.maximum(0.0, sums.context - 1),
+        }
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", self._heads(heads) | shapes),
             bytes=self.d * sums.keys * self._kv_token_bytes,
