@@ -85,14 +85,7 @@ class _Writer:
         fits: Mapping[str, Fit],
         scales: Mapping[tuple[str, str], str],
     ) -> None:
-        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = (
-            work,
-            features,
-            profile,
-            part_of,
-            guards,
-            fits,
-        )
+        self.work, self.features, self.profile, self.part_of, self.guards, self.fits = work, features, profile, part_of, guards, fits
         self.rows = [
             _Row(rows, lane, rates_of(machine, rows, lane, "value"), scales.get((rows.kind, rows.tier), ""))
             for rows in work.rows
@@ -200,12 +193,7 @@ class _Writer:
             else:
                 memory.append((row, seconds))
         compute = [
-            (
-                row,
-                np.asarray(row.rows.ops)
-                * row.rates.s_per_op
-                * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0),
-            )
+            (row, np.asarray(row.rows.ops) * row.rates.s_per_op * (np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0))
             for row in rows
             if row.rates.engine
         ]

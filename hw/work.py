@@ -130,27 +130,28 @@ _VALUES = ("bytes", "activation_bytes", "ops", "count", "times", "bits", "stream
 
 
 def stacked(works: Sequence[Work]) -> Work:
-    """The steps of works of as many blocks, one work after the other; without shapes of fitted operators. Rows that a work does
-    not have move and compute nothing in its steps."""
+    """The steps of works whose rows name their blocks, one work after the other, without shapes of fitted operators."""
     if len(works) == 1:
         return works[0]
-    n_steps, n_blocks = [work.n_steps for work in works], works[0].n_blocks
+    n_steps, n_blocks = [work.n_steps for work in works], max(work.n_blocks for work in works)
     alike: dict[tuple[Any, ...], dict[int, Rows]] = {}
     for i, work in enumerate(works):
         for row in work.rows:
-            key: tuple[Any, ...] = (*(getattr(row, name) for name in _ROLES), None if row.blocks is None else tuple(row.blocks))
+            assert row.blocks is not None
+            key = (*(getattr(row, name) for name in _ROLES), *row.blocks)
             while i in alike.get(key, ()):  # such rows again
                 key = (*key, "")
             alike.setdefault(key, {})[i] = row
     rows = []
     for of in alike.values():
         one = next(iter(of.values()))
-        width = n_blocks if one.blocks is None else one.blocks.size
         told = {name: [getattr(of[i], name) if i in of else 0.0 for i in range(len(works))] for name in _VALUES}
-        values = {name: _stacked(each, n_steps, width) for name, each in told.items()}
+        values = {name: _stacked(each, n_steps, one.blocks.size) for name, each in told.items()}  # type: ignore[union-attr]
         rows.append(replace(one, operator="", shapes={}, **values))  # type: ignore[arg-type]
     held = {role: _stacked([work.held_bytes[role] for work in works], n_steps) for role in works[0].held_bytes}
-    times = _stacked([work.block_times for work in works], n_steps, n_blocks)
+    times = np.zeros((sum(n_steps), n_blocks))
+    for work, last in zip(works, np.cumsum(n_steps).tolist(), strict=True):
+        times[last - work.n_steps : last, : work.n_blocks] = work.block_times
     return Work(n_steps=sum(n_steps), n_blocks=n_blocks, rows=tuple(rows), block_times=times, held_bytes=held)
 
 

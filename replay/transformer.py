@@ -161,7 +161,8 @@ def staged(work: Work, machine: HardwareSpec) -> Work:
     """The work, with its weights written to the machine's buffer and read from it, where it has one."""
     if not machine.roles.stage:
         return work
-    through = Rows(kind="weights", name="weights through their buffer", tier="stage", target="stage", bytes=weight_bytes(work))
+    told, all_blocks = "weights through their buffer", np.arange(work.n_blocks)
+    through = Rows(kind="weights", name=told, tier="stage", target="stage", blocks=all_blocks, bytes=weight_bytes(work))
     return replace(work, rows=(*work.rows, through))
 
 

@@ -83,7 +83,7 @@ class Steps:
             if key not in self._made:
                 groups.setdefault((system.machine.sha256, system.overlaps, system.transient_frac), []).append(key)
         at_retention, share = self.accounting.activations_at_retention, self.knobs.recomputed_frac
-        for keys in groups.values():
+        for keys in (sorted(keys, key=lambda key: key[0]) for keys in groups.values()):
             profile = profile_of(self.knobs, self.systems[keys[0][1]], at_retention, self.profile)
             asked = [(self.geometries[model], self.systems[name], work) for model, name, work in keys]
             self._made |= zip(keys, decode_steps(asked, share, profile, self.accounting), strict=True)

@@ -59,16 +59,6 @@ class RooflinePoint:
     label: str
 
 
-@dataclass(frozen=True, eq=False)
-class Sides:
-    """(n,) of a decode step by the recomputed share: bytes from DRAM, operations, and how long either takes."""
-
-    n_bytes: Floats
-    ops: Floats
-    dram_s: Floats
-    array_s: Floats
-
-
 def roofline(
     geometry: Geometry,
     machine: HardwareSpec,
@@ -82,53 +72,42 @@ def roofline(
     slowdown: recomputing a vector over loading it; None: what the array takes. Labelled are no recomputation, the share at which
     both take equally long (moderate) and all vectors (excessive). A point above its roof asks more of the array than it has.
     """
-    ends = _sides(geometry, machine, work, mode, slowdown, (0.0, 1.0))
-    gap_s = ends.dram_s - ends.array_s
-    moderate = float(min(1.0, max(0.0, gap_s[0] / (gap_s[0] - gap_s[1])))) if gap_s[0] > gap_s[1] else 0.0
+    none, every = _of_shares(geometry, machine, work, mode, slowdown)
+    gap_s, slope_s = none[2] - none[3], none[2] - none[3] - every[2] + every[3]
+    moderate = float(min(1.0, max(0.0, gap_s / slope_s))) if slope_s > 0.0 else 0.0
     labels = {moderate: "moderate", 1.0: "excessive", 0.0: "none"}
-    at = sorted({*shares, *labels})
-    found = _sides(geometry, machine, work, mode, slowdown, at)
-    step_s, mac_ops_per_s = np.maximum(found.dram_s, found.array_s), machine.compute.mac_ops_per_s(machine.dtype)
-    peak = mac_ops_per_s or machine.compute.ops_per_s[machine.dtype].value
-    roof = np.minimum(peak, found.ops / found.dram_s)
-    columns = (found.ops / found.n_bytes, found.ops / step_s, roof, found.array_s > found.dram_s, step_s)
-    told = (column.tolist() for column in columns)
-    return list(map(RooflinePoint, at, *told, [labels.get(share, "") for share in at]))
+    at = np.array(sorted({*shares, *labels}))
+    n_bytes, ops, dram_s, array_s = (none + at[:, None] * (every - none)).T
+    step_s, peak = np.maximum(dram_s, array_s), machine.compute.mac_ops_per_s(machine.dtype)
+    roof = np.minimum(peak or machine.compute.ops_per_s[machine.dtype].value, ops / dram_s)
+    told = (column.tolist() for column in (at, ops / n_bytes, ops / step_s, roof, array_s > dram_s, step_s))
+    return list(map(RooflinePoint, *told, [labels.get(share, "") for share in at.tolist()]))
 
 
-def _sides(
-    geometry: Geometry, machine: HardwareSpec, work: Work, mode: str, slowdown: float | None, shares: Iterable[float]
-) -> Sides:
-    accounting, share = MODES[mode], np.array(list(shares))
-    kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
+def _of_shares(geometry: Geometry, machine: HardwareSpec, work: Work, mode: str, slowdown: float | None) -> Floats:
+    """(2, 4) of no and of all vectors recomputed: bytes from DRAM, operations, and how long either takes; linear in between."""
+    accounting, share = MODES[mode], np.array([0.0, 1.0])
     charged = share if accounting.charges_recompute else 0.0 * share
+    n_kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
     frac = kv_frac(geometry, accounting) * work.kv_bits / 16 * (1.0 - (share - charged))
-    tokens = Tokens(decodes=work.batch, context=kept, kv_frac=frac, recomputed=charged)
     in_dram = replace(machine, roles=replace(machine.roles, kv_cache=""))
+    tokens = Tokens(decodes=work.batch, context=n_kept, kv_frac=frac, recomputed=charged)
     made = rows_of(geometry, in_dram, tokens, accounting)
-    vectors = float(work.batch * kept * geometry.n_layers)
-    elements = np.full(share.size, vectors * kv_elements(geometry, accounting))
-    anew = Rows(kind="recompute", engine="main", blocks=np.array([made.n_blocks - 1]))
-    if slowdown is None:
-        anew = replace(anew, ops=2.0 * geometry.hidden * (elements * share)[:, None])
-    else:
-        anew = replace(anew, count=(vectors * share)[:, None])
-    rows = (
-        *(one for one in made.rows if one.kind != "recompute"),
-        fed(in_dram, made, np.zeros(share.size), elements, False),
-        anew,
-    )
-    made = replace(made, rows=rows)
+    vectors = float(work.batch * n_kept * geometry.n_layers)
+    elements = vectors * kv_elements(geometry, accounting) * np.ones(2)
+    of_share = (2.0 * geometry.hidden * elements * share, 0.0) if slowdown is None else (0.0, vectors * share)
+    ops, count = (np.broadcast_to(values, 2)[:, None] for values in of_share)
+    anew = Rows(kind="recompute", engine="main", blocks=np.array([made.n_blocks - 1]), ops=ops, count=count)
+    passing = fed(in_dram, made, np.zeros(2), elements, is_written=False)
+    made = replace(made, rows=(*(one for one in made.rows if one.kind != "recompute"), passing, anew))
     each_s = 0.0 if slowdown is None else slowdown * vector_times_s(geometry, machine, mode)[0]
-
-    def seconds(step: str) -> Floats:
-        profile = profiles.with_values(PROFILE, {"step": step, "lane.recompute.each_s": each_s})
-        return clock(made, in_dram, profile, ends=("value",)).seconds.value
-
+    sides = [profiles.with_values(PROFILE, {"step": step, "lane.recompute.each_s": each_s}) for step in (DRAM, ARRAY)]
     of_weights = sum(made.total(made.by_cell(one, one.ops)) for one in made.rows if one.kind in WEIGHTS)
-    return Sides(
-        made.total(weight_bytes(made)) + bytes_of(made, "kv_read", "kv_home"),
-        of_weights + 2.0 * elements * (1.0 + share * geometry.hidden),
-        seconds(DRAM),
-        seconds(ARRAY),
+    return np.stack(
+        [
+            made.total(weight_bytes(made)) + bytes_of(made, "kv_read", "kv_home"),
+            of_weights + 2.0 * elements * (1.0 + share * geometry.hidden),
+            *(clock(made, in_dram, side, ends=("value",)).seconds.value for side in sides),
+        ],
+        axis=1,
     )

@@ -7,8 +7,10 @@ speaks of dense models, a mixture of experts reads the experts that its batch ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -57,53 +59,11 @@ def decode_step(
 
 
 def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
-    """Of systems on one machine under one profile. recomputed_frac: of the KV reads, by those that recompute."""
-    of_model: dict[int, list[int]] = {}
-    for i, (geometry, *_) in enumerate(asked):
-        of_model.setdefault(id(geometry), []).append(i)
-    alike: dict[int, list[tuple[list[int], Counted]]] = {}
-    for at in of_model.values():
-        made = _rows([asked[i] for i in at], recomputed_frac, accounting)
-        alike.setdefault(made.n_blocks, []).append((at, made))
-    found: dict[int, Step] = {}
-    for group in alike.values():
-        order, made = [i for at, _ in group for i in at], stacked([made for _, made in group])
-        found |= zip(order, _priced([asked[i] for i in order], made, profile, accounting), strict=True)
-    notes = [_no_recomputation(geometry, system, work, recomputed_frac, accounting) for geometry, system, work in asked]
-    return [replace(found[i], notes=(*notes[i], *found[i].notes)) for i in range(len(asked))]
-
-
-def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting) -> Counted:
-    """Rows of steps of one model."""
-    geometry, machine = asked[0][0], asked[0][1].machine
-    lengths = accounting.lengths([work for *_, work in asked]).ravel()
-    told = [
-        (
-            work.batch,
-            work.kv_bits / 16,
-            budget_of(system, work),
-            0.0 if _no_recomputation(*one, recomputed_frac, accounting) else recomputed_frac * system.recomputes,
-            _scores(*one),
-        )
-        for one in asked
-        for _, system, work in [one]
-    ]
-    batch, bits, budget, share, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
-    charged = share if accounting.charges_recompute else 0.0 * share
-    frac = kv_frac(geometry, accounting) * bits * (1.0 - (share - charged))
-    tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=frac, recomputed=charged)
-    elements = batch * np.minimum(tokens.context, budget) * geometry.n_layers * kv_elements(geometry, accounting)
-    made = rows_of(geometry, machine, tokens, accounting)
-    is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
-    passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
-    held = {"kv_cache": elements * bits * 2, "transient": np.inf}
-    return replace(made, rows=(*made.rows, passing, *_scan(machine, made, scores)), held_bytes=held)
-
-
-def _priced(asked: Sequence[Asked], made: Counted, profile: Profile, accounting: Accounting) -> list[Step]:
-    """Steps as the clock has them, each the mean over its lengths."""
-    machine, far = asked[0][1].machine, bytes_of(made, "kv_read", "kv_home")
-    cost = clock(made, machine, profile, ends=("value",))
+    """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. recomputed_frac:
+    of the KV reads, by those that recompute."""
+    machine = asked[0][1].machine
+    made = stacked([_rows(list(of), recomputed_frac, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
+    cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
     by_step = {
         "seconds": cost.seconds.value,
         "weight_bytes": made.total(weight_bytes(made)),
@@ -113,7 +73,8 @@ def _priced(asked: Sequence[Asked], made: Counted, profile: Profile, accounting:
     }
     means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
     steps = []
-    for i, overflow_bytes in enumerate(_overflow_bytes(asked, accounting)):
+    for i, one in enumerate(asked):
+        overflow_bytes = _overflow_bytes(*one, accounting)
         overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
         steps.append(
             Step(
@@ -121,10 +82,31 @@ def _priced(asked: Sequence[Asked], made: Counted, profile: Profile, accounting:
                 **{name: values[i] for name, values in means.items() if name not in PARTS},
                 overflow_bytes=overflow_bytes,
                 is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-                notes=(*_absent(machine), *overflow),
+                notes=(*_no_recomputation(*one, recomputed_frac, accounting), *_absent(machine), *overflow),
             )
         )
     return steps
+
+
+def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting) -> Counted:
+    """Rows of steps of one model."""
+    geometry, machine = asked[0][0], asked[0][1].machine
+    lengths = accounting.lengths([work for *_, work in asked]).ravel()
+    told = []
+    for _, system, work in asked:
+        recomputes = system.recomputes and not _no_recomputation(geometry, system, work, recomputed_frac, accounting)
+        told.append((work.batch, work.kv_bits / 16, budget_of(system, work), recomputes, _scores(geometry, system, work)))
+    batch, bits, budget, recomputes, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
+    share = recomputed_frac * recomputes
+    charged = share if accounting.charges_recompute else 0.0 * share
+    frac = kv_frac(geometry, accounting) * bits * (1.0 - (share - charged))
+    tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=frac, recomputed=charged)
+    elements = batch * np.minimum(tokens.context, budget) * geometry.n_layers * kv_elements(geometry, accounting)
+    made = rows_of(geometry, machine, tokens, accounting)
+    is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
+    passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
+    held = {"kv_cache": elements * bits * 2, "transient": np.inf}
+    return replace(made, rows=(*made.rows, passing, *_scan(machine, made, scores)), held_bytes=held)
 
 
 def rows_of(geometry: Geometry, machine: HardwareSpec, tokens: Tokens, accounting: Accounting) -> Counted:
@@ -224,24 +206,12 @@ def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, .
     return (Rows(kind="scan", name="scores", tier=tier, engine="main", blocks=last, bytes=SCORE_BYTES * n, count=n),)
 
 
-def _overflow_bytes(asked: Sequence[Asked], accounting: Accounting) -> list[float]:
+def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
     """Of weights and of keys and values at their most, what their memories have no room for."""
-    machine = asked[0][1].machine
-    held = {
-        "weights_home": _each(asked, lambda geometry: float(geometry.non_expert_params)),
-        "expert_home": _each(asked, lambda of: float(len(of.moe_layers) * of.n_experts * of.expert_params)),
-        "kv_home": _each(asked, lambda geometry: kv_bytes_per_token(geometry, accounting) / 16)
-        * [work.batch * min(work.n_tokens, budget_of(system, work)) * work.kv_bits for _, system, work in asked],
-    }
-    more = np.zeros(len(asked))
-    for name in {machine.roles.of(role) for role in held}:
-        n_bytes = sum(of for role, of in held.items() if machine.roles.of(role) == name)
-        more += np.maximum(0.0, n_bytes - machine.tiers[name].capacity_bytes.value * machine.n_devices)
-    return list(more.tolist())
-
-
-def _each(asked: Sequence[Asked], of: Callable[[Geometry], float]) -> Floats:
-    """(n,) a number of the models that are asked for."""
-    by_model = {id(geometry): geometry for geometry, *_ in asked}
-    numbers = {key: of(geometry) for key, geometry in by_model.items()}
-    return np.array([numbers[id(geometry)] for geometry, *_ in asked])
+    machine, held = system.machine, Counter[str]()
+    kept = work.batch * min(work.n_tokens, budget_of(system, work))
+    held[machine.roles.weights_home] += geometry.non_expert_params
+    held[machine.roles.expert_home] += len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params
+    held[machine.roles.kv_home] += kept * kv_bytes_per_token(geometry, accounting, work.kv_bits)  # type: ignore[assignment]
+    room = {name: machine.tiers[name].capacity_bytes.value * machine.n_devices for name in held}
+    return sum(max(0.0, n_bytes - room[name]) for name, n_bytes in held.items())
