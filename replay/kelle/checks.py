@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.refresh import harmonic_mean_s, refresh_w
+from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.replay.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
 from tokentape.replay.kelle.lifetimes import lifetimes, total_s
@@ -76,8 +76,7 @@ def _powers(made: Setup) -> Iterator[Row]:
         dram.read_pj_per_bit.value,
     )
     assert kv.refresh_j
-    groups = {group: 1e-6 * interval for group, interval in made.refresh.intervals_us.items()}
-    watts = refresh_w(kv.refresh_j.value, dict.fromkeys(groups, 1.0 / len(groups)), groups)
+    watts = kv.refresh_j.value / harmonic_mean_s(made.refresh.intervals_s)
     how = "four equal groups; published: by the file's average interval"
     yield _check("refresh of 4 MiB, 2DRP", watts, "W", how, kv.refresh_w())
     tiers = made.systems["Original+eDRAM"].machine.tiers
