@@ -20,6 +20,7 @@ _UNITS = (
     ("bytes_per_unit", "B", True),
     ("bytes_per_s", "B/s", True),
     ("ops_per_s", "op/s", True),
+    ("values_per_s", "value/s", True),
     ("_pj_per_bit", "pJ/bit", False),
     ("_pj_per_op", "pJ/op", False),
     ("_bytes", "B", True),

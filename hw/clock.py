@@ -121,14 +121,16 @@ class _Tally:
         self.bytes, self.ops = _moved(rows, profile), np.asarray(rows.ops, np.float64)  # as time sees them
         self.cell_bytes, self.cell_ops = work.by_cell(rows, self.bytes), work.by_cell(rows, self.ops)
         self.moved, self.computed = work.total(self.cell_bytes), work.total(self.cell_ops)  # as energy sees them
+        self.step_bytes, self.step_ops = self.moved, self.computed
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
             streams = np.maximum(rows.streams, 1.0)
             self.bytes = self.bytes * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
             self.cell_bytes = work.by_cell(rows, self.bytes)
+            self.step_bytes = work.total(self.cell_bytes)
         if lane.ops_by_bits:
             self.ops = self.ops * np.asarray(rows.bits) / 16.0
             self.cell_ops = work.by_cell(rows, self.ops)
-        self.step_bytes, self.step_ops = work.total(self.cell_bytes), work.total(self.cell_ops)
+            self.step_ops = work.total(self.cell_ops)
         self.cell_count = work.by_cell(rows, rows.count) if np.any(rows.count) else None
 
 

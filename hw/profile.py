@@ -22,7 +22,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class Lane:
 
     bytes_frac, ops_frac: of the peak. bytes_frac_per_stream: limits bytes_frac by the number of streams. link_only: rate, latency
     and energy of the link alone. each_s: of a count (absent: the path's latency). ops_by_bits: operations shrink with the width.
-    operators: rows with shapes take the fitted times of the machine, where it has them.
+    macs_only: at the rate of the engine's multiply-adds, where its file gives their number. operators: rows with shapes take the
+    fitted times of the machine, where it has them.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Lane:
     link_only: bool = False
     ops_frac: float | None = None
     ops_by_bits: bool = False
+    macs_only: bool = False
     dtype: str = ""
     each_s: float | None = None
     operators: bool = False
@@ -101,7 +103,14 @@ class Profile:
 
     def lane_of(self, rows: Rows) -> Lane | None:
         """The first lane that takes the rows."""
-        return next((lane for lane in self.lanes if lane.takes(rows)), None)
+        key = (rows.kind, rows.tier, rows.target, rows.engine, rows.phase)
+        if key not in self._lanes:
+            self._lanes[key] = next((lane for lane in self.lanes if lane.takes(rows)), None)
+        return self._lanes[key]
+
+    @cached_property
+    def _lanes(self) -> dict[tuple[str, ...], Lane | None]:
+        return {}
 
 
 def shipped() -> list[str]:
@@ -163,8 +172,8 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
     if left:
         raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; known: name, step, step_low, step_high, {', '.join(flags)}, numbers, "
-            "lane, energy"
+            f"{where}: unknown key {next(iter(left))!r}; "
+            f"known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane, energy"
         )
     if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")

@@ -42,6 +42,8 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     each_s = lane.each_s
     if each_s is None and rows.kind in ("layer", "step"):
         each_s = at(machine.host.get(f"{rows.kind}_s"), end)
+    if each_s is None and rows.kind == "feed" and engine is not None:
+        each_s = 1.0 / at(engine.feed_values_per_s, OPPOSITE[end]) if engine.feed_values_per_s else 0.0
     s_per_op = j_per_op = 0.0
     if engine is not None:
         s_per_op = 1.0 / (_ops_per_s(machine, engine, lane, end) * machine.n_devices)
@@ -117,9 +119,11 @@ def _link(machine: HardwareSpec, rows: Rows) -> tuple[str, Link] | None:
 
 def _ops_per_s(machine: HardwareSpec, engine: Engine, lane: Lane, end: str) -> float:
     dtype = lane.dtype or machine.dtype
-    peak = engine.ops_per_s.get(dtype) or next(iter(engine.ops_per_s.values()))
+    peak = at(engine.ops_per_s.get(dtype) or next(iter(engine.ops_per_s.values())), OPPOSITE[end])
+    if lane.macs_only:
+        peak = engine.mac_ops_per_s(dtype, OPPOSITE[end]) or peak
     frac = lane.ops_frac if lane.ops_frac is not None else at(engine.efficiency_frac, OPPOSITE[end])
-    return at(peak, OPPOSITE[end]) * frac
+    return peak * frac
 
 
 def _bytes_per_s(machine: HardwareSpec, tier: MemTier, lane: Lane, end: str, engine: Engine | None) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,24 @@ class Engine:
     macs_per_unit: dict[str, Sourced] = field(default_factory=dict)  # per cycle, by dtype
     other_ops_per_cycle: Sourced | None = None  # counted by the source beside its multiply-adds
     clock_hz: Sourced | None = None
+    feed_values_per_s: Sourced | None = None  # elements of keys and values that a systolic array takes in
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     area_mm2: Sourced | None = None
     launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
-        """Units x multiply-adds x 2 x clock, plus the other operations; None where the file does not give all of them."""
+        """Of multiply-adds, plus the other operations; None where the file does not give all of them."""
+        of_macs = self.mac_ops_per_s(dtype)
+        if of_macs is None or self.clock_hz is None or self.other_ops_per_cycle is None:
+            return of_macs
+        return of_macs + self.other_ops_per_cycle.value * self.clock_hz.value
+
+    def mac_ops_per_s(self, dtype: str, end: str = "value") -> float | None:
+        """Units x multiply-adds x 2 x clock; None where the file does not give all of them."""
         if self.n_units is None or self.clock_hz is None or dtype not in self.macs_per_unit:
             return None
-        other = self.other_ops_per_cycle.value if self.other_ops_per_cycle else 0.0
-        return (2.0 * self.n_units.value * self.macs_per_unit[dtype].value + other) * self.clock_hz.value
+        each = (self.n_units, self.macs_per_unit[dtype], self.clock_hz)
+        return 2.0 * prod(float(getattr(number, end)) for number in each)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ last. Tiers and engines are roles (hw/roles.py), never names of a machine's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Values = float | NDArray[Any]
 
-# What a row is. `launch`: kernels started by class; `layer` and `step`: marks that count them, for overheads of engines.
+# What a row is. `feed`: keys and values on their way into the array; `weights`: those that pass through a buffer; `scan`: scores
+# read one by one to find the least; `launch`: kernels started by class; `layer` and `step`: marks that count them, for overheads
+# of engines.
 KINDS = (
     "expert", "shared", "proj", "router", "dense_ffn", "head", "attend", "kv_read", "kv_write", "recompute", "feed", "exchange",
-    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "layer", "step",
+    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "scan", "layer", "step",
 )  # fmt: skip
 PHASES = ("decode", "prefill", "draft", "verify")
 ENGINES = ("main", "near_compute")
@@ -78,9 +81,12 @@ class Work:
     def by_cell(self, rows: Rows, values: Values) -> Floats:
         """(steps, blocks) sums of values of the rows, each as often as the row stands for."""
         each = np.asarray(values, np.float64)
+        if not each.ndim and not each:
+            return self.nothing
         if not (np.isscalar(rows.times) and rows.times == 1.0):
             each = each * np.asarray(rows.times)
-        full = np.broadcast_to(each, self.size(rows))
+        size = self.size(rows)
+        full = each if each.shape == size else np.broadcast_to(each, size)
         if rows.cells is not None:
             n = self.n_steps * self.n_blocks
             return np.asarray(np.bincount(rows.cells, full, n).reshape(self.n_steps, self.n_blocks), np.float64)
@@ -97,12 +103,64 @@ class Work:
 
     def total(self, values: Floats) -> Floats:
         """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
-        full = np.broadcast_to(values, (self.n_steps, self.n_blocks))
-        if self.n_blocks == 1:
-            return full[:, 0] if self.is_once else full[:, 0] * np.broadcast_to(self.block_times, full.shape)[:, 0]
-        return np.asarray(full.sum(axis=1) if self.is_once else (full * self.block_times).sum(axis=1))
+        if values is self.nothing:
+            return values[:, 0]
+        size = (self.n_steps, self.n_blocks)
+        full = values if values.shape == size else np.broadcast_to(values, size)
+        if self.is_once:
+            return full[:, 0] if self.n_blocks == 1 else np.asarray(full.sum(axis=1))
+        times = np.asarray(self.block_times)
+        if times.shape == (1, self.n_blocks):  # the same in every step
+            return np.asarray(full @ times[0])
+        return np.asarray(np.einsum("ij,ij->i", full, np.broadcast_to(times, size)))
 
-    @property
+    @cached_property
     def is_once(self) -> bool:
         """Every block occurs once."""
         return bool(np.all(np.asarray(self.block_times) == 1.0))
+
+    @cached_property
+    def nothing(self) -> Floats:
+        """(steps, blocks) zeros."""
+        return np.zeros((self.n_steps, self.n_blocks))
+
+
+_ROLES = ("kind", "name", "tier", "target", "engine", "phase")
+_VALUES = ("bytes", "activation_bytes", "ops", "count", "times", "bits", "streams")
+
+
+def stacked(works: Sequence[Work]) -> Work:
+    """The steps of works whose rows name their blocks, one work after the other, without shapes of fitted operators."""
+    if len(works) == 1:
+        return works[0]
+    n_steps, n_blocks = [work.n_steps for work in works], max(work.n_blocks for work in works)
+    alike: dict[tuple[Any, ...], dict[int, Rows]] = {}
+    for i, work in enumerate(works):
+        for row in work.rows:
+            assert row.blocks is not None
+            key = (*(getattr(row, name) for name in _ROLES), *row.blocks)
+            while i in alike.get(key, ()):  # such rows again
+                key = (*key, "")
+            alike.setdefault(key, {})[i] = row
+    rows = []
+    for of in alike.values():
+        one = next(iter(of.values()))
+        told = {name: [getattr(of[i], name) if i in of else 0.0 for i in range(len(works))] for name in _VALUES}
+        values = {name: _stacked(each, n_steps, one.blocks.size) for name, each in told.items()}  # type: ignore[union-attr]
+        rows.append(replace(one, operator="", shapes={}, **values))  # type: ignore[arg-type]
+    held = {role: _stacked([work.held_bytes[role] for work in works], n_steps) for role in works[0].held_bytes}
+    times = np.zeros((sum(n_steps), n_blocks))
+    for work, last in zip(works, np.cumsum(n_steps).tolist(), strict=True):
+        times[last - work.n_steps : last, : work.n_blocks] = work.block_times
+    return Work(n_steps=sum(n_steps), n_blocks=n_blocks, rows=tuple(rows), block_times=times, held_bytes=held)
+
+
+def _stacked(values: Sequence[Values], n_steps: Sequence[int], *width: int) -> Values:
+    """(steps,) or (steps, width); one number where all are the same."""
+    if all(np.isscalar(value) and value == values[0] for value in values):
+        return values[0]
+    whole, at = np.empty((sum(n_steps), *width)), 0
+    for value, n in zip(values, n_steps, strict=True):
+        whole[at : at + n] = value
+        at += n
+    return whole

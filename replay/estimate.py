@@ -19,9 +19,9 @@ from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Step
 from tokentape.hw.work import Work
-from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.operations import operations_of
 from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
+from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
 
@@ -88,7 +88,7 @@ def estimate(
 
 def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> dict[str, float]:
     """Bytes by role: all experts where the step reads them."""
-    experts = total_expert_bytes(geometry, weight_format) if geometry.moe_layers else 0
+    experts = value_bytes(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params, weight_format)
     kv = load.batch * kv_bytes(geometry, load.context_tokens, ACTIVATION) + kv_bytes(geometry, load.prompt_tokens, ACTIVATION)
     return {
         "weights_home": weight_bytes(geometry, weight_format, weight_format, ACTIVATION) - experts,

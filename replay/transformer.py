@@ -6,7 +6,7 @@ sampling are not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
 ACTIVATION = "bf16"
+WEIGHTS = ("proj", "router", "shared", "dense_ffn", "head", "expert")  # kinds of rows that read them
 _VALUE = bytes_per_value(ACTIVATION)
 
 
@@ -24,7 +25,9 @@ _VALUE = bytes_per_value(ACTIVATION)
 class Tokens:
     """What S steps carry, each broadcast to (S,). decodes: requests that decode one token each, attending to `context` tokens,
     itself included (their mean). prompt: tokens of prompts' slices in all, shared evenly by `prompts`, each after `before` of its
-    tokens that are in the cache. turns: how often the step runs, one token of it after the other."""
+    tokens that are in the cache. turns: how often the step runs, one token of it after the other. budget: tokens that the cache
+    keeps of a request. kv_frac: bytes of its keys and values over those of their format. recomputed: share of the kept tokens of
+    which it holds the layer's input instead, to be multiplied anew."""
 
     decodes: Values = 0.0
     context: Values = 0.0
@@ -32,14 +35,18 @@ class Tokens:
     prompts: Values = 1.0
     before: Values = 0.0
     turns: Values = 1.0
+    budget: Values = np.inf
+    kv_frac: Values = 1.0
+    recomputed: Values = 0.0
 
     def sums(self, windows: Ints) -> Sums:
         """The same for layers of these windows."""
-        given = (self.decodes, self.context, self.prompt, self.prompts, self.before, self.turns)
+        given = (getattr(self, part.name) for part in fields(self))
         parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        decodes, context, prompt, prompts, before, turns = (part[:, None] for part in parts)
+        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed = (part[:, None] for part in parts)
         width = np.where(windows > 0, windows, np.inf)
-        n, keys = prompt / prompts, decodes * np.minimum(context, width)
+        most = np.minimum(budget, width)
+        n, keys = prompt / prompts, decodes * np.minimum(context, most)
         pairs = _pairs(before + n, width) - _pairs(before, width)
         return Sums(
             tokens=decodes + prompt,
@@ -52,7 +59,10 @@ class Tokens:
             pairs=prompts * pairs,
             length=_length(pairs, width),
             seen=prompts * (n + np.minimum(before, width)),
-            held=keys + prompts * np.minimum(before + n, width) * (prompt > 0),
+            held=keys + prompts * np.minimum(before + n, most) * (prompt > 0),
+            kept=decodes + np.minimum(prompt, prompts * budget),
+            kv_frac=kv_frac,
+            recomputed=recomputed,
             logits=decodes + np.where(prompt > 0, prompts, 0.0),
             carries_prompt=np.where(prompt > 0, 1.0, 0.0),
             turns=1.0 if np.all(turns == 1.0) else turns,
@@ -66,8 +76,9 @@ class Sums:
     tokens: that pass a layer. decodes: requests that decode, each attending to `context` tokens on the mean, all together to
     `keys` keys and values (windows cut them), in `scores` query-key pairs. prompt: tokens of `prompts` slices, with `pairs`
     query-key pairs and `seen` keys and values; length: of whole prompts with as many pairs. held: keys and values in the cache;
-    near_frac: share of them in the KV cache tier, by its capacity where absent. logits: rows of the output head; carries_prompt:
-    1 where the step has prompt tokens in any layer. turns: as Tokens.
+    near_frac: share of them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are
+    written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer.
+    turns, kv_frac, recomputed: as Tokens.
     """
 
     tokens: Floats
@@ -84,6 +95,9 @@ class Sums:
     logits: Floats
     carries_prompt: Floats
     near_frac: float | None = None
+    kept: Floats | None = None
+    kv_frac: Values = 1.0
+    recomputed: Values = 0.0
     turns: Values = 1.0
 
 
@@ -142,6 +156,20 @@ def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = A
     """Keys and values of a token in a layer, on one device; devices beyond the KV heads keep copies."""
     heads = 2 * max(1.0, geometry.n_kv_heads / machine.n_devices) * geometry.head_dim
     return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
+
+
+def weight_bytes(work: Work) -> Floats:
+    """(S, blocks) bytes of weights that the steps read."""
+    return np.asarray(sum(work.by_cell(rows, rows.bytes) for rows in work.rows if rows.kind in WEIGHTS))
+
+
+def staged(work: Work, machine: HardwareSpec) -> Work:
+    """The work, with its weights written to the machine's buffer and read from it, where it has one."""
+    if not machine.roles.stage:
+        return work
+    told, all_blocks = "weights through their buffer", np.arange(work.n_blocks)
+    through = Rows(kind="weights", name=told, tier="stage", target="stage", blocks=all_blocks, bytes=weight_bytes(work))
+    return replace(work, rows=(*work.rows, through))
 
 
 def resident(
@@ -259,12 +287,19 @@ class _Layers:
     def _kv_heads(self) -> float:
         return max(1.0, self.g.n_kv_heads / self.d)
 
+    @property
+    def _cached_token_bytes(self) -> Floats:
+        """(S, 1) bytes that the cache holds of a token in a layer, on one device: keys and values, or their input."""
+        sums = self.sums
+        as_kv = self.kv_token_bytes * sums.kv_frac * (1.0 - sums.recomputed)
+        return np.asarray(as_kv + sums.recomputed * self.g.hidden * _VALUE)
+
     def _near_frac(self) -> Floats | float:
         """(S, 1) share of the keys and values that the KV cache tier has room for; 0 where the machine has none."""
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        held_bytes = self.kv_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
+        held_bytes = self._cached_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
@@ -274,11 +309,16 @@ class _Layers:
         shapes["step"] = np.maximum(0.0, sums.context - 1)
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
-            bytes=self.d * sums.keys * self.kv_token_bytes,
+            bytes=self.d * sums.keys * self._cached_token_bytes,
             ops=self.d * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )
-        return self._placed(row)
+        return (*self._placed(row), *(self._recompute() if np.any(sums.recomputed) else ()))
+
+    def _recompute(self) -> tuple[Rows, ...]:
+        """Keys and values from the layer's inputs."""
+        ops = self.d * 2.0 * self.sums.keys * self.sums.recomputed * self.g.hidden * self.kv_token_bytes / self.kv_value
+        return (Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=self.all, ops=ops, count=1.0),)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
@@ -316,7 +356,7 @@ class _Layers:
             tier="kv_home",
             engine="main",
             blocks=self.all,
-            bytes=self.d * self.sums.tokens * self.kv_token_bytes,
+            bytes=self.d * (self.sums.tokens if self.sums.kept is None else self.sums.kept) * self._cached_token_bytes,
             times=self.turns,
         )
         return self._placed(row)

@@ -26,19 +26,19 @@ def calibrate_kelle(
     """
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.hw import kelle_knobs
     from tokentape.replay.kelle.checks import order_lines, recompute_lines
     from tokentape.replay.kelle.fit import calibrate, derived, log_errors, ratios
     from tokentape.replay.kelle.setup import ZERO
+    from tokentape.replay.kelle.systems import FITS
     from tokentape.warehouse.load import claims
 
     study = Settings.shipped()
     if check is not None:
-        fit = kelle_knobs.load(check)
+        fit = FITS.load(check)
     else:
         stated = claims().to_pylist()
         fit = calibrate(stated, setup(study, derived(stated)).steps())
-        kelle_knobs.save(fit, out)
+        FITS.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     made = setup(study, fit.constants)
     fitted, plain = made.steps(), made.steps(ZERO)
@@ -68,22 +68,30 @@ def kv_step(
     decode: Annotated[int, typer.Option("--decode", help="Tokens generated after it.", min=0)] = 8192,
     batch: Annotated[int, typer.Option("--batch", help="Requests that decode together.", min=1)] = 16,
     budget: Annotated[int, typer.Option("--budget", help="Tokens that eviction keeps of each request.", min=1)] = 2048,
+    profile: Annotated[
+        str, typer.Option("--profile", help="Cost profile: physical, kelle (the paper's, with --knobs), another, or a file.")
+    ] = "physical",
     mode: Annotated[
-        str, typer.Option("--mode", help="paper (as Kelle counts) or physical: own KV heads, mean length, recomputation charged.")
-    ] = "paper",
+        str | None,
+        typer.Option(
+            "--mode",
+            help="What is counted: whole (the default: the last step, own KV heads and windows, recomputation charged), paper "
+            "(as Kelle counts; the default with --profile kelle) or physical (the mean length; what does not fit has no time).",
+            show_default=False,
+        ),
+    ] = None,
     knobs: Annotated[
         str, typer.Option("--knobs", help="calibrated, zero (nothing fitted), or a file of `calibrate kelle`.")
     ] = "calibrated",
-    hardware: Annotated[
-        str, typer.Option("--hardware", help="Machine in Kelle's place: tiers dram, weights, kv and activations.")
-    ] = "kelle-edram",
+    hardware: Annotated[str, typer.Option("--hardware", help="Machine in Kelle's place; any.")] = "kelle-edram",
 ) -> None:
     """Estimate a decode step on Kelle's five systems: time, energy by part, and gain over SRAM with the full cache.
 
     \b
     Examples:
       tokentape step kelle llama-2-7b
-      tokentape step kelle my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --mode physical
+      tokentape step kelle llama-2-7b --profile kelle          as the paper counts
+      tokentape step kelle my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --hardware h100
     """
     from dataclasses import replace
     from math import isnan
@@ -91,24 +99,27 @@ def kv_step(
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.hw import kelle_knobs
+    from tokentape.hw import profile as profiles
     from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
     from tokentape.replay.kelle.setup import CALIBRATED
-    from tokentape.replay.kelle.systems import KELLE, chip_of
-    from tokentape.replay.kelle.work import MODES, Work
+    from tokentape.replay.kelle.systems import FITS, KELLE, PROFILE
+    from tokentape.replay.kelle.work import MODES, WHOLE, Work
     from tokentape.warehouse import models
 
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES)
-    from_file = kelle_knobs.load(knobs).constants if knobs.endswith(".toml") else None
+    modes = {"whole": WHOLE, **MODES}
+    mode = mode or ("paper" if profile == PROFILE else "whole")
+    if mode not in modes:
+        raise unknown("mode", mode, modes)
+    profiles.load(profile)
+    from_file = FITS.load(knobs).constants if knobs.endswith(".toml") else None
     made = setup(Settings.shipped(), from_file)
     chosen = CALIBRATED if from_file else knobs
     if chosen not in made.knobs:
         raise unknown("knobs", knobs, made.knobs)
-    systems = made.systems | {KELLE: replace(made.systems[KELLE], chip=chip_of(load_hardware(hardware)))}
+    systems = made.systems | {KELLE: replace(made.systems[KELLE], machine=load_hardware(hardware))}
     named, work = models.load(model), Work(context, decode, batch, budget)
-    steps = Steps(systems, {named.name: named.geometry}, {}, made.knobs[chosen], MODES[mode])
+    steps = Steps(systems, {named.name: named.geometry}, {}, made.knobs[chosen], modes[mode], profile)
     shown, noted = [], dict[str, list[str]]()
     for name in systems:
         step, gains = steps.step(named.name, name, work), steps.gains(named.name, name, work)
@@ -123,7 +134,7 @@ def kv_step(
         timed = row if step.is_feasible else ("does not fit", "", "", "", "")
         shown.append((name, *timed, *("" if isnan(gain) else number(gain, ".3g", "x") for gain in gains)))
     columns = ("system", "ms", "J", "DRAM", "on-chip reads", "refresh", "speed", "energy")
-    title = f"{named.name}: a step of {batch} x ({context} + {decode}) tokens, budget {budget}, mode {mode}, knobs {knobs}"
+    title = f"{named.name}: a step of {batch} x ({context} + {decode}) tokens, budget {budget}, profile {profile}, mode {mode}"
     print_table(title, columns, shown, numbers=columns[1:])
     for text, names in noted.items():
         note(f"{', '.join(names)}: {text}")

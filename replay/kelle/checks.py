@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.refresh import harmonic_mean_s, refresh_w
+from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.replay.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, chip_step, part_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
 from tokentape.replay.kelle.lifetimes import lifetimes, total_s
@@ -20,8 +20,8 @@ from tokentape.replay.kelle.orderings import Reversal, reversals
 from tokentape.replay.kelle.ratios import Ratio
 from tokentape.replay.kelle.recompute import balanced_frac, vector_times_s
 from tokentape.replay.kelle.setup import CALIBRATED, ZERO, Setup
+from tokentape.replay.kelle.step import kv_bytes_per_token
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from tokentape.replay.kelle.traffic import kv_bytes_per_token
 from tokentape.replay.kelle.work import MODES, PAPER
 
 Row = dict[str, Any]
@@ -66,23 +66,23 @@ def _areas(made: Setup) -> Iterator[Row]:
 
 def _powers(made: Setup) -> Iterator[Row]:
     stated = {claim: row["value"] for claim, row in made.stated.items()}
-    dram = made.systems[KELLE].chip
+    tiers = made.systems[KELLE].machine.tiers
+    dram, kv = tiers["dram"], tiers["kv"]
     yield _check(
         "DRAM energy",
-        1e12 * stated[DRAM_W] / dram.dram_bytes_per_s / 8,
+        1e12 * stated[DRAM_W] / dram.peak_bytes_per_s.value / 8,
         "pJ/bit",
         "DRAM power at full bandwidth; published: as the machine's file has it",
-        1e12 * dram.dram_j_per_byte / 8,
+        dram.read_pj_per_bit.value,
     )
-    chip = made.systems[KELLE].chip
-    groups = {group: 1e-6 * interval for group, interval in made.refresh.intervals_us.items()}
-    watts = refresh_w(chip.refresh_j_per_byte, dict.fromkeys(groups, chip.kv_bytes / len(groups)), groups)
-    average = chip.refresh_j_per_byte * chip.kv_bytes / chip.refresh_interval_s
-    yield _check("refresh of 4 MiB, 2DRP", watts, "W", "four equal groups; published: by the file's average interval", average)
-    chip = made.systems["Original+eDRAM"].chip
-    watts = chip.refresh_j_per_byte * chip.kv_bytes / chip.refresh_interval_s
-    yield _check("refresh of 4 MiB, Original+eDRAM", watts, "W", f"every {1e6 * chip.refresh_interval_s:.0f} us")
-    activations = chip.refresh_j_per_byte * chip.activation_bytes / chip.activation_interval_s
+    assert kv.refresh_j
+    watts = kv.refresh_j.value / harmonic_mean_s(made.refresh.intervals_s)
+    how = "four equal groups; published: by the file's average interval"
+    yield _check("refresh of 4 MiB, 2DRP", watts, "W", how, kv.refresh_w())
+    tiers = made.systems["Original+eDRAM"].machine.tiers
+    kv, activations = tiers["kv"], tiers["activations"].refresh_w()
+    assert kv.refresh_interval_s
+    yield _check("refresh of 4 MiB, Original+eDRAM", kv.refresh_w(), "W", f"every {1e6 * kv.refresh_interval_s.value:.0f} us")
     yield _check("refresh of the activations", activations, "W", "256 KiB every 45 us")
     kelle_w = stated[ONCHIP_W] + stated[DRAM_W]
     names = "kelle-edram-over-original-sram", "original-edram-over-original-sram"
@@ -94,7 +94,7 @@ def _powers(made: Setup) -> Iterator[Row]:
     edram_w = sram_w * edram_speed / edram_energy
     yield _check("power of Original+SRAM", sram_w, "W", "Kelle's 18.26 W by the headline's energy over its speed")
     yield _check("power of Original+eDRAM", edram_w, "W", "the same by its own two ratios: efficiency x 0.61")
-    watts = activations + chip.refresh_j_per_byte * chip.kv_bytes / chip.refresh_interval_s
+    watts = activations + kv.refresh_w()
     yield _check("power that eDRAM adds", edram_w - sram_w, "W", "from the ratios; published: all refresh at 45 us", watts)
     step = chip_step(made, CALIBRATED)
     of = f"energy over time of {made.chip.model} on {made.chip.workload}, calibrated"
@@ -106,7 +106,7 @@ def _powers(made: Setup) -> Iterator[Row]:
 
 def _recompute(made: Setup) -> Iterator[Row]:
     load_us, recompute_us = (made.stated[claim]["value"] for claim in (LOAD_CLAIM, RECOMPUTE_CLAIM))
-    load_s, recompute_s = vector_times_s(made.geometries["llama-2-7b"], made.systems[KELLE].chip)
+    load_s, recompute_s = vector_times_s(made.geometries["llama-2-7b"], made.systems[KELLE].machine)
     yield _check("a KV vector from DRAM", 1e6 * load_s, "us", "16,384 B at 64 GB/s", load_us)
     yield _check("a KV vector recomputed", 1e6 * recompute_s, "us", "33.6 M multiply-adds on the array", recompute_us)
     balanced = balanced_frac(load_us, recompute_us)
@@ -114,7 +114,7 @@ def _recompute(made: Setup) -> Iterator[Row]:
 
 
 def _capacity(made: Setup) -> Iterator[Row]:
-    geometry, dram = made.geometries["llama-2-7b"], made.systems[KELLE].chip.dram_bytes
+    geometry, dram = made.geometries["llama-2-7b"], made.systems[KELLE].machine.tiers["dram"].capacity_bytes.value
     per_token = kv_bytes_per_token(geometry, PAPER)
     work = made.workloads["PG19"]
     yield _check(
@@ -142,7 +142,7 @@ def _retention(made: Setup) -> Iterator[Row]:
 
 def _lifetimes(made: Setup) -> Iterator[Row]:
     for model in LIFETIME_MODELS:
-        found = lifetimes(made.geometries[model], made.systems[KELLE].chip, made.workloads["PG19"])
+        found = lifetimes(made.geometries[model], made.systems[KELLE].machine, made.workloads["PG19"])
         ratio = total_s(found, "baseline") / total_s(found, "kelle")
         yield _check(f"lifetimes of {model}", ratio, "1", "baseline's over Kelle's, N' = 2048, batch 16")
 

@@ -14,8 +14,8 @@ from tokentape.replay.kelle.details import chip_step, part_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
 from tokentape.replay.kelle.recompute import vector_times_s
 from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
+from tokentape.replay.kelle.step import kv_bytes_per_token
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from tokentape.replay.kelle.traffic import kv_bytes_per_token
 from tokentape.replay.kelle.work import PAPER
 from tokentape.warehouse.model_sizes import total_params
 
@@ -38,13 +38,14 @@ def of_ratios(made: Setup, modes: Mapping[str, Mapping[str, str]]) -> Iterator[F
 
 def of_sizes(made: Setup) -> Iterator[Found]:
     """What follows from sizes, the machines' files and the intervals."""
-    geometry, chip = made.geometries[KEPT_MODEL], made.systems[KELLE].chip
+    geometry, machine = made.geometries[KEPT_MODEL], made.systems[KELLE].machine
     per_token = kv_bytes_per_token(geometry, PAPER)
-    load_s, recompute_s = vector_times_s(geometry, chip)
+    load_s, recompute_s = vector_times_s(geometry, machine)
     yield LOAD_CLAIM, 1e6 * load_s, "bytes of K and V in a layer over the DRAM's bandwidth", PHYSICAL
     yield RECOMPUTE_CLAIM, 1e6 * recompute_s, "multiply-adds of two projections on the array", PHYSICAL
     yield "kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16", 8192 * per_token / GIB, "GiB, as the paper's GB", FITTED
-    tokens = (chip.dram_bytes - total_params(geometry)) / per_token
+    dram_bytes = machine.tiers[machine.roles.kv_home].capacity_bytes.value
+    tokens = (dram_bytes - total_params(geometry)) / per_token
     yield "kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV", FITTED
     refresh = made.refresh
     equal = 1e6 * harmonic_mean_s(refresh.intervals_s)

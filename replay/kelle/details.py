@@ -37,7 +37,7 @@ def recompute(made: Setup) -> Iterator[Row]:
     slowdown = made.stated[RECOMPUTE_CLAIM]["value"] / made.stated[LOAD_CLAIM]["value"]
     where = {"model_id": of.model, "workload": of.workload, "batch": work.batch}
     for mode, ratio in (("paper", slowdown), ("physical", None)):
-        for point in roofline(made.geometries[of.model], made.systems[KELLE].chip, work, mode, ratio):
+        for point in roofline(made.geometries[of.model], made.systems[KELLE].machine, work, mode, ratio):
             yield where | {"mode": mode} | asdict(point)
 
 
@@ -46,7 +46,7 @@ def layer_lifetimes(made: Setup) -> Iterator[Row]:
     work = made.workloads[made.chip.workload]
     for model in (name for name in LIFETIME_MODELS if name in made.geometries):
         where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
-        for life in lifetimes(made.geometries[model], made.systems[KELLE].chip, work):
+        for life in lifetimes(made.geometries[model], made.systems[KELLE].machine, work):
             yield where | asdict(life)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import Fit
-from tokentape.hw.kelle_knobs import BOUNDS, Knobs
 from tokentape.replay.kelle.ratios import Ratio, Steps, ratio_of
+from tokentape.replay.kelle.systems import BOUNDS, Fitted
 
 PAPER = "kelle"
 LOAD_CLAIM = "kelle/8.3.2/latency/llama-2-7b/one-kv-vector-from-dram"
@@ -27,11 +27,11 @@ TOLERANCES = {"xtol": 1e-10, "ftol": 1e-10, "gtol": 1e-10}
 Floats = NDArray[np.float64]
 
 
-def derived(claims: Iterable[Mapping[str, Any]]) -> Knobs:
+def derived(claims: Iterable[Mapping[str, Any]]) -> Fitted:
     """Nothing fitted: the recomputed share at which loading the rest of the vectors takes as long as recomputing these."""
     values = {row["claim_id"]: float(row["value"]) for row in claims if row["claim_id"] in (LOAD_CLAIM, RECOMPUTE_CLAIM)}
     load, recompute = values[LOAD_CLAIM], values[RECOMPUTE_CLAIM]
-    return Knobs(recomputed_frac=load / (load + recompute))
+    return Fitted(recomputed_frac=load / (load + recompute))
 
 
 def ratios(claims: Iterable[Mapping[str, Any]], steps: Steps) -> list[Ratio]:
@@ -42,10 +42,12 @@ def ratios(claims: Iterable[Mapping[str, Any]], steps: Steps) -> list[Ratio]:
 
 def log_errors(steps: Steps, wanted: Iterable[Ratio]) -> Floats:
     """(n,) ln(ours / published) of each."""
-    return np.array([np.log(steps.value(ratio)[0] / ratio.published) for ratio in wanted])
+    asked = list(wanted)
+    steps.make(cell for ratio in asked for cell in steps.cells_of(ratio))
+    return np.array([np.log(steps.value(ratio)[0] / ratio.published) for ratio in asked])
 
 
-def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Knobs]:
+def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Fitted]:
     """Knobs with the least error over claims of role `calibrate`, from three starts. Deterministic; seconds. Needs scipy.
 
     steps: the systems, models and workloads; its knobs do not matter. Raises ValueError without such claims, ImportError without
@@ -74,5 +76,5 @@ def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Knobs]:
 
 
 def _with(steps: Steps, values: Floats) -> Steps:
-    knobs = Knobs(**dict(zip(BOUNDS, values.tolist(), strict=True)))
+    knobs = Fitted(**dict(zip(BOUNDS, values.tolist(), strict=True)))
     return replace(steps, knobs=knobs, _made={})

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokentape.replay.kelle.systems import Chip
-from tokentape.replay.kelle.traffic import kv_elements
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Rows
+from tokentape.replay.kelle.recompute import seconds_of
+from tokentape.replay.kelle.step import kv_elements
 from tokentape.replay.kelle.work import PAPER, Accounting, Work
 from tokentape.warehouse.geometry import Geometry
 
@@ -24,16 +26,18 @@ class Lifetime:
     seconds: float
 
 
-def layer_times(geometry: Geometry, chip: Chip, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
+def layer_times(geometry: Geometry, machine: HardwareSpec, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
     """T_s and T_e."""
     kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
     k_bytes = work.batch * kept * kv_elements(geometry, accounting) / 2 * work.kv_bits / 8
-    return geometry.hidden**2 / chip.weight_bytes_per_s, k_bytes / chip.kv_bytes_per_s
+    weights = Rows(kind="weights", tier="stage", bytes=float(geometry.hidden**2))
+    t_s, t_e = seconds_of(machine, weights, Rows(kind="kv_read", tier="kv_cache", bytes=k_bytes))
+    return t_s, t_e
 
 
-def lifetimes(geometry: Geometry, chip: Chip, work: Work, accounting: Accounting = PAPER) -> list[Lifetime]:
+def lifetimes(geometry: Geometry, machine: HardwareSpec, work: Work, accounting: Accounting = PAPER) -> list[Lifetime]:
     """Of the baseline's schedule and of Kelle's."""
-    t_s, t_e = layer_times(geometry, chip, work, accounting)
+    t_s, t_e = layer_times(geometry, machine, work, accounting)
     return [
         Lifetime("baseline", "X", 0.0, 3 * t_s),
         Lifetime("baseline", "Q", t_s, 2 * t_s + t_e),

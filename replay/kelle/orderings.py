@@ -64,6 +64,7 @@ def reversals(plain: Steps, fitted: Steps, cells: Sequence[Cell]) -> list[Revers
 
 def _costs(steps: Steps, system: str, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
     """(cells,) seconds and joules of a step; NaN where it does not fit."""
+    steps.make((model, system, work) for model, work in cells)
     made = [steps.step(model, system, work) for model, work in cells]
     fits = np.array([step.is_feasible for step in made])
     seconds, joules = (np.array([getattr(step, name) for step in made]) for name in ("seconds", "energy_j"))

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
 from tokentape.replay.kelle.setup import CALIBRATED, Setup
-from tokentape.replay.kelle.step import decode_step
-from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System
-from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_bytes_per_token, kv_traffic
+from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_step, kv_bytes_per_token
+from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System, profile_of
 from tokentape.replay.kelle.work import PHYSICAL, Work
 from tokentape.warehouse.geometry import Geometry
 
@@ -63,17 +64,18 @@ def _systems(made: Setup, one: Tried) -> Iterator[System]:
     """eDRAM at the cache's intervals; SRAM too for caches that lose nothing."""
     if one.interval_us is None:
         yield made.systems[BASELINE]
-    yield made.systems[KELLE].on(refresh_interval_s=1e-6 * (one.interval_us or FIRST_US))
+    yield made.systems[KELLE].on({"tiers.kv.refresh_interval_s": 1e-6 * (one.interval_us or FIRST_US)})
 
 
 def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
-    knobs, kv_bytes = made.knobs[CALIBRATED], sum(one.kv_bytes) / len(one.kv_bytes)
+    kv_bytes, profile = sum(one.kv_bytes) / len(one.kv_bytes), profile_of(made.knobs[CALIBRATED], system)
     plain = replace(system, evicts=True, recomputes=False)
-    stored_frac = kv_bytes / (float(kv_traffic(geometry, plain, work, knobs, PHYSICAL).kept_bytes.mean()) / work.batch)
-    share = _recomputed_frac(geometry, one.policy, stored_frac)
+    n_kept = float(np.minimum(PHYSICAL.lengths([work]), budget_of(plain, work)).mean())
+    stored_frac = kv_bytes / (n_kept * kv_bytes_per_token(geometry, PHYSICAL))
+    share, interval = _recomputed_frac(geometry, one.policy, stored_frac), system.machine.tiers["kv"].refresh_interval_s
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
-    step = decode_step(geometry, replace(plain, recomputes=share > 0), work, replace(knobs, recomputed_frac=share), PHYSICAL)
+    step = decode_step(geometry, replace(plain, recomputes=share > 0), work, share, profile, PHYSICAL)
     return {
         "kv_bytes": kv_bytes,
         "hardware": SYSTEMS[system.name][0],
@@ -81,7 +83,7 @@ def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tri
         "n_context_tokens": work.n_context_tokens,
         "n_decode_tokens": work.n_decode_tokens,
         "batch": work.batch,
-        "interval_s": system.chip.refresh_interval_s if system.chip.is_edram else None,
+        "interval_s": interval.value if interval else None,
         "recomputed_frac": share,
         "decode_energy_j_per_token": step.energy_j / work.batch,
         "step_s": step.seconds,

@@ -10,12 +10,11 @@ from typing import Any
 
 from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.replay.kelle.evictor import with_evictor, with_software_eviction
 from tokentape.replay.kelle.prefill import request
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.setup import Setup, Variant
 from tokentape.replay.kelle.step import Step
-from tokentape.replay.kelle.systems import BASELINE, KELLE
+from tokentape.replay.kelle.systems import BASELINE, KELLE, profile_of
 from tokentape.replay.kelle.work import MODES, Work
 
 Row = dict[str, Any]
@@ -26,6 +25,9 @@ Cell = tuple[str, str, Work, str, Variant]  # model, name of the workload, the w
 
 def swept(made: Setup, series: str, role: str, cells: Sequence[Cell]) -> Iterator[Row]:
     """Rows of `kelle_points` of a series."""
+    for variant, knobs, mode in product({repr(cell[-1]): cell[-1] for cell in cells}.values(), made.knobs, MODES):
+        asked = [(model, name, work) for model, _, work, system, of in cells if of == variant for name in (system, BASELINE)]
+        made.steps(knobs, mode, variant).make(asked)
     for (model, workload, work, system, variant), knobs, mode in product(cells, made.knobs, MODES):
         steps = made.steps(knobs, mode, variant)
         where = {"series": series, "setting": variant.setting, "setting_value": variant.value, "role": role}
@@ -42,7 +44,7 @@ def retained(made: Setup) -> list[Cell]:
     for anchor, curve in made.curves.items():
         interval_s = harmonic_mean_s(made.refresh.intervals_s) * scale_to(curve, list(made.refresh.intervals_us.values()), held)
         setting = f"failures held to {held:g}, {anchor:g} at 45 us"
-        variant = Variant(setting, anchor, kelle={"refresh_interval_s": interval_s})
+        variant = Variant(setting, anchor, kelle={"tiers.kv.refresh_interval_s": interval_s})
         cells += [(*one, system, variant) for one in plain for system in (BASELINE, KELLE)]
     return cells
 
@@ -81,30 +83,20 @@ def _row(made: Setup, steps: Steps, model: str, system: str, work: Work, step: S
     }
 
 
-def evictor(made: Setup) -> Iterator[Row]:
-    """Kelle with its systolic evictor, whose power is counted here, and with a scan in software."""
-    for knobs, mode in product(made.knobs, MODES):
-        steps = made.steps(knobs, mode)
-        for model, (workload, work) in product(made.models, made.workloads.items()):
-            plain, baseline = steps.step(model, KELLE, work), steps.step(model, BASELINE, work)
-            both = {
-                "systolic": with_evictor(plain, made.chip.evictor_w),
-                "software": with_software_eviction(plain, made.geometries[model], steps.systems[KELLE], work),
-            }
-            for setting, step in both.items():
-                fits = step.is_feasible and baseline.is_feasible
-                gains = (baseline.seconds / step.seconds, baseline.energy_j / step.energy_j) if fits else (float("nan"),) * 2
-                where = {"series": "evictor", "setting": setting, "setting_value": None, "role": "report", "workload": workload}
-                yield where | {"knobs": knobs, "mode": mode} | _row(made, steps, model, KELLE, work, step, gains)
-
-
 def requests(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_requests`: prompts and outputs of several lengths."""
     asked = made.requests
     for (context, decode), knobs, (mode, accounting) in product(asked.lengths, made.knobs, MODES.items()):
         work = Work(context, decode, budget_tokens=asked.budget_tokens)
         ran = {
-            name: request(made.geometries[asked.model], system, work, made.knobs[knobs], accounting)
+            name: request(
+                made.geometries[asked.model],
+                system,
+                work,
+                made.knobs[knobs].recomputed_frac,
+                profile_of(made.knobs[knobs], system, profile=made.profile),
+                accounting,
+            )
             for name, system in made.systems.items()
         }
         for name, one in ran.items():

@@ -6,13 +6,16 @@ the chip is written to DRAM. Work and transfers run side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tokentape.hw.kelle_knobs import Knobs
-from tokentape.replay.kelle.step import decode_step, refresh_w
+import numpy as np
+
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import Profile
+from tokentape.replay.kelle.step import budget_of, bytes_of, decode_step, fed, kv_bytes_per_token, kv_frac, rows_of
 from tokentape.replay.kelle.systems import System
-from tokentape.replay.kelle.traffic import kv_bytes_per_token, weights_of
 from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.replay.transformer import Tokens
 from tokentape.warehouse.geometry import Geometry
 
 
@@ -37,26 +40,33 @@ class Request:
         return self.prefill_j + self.decode_j
 
 
-def prefill(geometry: Geometry, system: System, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
+def prefill(
+    geometry: Geometry, system: System, work: Work, profile: Profile, accounting: Accounting = PAPER
+) -> tuple[float, float]:
     """Seconds and joules of the batch's prompts."""
-    chip, tokens = system.chip, float(work.n_context_tokens)
-    weights = weights_of(geometry, work.batch * work.n_context_tokens)
-    weight_bytes, head_macs = weights.read_bytes, geometry.vocab * geometry.hidden
-    budget = work.budget_tokens if system.evicts and work.budget_tokens else work.n_context_tokens
-    kept_bytes = work.batch * min(work.n_context_tokens, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)
-    written_bytes = max(0.0, kept_bytes - chip.kv_bytes)
-    attention_macs = geometry.n_layers * geometry.n_heads * geometry.head_dim * tokens**2
-    # The output head sees the last token only.
-    macs = work.batch * (tokens * (weights.macs_per_token - head_macs) + head_macs + attention_macs)
-    dram_bytes = weight_bytes + written_bytes
-    seconds = max(macs / chip.macs_per_s, dram_bytes / chip.dram_bytes_per_s, weight_bytes / chip.weight_bytes_per_s)
-    watts = chip.static_w + chip.leakage_w + float(refresh_w(system, kept_bytes, accounting))
-    joules = chip.dram_j_per_byte * dram_bytes + chip.weight_j_per_byte * 2 * weight_bytes + chip.kv_j_per_byte * kept_bytes
-    return seconds, joules + watts * seconds
+    machine, n_prompt, budget = system.machine, work.n_context_tokens, budget_of(system, work)
+    frac = kv_frac(geometry, accounting) * work.kv_bits / 16
+    tokens = Tokens(prompt=work.batch * n_prompt, prompts=work.batch, budget=budget, kv_frac=frac)
+    made = rows_of(geometry, machine, tokens, accounting)
+    kept_bytes = work.batch * min(n_prompt, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)
+    through = fed(machine, made, bytes_of(made, "kv_write", "kv_home"), np.zeros(1), is_written=False)
+    rows = tuple(replace(one, phase="prefill") for one in (*made.rows, through))
+    cost = clock(
+        replace(made, rows=rows, held_bytes={"kv_cache": kept_bytes, "transient": np.inf}), machine, profile, ends=("value",)
+    )
+    return float(cost.seconds.value[0]), float(cost.joules.value[0])
 
 
-def request(geometry: Geometry, system: System, work: Work, knobs: Knobs, accounting: Accounting = PAPER) -> Request:
+def request(
+    geometry: Geometry,
+    system: System,
+    work: Work,
+    recomputed_frac: float,
+    profile: Profile,
+    accounting: Accounting = PAPER,
+) -> Request:
     """A batch of prompts and their decode steps, each step counted as the accounting says."""
-    step = decode_step(geometry, system, work, knobs, accounting)
+    step = decode_step(geometry, system, work, recomputed_frac, profile, accounting)
     n = work.n_decode_tokens
-    return Request(*prefill(geometry, system, work, accounting), n * step.seconds, n * step.energy_j, step.overflow_bytes)
+    of_prompt = prefill(geometry, system, work, profile, accounting)
+    return Request(*of_prompt, n * step.seconds, n * step.energy_j, step.overflow_bytes)

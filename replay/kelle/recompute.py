@@ -7,22 +7,38 @@ Mode `paper` keeps the paper's ratio of the two on top of the load that the byte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tokentape.replay.kelle.step import KV_ELEMENTS_PER_ROW_CYCLE
-from tokentape.replay.kelle.systems import Chip
-from tokentape.replay.kelle.traffic import INPUT_BYTES, kv_elements, weights_of
+import numpy as np
+
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import clock
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Rows
+from tokentape.hw.work import Work as Counted
+from tokentape.replay.kelle.step import INPUT_BYTES, bytes_of, fed, kv_elements, kv_frac, rows_of
+from tokentape.replay.kelle.systems import PROFILE
 from tokentape.replay.kelle.work import MODES, Work
+from tokentape.replay.transformer import WEIGHTS, Tokens, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
 GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
+DRAM, ARRAY = "w.bytes + kv.bytes", "w.ops + beside.fixed + recompute"  # side by side
 
 
-def vector_times_s(geometry: Geometry, chip: Chip, mode: str = "physical") -> tuple[float, float]:
+def seconds_of(machine: HardwareSpec, *rows: Rows) -> list[float]:
+    """Each of the rows by itself, as Kelle counts."""
+    cost = clock(Counted(n_steps=1, n_blocks=1, rows=rows), machine, profiles.load(PROFILE), ends=("value",))
+    return [float(cost.rows_s[id(one)].item()) for one in rows]
+
+
+def vector_times_s(geometry: Geometry, machine: HardwareSpec, mode: str = "physical") -> tuple[float, float]:
     """Seconds to load K and V of a token in a layer from DRAM, and to compute them from the layer input."""
     elements = kv_elements(geometry, MODES[mode])
-    load_s = elements * INPUT_BYTES / chip.dram_bytes_per_s
-    return load_s, geometry.hidden * elements / chip.macs_per_s
+    load = Rows(kind="kv_read", tier="kv_home", bytes=elements * INPUT_BYTES)
+    anew = Rows(kind="recompute", engine="main", ops=2.0 * geometry.hidden * elements)
+    load_s, recompute_s = seconds_of(machine, load, anew)
+    return load_s, recompute_s
 
 
 def balanced_frac(load_s: float, recompute_s: float) -> float:
@@ -44,37 +60,54 @@ class RooflinePoint:
 
 
 def roofline(
-    geometry: Geometry, chip: Chip, work: Work, mode: str, slowdown: float | None = None, shares: Iterable[float] = GRID
+    geometry: Geometry,
+    machine: HardwareSpec,
+    work: Work,
+    mode: str,
+    slowdown: float | None = None,
+    shares: Iterable[float] = GRID,
 ) -> list[RooflinePoint]:
     """A decode step at its final length by the share of recomputed vectors, array and DRAM side by side (Kelle Figure 16a).
 
     slowdown: recomputing a vector over loading it; None: what the array takes. Labelled are no recomputation, the share at which
     both take equally long (moderate) and all vectors (excessive). A point above its roof asks more of the array than it has.
     """
-    elements = kv_elements(geometry, MODES[mode])
-    load_s, recompute_s = vector_times_s(geometry, chip, mode)
-    if slowdown is not None:
-        recompute_s = slowdown * load_s
-    kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
-    vectors = work.batch * kept * geometry.n_layers
-    kv_bytes, weights = vectors * float(elements) * work.kv_bits / 8, weights_of(geometry, work.batch)
-    input_bytes = vectors * float(geometry.hidden) * INPUT_BYTES if MODES[mode].charges_recompute else 0.0
-    fixed_s = weights.macs_per_token * work.batch / chip.macs_per_s
-    fixed_s += vectors * elements / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
-    fixed_ops = 2.0 * (weights.macs_per_token * work.batch + vectors * elements)
-
-    def moved_bytes(share: float) -> float:
-        return weights.read_bytes + (1.0 - share) * kv_bytes + share * input_bytes
-
-    def point(share: float, label: str = "") -> RooflinePoint:
-        ops = fixed_ops + 2.0 * share * vectors * geometry.hidden * elements
-        dram_s, array_s = moved_bytes(share) / chip.dram_bytes_per_s, fixed_s + share * vectors * recompute_s
-        step_s = max(dram_s, array_s)
-        roof = min(2.0 * chip.macs_per_s, ops / moved_bytes(share) * chip.dram_bytes_per_s)
-        return RooflinePoint(share, ops / moved_bytes(share), ops / step_s, roof, array_s > dram_s, step_s, label)
-
-    gap_s = moved_bytes(0.0) / chip.dram_bytes_per_s - fixed_s
-    slope_s = vectors * recompute_s + (kv_bytes - input_bytes) / chip.dram_bytes_per_s
-    moderate = min(1.0, max(0.0, gap_s / slope_s)) if slope_s > 0.0 else 0.0
+    none, every = _of_shares(geometry, machine, work, mode, slowdown)
+    gap_s, slope_s = none[2] - none[3], none[2] - none[3] - every[2] + every[3]
+    moderate = float(min(1.0, max(0.0, gap_s / slope_s))) if slope_s > 0.0 else 0.0
     labels = {moderate: "moderate", 1.0: "excessive", 0.0: "none"}
-    return [point(share, labels.get(share, "")) for share in sorted({*shares, *labels})]
+    at = np.array(sorted({*shares, *labels}))
+    n_bytes, ops, dram_s, array_s = (none + at[:, None] * (every - none)).T
+    step_s, peak = np.maximum(dram_s, array_s), machine.compute.mac_ops_per_s(machine.dtype)
+    roof = np.minimum(peak or machine.compute.ops_per_s[machine.dtype].value, ops / dram_s)
+    told = (column.tolist() for column in (at, ops / n_bytes, ops / step_s, roof, array_s > dram_s, step_s))
+    return list(map(RooflinePoint, *told, [labels.get(share, "") for share in at.tolist()]))
+
+
+def _of_shares(geometry: Geometry, machine: HardwareSpec, work: Work, mode: str, slowdown: float | None) -> Floats:
+    """(2, 4) of no and of all vectors recomputed: bytes from DRAM, operations, and how long either takes; linear in between."""
+    accounting, share = MODES[mode], np.array([0.0, 1.0])
+    charged = share if accounting.charges_recompute else 0.0 * share
+    n_kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
+    frac = kv_frac(geometry, accounting) * work.kv_bits / 16 * (1.0 - (share - charged))
+    in_dram = replace(machine, roles=replace(machine.roles, kv_cache=""))
+    tokens = Tokens(decodes=work.batch, context=n_kept, kv_frac=frac, recomputed=charged)
+    made = rows_of(geometry, in_dram, tokens, accounting)
+    vectors = float(work.batch * n_kept * geometry.n_layers)
+    elements = vectors * kv_elements(geometry, accounting) * np.ones(2)
+    of_share = (2.0 * geometry.hidden * elements * share, 0.0) if slowdown is None else (0.0, vectors * share)
+    ops, count = (np.broadcast_to(values, 2)[:, None] for values in of_share)
+    anew = Rows(kind="recompute", engine="main", blocks=np.array([made.n_blocks - 1]), ops=ops, count=count)
+    passing = fed(in_dram, made, np.zeros(2), elements, is_written=False)
+    made = replace(made, rows=(*(one for one in made.rows if one.kind != "recompute"), passing, anew))
+    each_s = 0.0 if slowdown is None else slowdown * vector_times_s(geometry, machine, mode)[0]
+    sides = [profiles.with_values(PROFILE, {"step": step, "lane.recompute.each_s": each_s}) for step in (DRAM, ARRAY)]
+    of_weights = sum(made.total(made.by_cell(one, one.ops)) for one in made.rows if one.kind in WEIGHTS)
+    return np.stack(
+        [
+            made.total(weight_bytes(made)) + bytes_of(made, "kv_read", "kv_home"),
+            of_weights + 2.0 * elements * (1.0 + share * geometry.hidden),
+            *(clock(made, in_dram, side, ends=("value",)).seconds.value for side in sides),
+        ],
+        axis=1,
+    )

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from tokentape.hw.kelle_knobs import Knobs
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.kv.refresh import RetentionCurve
 from tokentape.replay.kelle.ratios import Steps
-from tokentape.replay.kelle.systems import KELLE, System
+from tokentape.replay.kelle.systems import KELLE, PROFILE, Fitted, System
 from tokentape.replay.kelle.work import MODES, Accounting, Work
 from tokentape.warehouse.geometry import Geometry
 
@@ -26,33 +25,27 @@ class Given:
 
 @dataclass(frozen=True)
 class Variant(Given):
-    """One thing changed. chip, edram, kelle: fields of the chip of every system, of those with eDRAM, of Kelle alone.
-
-    array_of: the array of another system's chip; value: the number in `setting`.
-    """
+    """One thing changed. machine, edram, kelle: numbers of the machine of every system, of those with eDRAM, of Kelle's, by
+    dotted key; scans: Kelle's evictor is a scan in software; value: the number in `setting`."""
 
     setting: str = ""
     value: float | None = None
-    array_of: str = ""
-    chip: dict[str, float] = field(default_factory=dict)
+    machine: dict[str, float] = field(default_factory=dict)
     edram: dict[str, float] = field(default_factory=dict)
     kelle: dict[str, float] = field(default_factory=dict)
     recomputes: bool = True
+    scans: bool = False
     transient_frac: float | None = None
     accounting: dict[str, bool | str] = field(default_factory=dict)
 
     def systems(self, of: Mapping[str, System]) -> dict[str, System]:
         """The systems with the change made."""
-        return {name: self._changed(system, of) for name, system in of.items()}
+        return {name: self._changed(system) for name, system in of.items()}
 
-    def _changed(self, system: System, of: Mapping[str, System]) -> System:
-        chip = dict(self.chip)
-        if self.array_of:
-            other = of[self.array_of].chip
-            chip |= {name: getattr(other, name) for name in ("rows", "clock_hz", "macs_per_s", "static_w")}
-        chip |= self.edram if system.chip.is_edram else {}
-        chip |= self.kelle if system.name == KELLE else {}
-        made = replace(system.on(**chip), recomputes=system.recomputes and self.recomputes)
+    def _changed(self, system: System) -> System:
+        is_kelle = system.name == KELLE
+        made = system.on(self.machine | (self.edram if system.is_edram else {}) | (self.kelle if is_kelle else {}))
+        made = replace(made, recomputes=system.recomputes and self.recomputes, scans=self.scans and is_kelle)
         return made if self.transient_frac is None else replace(made, transient_frac=self.transient_frac)
 
     def counted(self, accounting: Accounting) -> Accounting:
@@ -87,7 +80,6 @@ class Chip(Given):
     workload: str
     area_share: dict[str, float]
     power_share: dict[str, float]
-    evictor_w: float
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ class Setup:
     geometries: dict[str, Geometry]
     models: tuple[str, ...]
     workloads: dict[str, Work]
-    knobs: dict[str, Knobs]
+    knobs: dict[str, Fitted]
     curves: dict[float, RetentionCurve]
     stated: dict[str, dict[str, Any]]
     refresh: Refresh
@@ -118,6 +110,7 @@ class Setup:
     requests: Requests
     sensitivity: tuple[Variant, ...]
     errors: tuple[float, float]
+    profile: str = PROFILE
     _made: dict[str, Steps] = field(default_factory=dict)
 
     def steps(self, knobs: str = CALIBRATED, mode: str = "paper", variant: Variant | None = None) -> Steps:
@@ -126,5 +119,5 @@ class Setup:
         key = f"{knobs}/{mode}/{changed!r}"
         if key not in self._made:
             of = (changed.systems(self.systems), self.geometries, self.workloads, self.knobs[knobs])
-            self._made[key] = Steps(*of, changed.counted(MODES[mode]))
+            self._made[key] = Steps(*of, changed.counted(MODES[mode]), self.profile)
         return self._made[key]

@@ -1,28 +1,35 @@
-"""Time and energy of one decode step, from bytes and multiply-adds. Source: Kelle section 8, completed by assumptions.
+"""Time and energy of decode steps on Kelle's systems: their decisions as rows of work, priced by the clock under a cost profile.
 
-    seconds = comb(weights: DRAM, array, SRAM) + comb(KV: DRAM, on-chip memory, array)      comb(v) = max(v) + s (sum(v) - max(v))
-    joules  = DRAM + weight SRAM + on-chip KV + refresh + array + leakage
-
-s is the serial share of the knobs. No term falls as the batch grows, so neither does a step. Weights are 8 bits, activations and
-KV 16. Not counted: the prompt (prefill.py), activations' traffic, sliding windows (Mistral's cache counts as any other), and the
-time of refresh, which the paper hides. Where the paper speaks of dense models, a mixture of experts reads the experts that its
-batch chooses.
+Weights are 8 bits, activations and KV 16. What the paper counts of the rows, and what of them waits for what, stands in
+hw/profiles/kelle.toml. Not counted: the prompt (prefill.py) and the time of refresh, which the paper hides. Where the paper
+speaks of dense models, a mixture of experts reads the experts that its batch chooses.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
-from tokentape.hw.kelle_knobs import Knobs
-from tokentape.replay.kelle.systems import Chip, System
-from tokentape.replay.kelle.traffic import KvTraffic, Weights, kv_traffic, weights_of
-from tokentape.replay.kelle.work import PAPER, Accounting, Floats, Work
+from tokentape.hw.clock import BACKGROUND, StepCost, clock
+from tokentape.hw.profile import Profile
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Rows, stacked
+from tokentape.hw.work import Work as Counted
+from tokentape.replay.kelle.systems import System
+from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.replay.transformer import Tokens, blocks_of, resident, staged, steps_of, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
-KV_ELEMENTS_PER_ROW_CYCLE = 4  # that a row of the array takes in (assumed)
+INPUT_BYTES = 2  # of an element of a layer input
+SCORE_BYTES = 0.5  # 4 bits (section 5.3)
+WEIGHTS = "int8"
+PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
+Asked = tuple[Geometry, System, Work]
+_BACKGROUND = {"static": "array_j", "leakage": "leakage_j", "refresh": "refresh_j"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,6 @@ class Step:
     weight_bytes: float
     kv_read_bytes: float
     kv_dram_bytes: float
-    macs: float
     overflow_bytes: float
     is_feasible: bool
     notes: tuple[str, ...] = ()
@@ -45,69 +51,167 @@ class Step:
         return sum(self.joules.values())
 
 
-def decode_step(geometry: Geometry, system: System, work: Work, knobs: Knobs, accounting: Accounting = PAPER) -> Step:
+def decode_step(
+    geometry: Geometry, system: System, work: Work, recomputed_frac: float, profile: Profile, accounting: Accounting = PAPER
+) -> Step:
     """One decode step of the batch."""
-    chip, weights = system.chip, weights_of(geometry, work.batch)
-    kv = kv_traffic(geometry, system, work, knobs, accounting)
-    serial_frac = knobs.serial_frac * (knobs.kelle_serial_frac if system.overlaps else 1.0)
-    seconds = _seconds(chip, weights, kv, work.batch, serial_frac)
-    assert (seconds * chip.dram_bytes_per_s * (1 + 1e-9) >= weights.read_bytes + kv.dram_bytes).all()
-    joules = {
-        "dram_j": chip.dram_j_per_byte * (weights.read_bytes + kv.dram_bytes),
-        "weight_sram_j": chip.weight_j_per_byte * 2 * weights.read_bytes,
-        "kv_j": chip.kv_j_per_byte * _on_chip_bytes(chip, kv, accounting),
-        "refresh_j": refresh_w(system, kv.kept_bytes, accounting) * seconds,
-        "array_j": chip.static_w * seconds,
-        "leakage_j": chip.leakage_w * seconds,
+    return decode_steps([(geometry, system, work)], recomputed_frac, profile, accounting)[0]
+
+
+def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
+    """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. recomputed_frac:
+    of the KV reads, by those that recompute."""
+    machine = asked[0][1].machine
+    made = stacked([_rows(list(of), recomputed_frac, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
+    cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
+    by_step = {
+        "seconds": cost.seconds.value,
+        "weight_bytes": made.total(weight_bytes(made)),
+        "kv_read_bytes": bytes_of(made, "kv_read", "kv_cache") + far,
+        "kv_dram_bytes": far,
+        **joules_of(cost, machine),
     }
-    overflow_bytes = max(0.0, weights.held_bytes + kv.peak_bytes - chip.dram_bytes)
-    overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
-    return Step(
-        seconds=float(seconds.mean()),
-        joules={part: float(np.mean(joule)) for part, joule in joules.items()},
-        weight_bytes=weights.read_bytes,
-        kv_read_bytes=float(kv.read_bytes.mean()),
-        kv_dram_bytes=float(kv.dram_bytes.mean()),
-        macs=float(weights.macs_per_token * work.batch + kv.elements.mean()),
-        overflow_bytes=overflow_bytes,
-        is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-        notes=(*kv.notes, *overflow),
+    means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
+    steps = []
+    for i, one in enumerate(asked):
+        overflow_bytes = _overflow_bytes(*one, accounting)
+        overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
+        steps.append(
+            Step(
+                joules={part: means[part][i] for part in PARTS},
+                **{name: values[i] for name, values in means.items() if name not in PARTS},
+                overflow_bytes=overflow_bytes,
+                is_feasible=not (accounting.must_fit_dram and overflow_bytes),
+                notes=(*_no_recomputation(*one, recomputed_frac, accounting), *_absent(machine), *overflow),
+            )
+        )
+    return steps
+
+
+def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting) -> Counted:
+    """Rows of steps of one model."""
+    geometry, machine = asked[0][0], asked[0][1].machine
+    lengths = accounting.lengths([work for *_, work in asked]).ravel()
+    told = []
+    for _, system, work in asked:
+        recomputes = system.recomputes and not _no_recomputation(geometry, system, work, recomputed_frac, accounting)
+        told.append((work.batch, work.kv_bits / 16, budget_of(system, work), recomputes, _scores(geometry, system, work)))
+    batch, bits, budget, recomputes, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
+    share = recomputed_frac * recomputes
+    charged = share if accounting.charges_recompute else 0.0 * share
+    frac = kv_frac(geometry, accounting) * bits * (1.0 - (share - charged))
+    tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=frac, recomputed=charged)
+    elements = batch * np.minimum(tokens.context, budget) * geometry.n_layers * kv_elements(geometry, accounting)
+    made = rows_of(geometry, machine, tokens, accounting)
+    is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
+    passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
+    held = {"kv_cache": elements * bits * 2, "transient": np.inf}
+    return replace(made, rows=(*made.rows, passing, *_scan(machine, made, scores)), held_bytes=held)
+
+
+def rows_of(geometry: Geometry, machine: HardwareSpec, tokens: Tokens, accounting: Accounting) -> Counted:
+    """The transformer's rows, experts as the step's tokens choose them."""
+    if geometry.sliding_windows and not accounting.cuts_windows:
+        geometry = geometry.model_copy(update={"sliding_windows": ()})
+    blocks, n_tokens = blocks_of(geometry), np.atleast_1d(np.asarray(tokens.decodes) + tokens.prompt)[:, None]
+    active = geometry.n_experts * (1.0 - (1.0 - geometry.top_k / max(1, geometry.n_experts)) ** n_tokens)
+    experts = resident(geometry, machine, blocks, n_tokens, active, WEIGHTS)
+    return staged(steps_of(geometry, machine, tokens, experts, blocks, WEIGHTS), machine)
+
+
+def fed(machine: HardwareSpec, work: Counted, far_bytes: Floats, elements: Floats, is_written: bool) -> Rows:
+    """Keys and values on their way into the array: those from DRAM pass through the KV memory, or beside its cells."""
+    is_there = bool(machine.roles.kv_cache)
+    return Rows(
+        kind="feed",
+        name="keys and values into the array",
+        tier="kv_cache" if is_there else "",
+        target="kv_cache" if is_there and is_written else "",
+        engine="main",
+        blocks=np.array([work.n_blocks - 1]),
+        bytes=far_bytes[:, None] if is_there else 0.0,
+        count=elements[:, None],
     )
 
 
-def _seconds(chip: Chip, weights: Weights, kv: KvTraffic, batch: int, serial_frac: float) -> Floats:
-    """(n,) by length: weights through DRAM, array and SRAM, then KV through DRAM, on-chip memory and array."""
-    of_weights = (
-        weights.read_bytes / chip.dram_bytes_per_s,
-        weights.macs_per_token * batch / chip.macs_per_s,
-        weights.read_bytes / chip.weight_bytes_per_s,
-    )
-    fed_s = kv.elements / (chip.rows * KV_ELEMENTS_PER_ROW_CYCLE * chip.clock_hz)
-    of_kv = (
-        kv.dram_bytes / chip.dram_bytes_per_s,
-        kv.read_bytes / chip.kv_bytes_per_s,
-        fed_s + kv.recompute_macs / chip.macs_per_s,
-    )
-    return serial(of_weights, serial_frac) + serial(of_kv, serial_frac)
+def bytes_of(work: Counted, kind: str, tier: str) -> Floats:
+    """(S,) of rows of a kind in a tier."""
+    found = (work.total(work.by_cell(rows, rows.bytes)) for rows in work.rows if rows.kind == kind and rows.tier == tier)
+    return sum(found, np.zeros(work.n_steps))
 
 
-def serial(times: tuple[Floats | float, ...], serial_frac: float) -> Floats:
-    """Seconds of transfers and work that run side by side, `serial_frac` of the shorter ones after the longest."""
-    stacked = np.stack(np.broadcast_arrays(*times))
-    longest = stacked.max(axis=0)
-    return np.asarray(longest + serial_frac * (stacked.sum(axis=0) - longest))
+def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Floats]:
+    """By part, in the order of PARTS: what is neither a memory of the chip nor computed is the DRAM's."""
+    roles, background = machine.roles, _BACKGROUND
+    on_chip = {f"tiers.{roles.stage}": "weight_sram_j", f"tiers.{roles.kv_cache}": "kv_j", f"engines.{roles.main}": "array_j"}
+    found = dict.fromkeys(PARTS, np.zeros(cost.seconds.value.size))
+    for part, band in (cost.joules_of | cost.background_of).items():
+        name = background.get(part) or on_chip.get(part, "dram_j")
+        found[name] = found[name] + (0.0 if part == BACKGROUND else band.value)
+    return found
 
 
-def _on_chip_bytes(chip: Chip, kv: KvTraffic, accounting: Accounting) -> Floats:
-    """Bytes in and out of the KV memory: SRAM takes in what streams from DRAM; eDRAM serves only what it holds."""
-    if chip.is_edram and accounting.streamed_bypasses_edram:
-        return np.minimum(kv.read_bytes, chip.kv_bytes)
-    return kv.read_bytes + kv.dram_bytes
+def kv_elements(geometry: Geometry, accounting: Accounting) -> int:
+    """Elements that a token caches in a layer: K and V, or the latent of latent attention, which has no heads to miscount."""
+    if accounting.true_gqa or geometry.kv_lora_rank:
+        return geometry.kv_elements_per_token_layer
+    return 2 * geometry.n_heads * geometry.head_dim
 
 
-def refresh_w(system: System, kept_bytes: Any, accounting: Accounting = PAPER) -> Any:
-    """Watts of refreshing the occupied KV rows and the activations; 0 for SRAM."""
-    chip = system.chip
-    activation_interval_s = chip.activation_interval_s if accounting.activations_at_retention else chip.refresh_interval_s
-    of_kv = np.minimum(kept_bytes, chip.kv_bytes) / chip.refresh_interval_s
-    return chip.refresh_j_per_byte * (of_kv + system.transient_frac * chip.activation_bytes / activation_interval_s)
+def kv_frac(geometry: Geometry, accounting: Accounting) -> float:
+    """Elements that are counted over those that the model caches."""
+    return kv_elements(geometry, accounting) / geometry.kv_elements_per_token_layer
+
+
+def kv_bytes_per_token(geometry: Geometry, accounting: Accounting, kv_bits: float = 16.0) -> float:
+    """Of a token, all layers. Scales of quantised elements are not counted."""
+    return geometry.n_layers * kv_elements(geometry, accounting) * kv_bits / 8
+
+
+def budget_of(system: System, work: Work) -> float:
+    """Tokens that the system keeps of a request."""
+    return float(work.budget_tokens) if system.evicts and work.budget_tokens else np.inf
+
+
+def _no_recomputation(
+    geometry: Geometry, system: System, work: Work, recomputed_frac: float, accounting: Accounting
+) -> tuple[str, ...]:
+    """Why there is none: what is charged is left out where a layer input is no smaller than K and V."""
+    if not (accounting.charges_recompute and system.recomputes and recomputed_frac):
+        return ()
+    elements = kv_elements(geometry, accounting)
+    if geometry.hidden * INPUT_BYTES < elements * work.kv_bits / 8:
+        return ()
+    return (f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}",)
+
+
+def _absent(machine: HardwareSpec) -> tuple[str, ...]:
+    """What the machine has no memory for."""
+    if machine.roles.kv_cache:
+        return ()
+    return (f"no KV memory: keys and values lie in {machine.roles.kv_home}",)
+
+
+def _scores(geometry: Geometry, system: System, work: Work) -> float:
+    """What a scan in software reads in a step: the kept scores of every head."""
+    return system.scans * work.batch * geometry.n_layers * geometry.n_heads * min(work.n_tokens, budget_of(system, work))
+
+
+def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, ...]:
+    """Scores read one by one for the least, which waits for nothing else (assumed)."""
+    if not scores.any():
+        return ()
+    tier = "kv_cache" if machine.roles.kv_cache else "kv_home"
+    last, n = np.array([work.n_blocks - 1]), scores[:, None]
+    return (Rows(kind="scan", name="scores", tier=tier, engine="main", blocks=last, bytes=SCORE_BYTES * n, count=n),)
+
+
+def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
+    """Of weights and of keys and values at their most, what their memories have no room for."""
+    machine, held = system.machine, Counter[str]()
+    kept = work.batch * min(work.n_tokens, budget_of(system, work))
+    held[machine.roles.weights_home] += geometry.non_expert_params
+    held[machine.roles.expert_home] += len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params
+    held[machine.roles.kv_home] += kept * kv_bytes_per_token(geometry, accounting, work.kv_bits)  # type: ignore[assignment]
+    room = {name: machine.tiers[name].capacity_bytes.value * machine.n_devices for name in held}
+    return sum(max(0.0, n_bytes - room[name]) for name, n_bytes in held.items())

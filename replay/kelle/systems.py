@@ -1,16 +1,19 @@
-"""The five systems of Kelle section 8.1: a chip, and what it does with the KV cache."""
+"""The five systems of Kelle section 8.1: a machine, and what is done with the KV cache on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from math import isqrt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from tokentape.hw.sourced import BadSpec
-from tokentape.hw.spec import HardwareSpec, MemTier, load
+from tokentape.hw import profile as profiles
+from tokentape.hw.fit_files import FitFiles
+from tokentape.hw.profile import Profile
+from tokentape.hw.spec import HardwareSpec, load, with_values
 
 TRANSIENT_FRAC = 0.45  # of the activations' refresh under Kelle's scheduler (assumed: life is .25 to .67 as long)
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
+PROFILE = "kelle"
 # Name: machine, and whether it evicts, recomputes, schedules. Source: Kelle section 8.1.1.
 SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
     BASELINE: ("kelle-sram", False, False, False),
@@ -19,106 +22,58 @@ SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
     "AERP+SRAM": ("kelle-sram", True, True, False),
     KELLE: ("kelle-edram", True, True, True),
 }
+# Lowest and highest value that a fit may take.
+BOUNDS = {
+    "serial_frac": (0.0, 1.0),
+    "kelle_serial_frac": (0.0, 1.0),
+    "recomputed_frac": (0.0, 0.6),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chip:
-    """What the cost model takes of a machine's file; rates per second, energies in joules, of one chip.
+class Fitted:
+    """What a fit finds. serial_frac, kelle_serial_frac: of the cost profile `kelle`: how much of the shorter transfers waits for
+    the longest one, 1 being all, and its share that is left with Kelle's parallel memories. recomputed_frac: decided: share of
+    the KV reads that recomputation removes."""
 
-    Leakage is of the weights' and the KV memory; the paper's on-chip sum leaves the activations' out. refresh_j_per_byte: of one
-    pass; 0 for SRAM.
-    """
+    serial_frac: float = 1.0
+    kelle_serial_frac: float = 0.0
+    recomputed_frac: float
 
-    rows: int
-    clock_hz: float
-    macs_per_s: float
-    static_w: float
-    dram_bytes: float
-    dram_bytes_per_s: float
-    dram_j_per_byte: float
-    weight_bytes_per_s: float
-    weight_j_per_byte: float
-    kv_bytes: float
-    kv_bytes_per_s: float
-    kv_j_per_byte: float
-    weight_leakage_w: float
-    kv_leakage_w_per_byte: float
-    is_edram: bool
-    refresh_j_per_byte: float
-    refresh_interval_s: float
-    activation_bytes: float
-    activation_interval_s: float
-
-    @property
-    def leakage_w(self) -> float:
-        """Of both memories."""
-        return self.weight_leakage_w + self.kv_leakage_w_per_byte * self.kv_bytes
+    def __post_init__(self) -> None:
+        for name, (lowest, _) in BOUNDS.items():
+            if not lowest <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in {lowest:g} to 1")
 
 
-def chip_of(machine: HardwareSpec) -> Chip:
-    """The chip of a machine's file: tiers `dram`, `weights`, `kv` and, where KV is in eDRAM, `activations`. Raises BadSpec."""
-    absent = [name for name in ("dram", "weights", "kv") if name not in machine.tiers]
-    if absent:
-        raise BadSpec(f"{machine.name}: tier {absent[0]} is missing; Kelle's cost model needs dram, weights and kv")
-    dram, weights, kv, engine = (*(machine.tiers[name] for name in ("dram", "weights", "kv")), machine.compute)
-    macs = engine.macs_per_unit.get(machine.dtype)
-    if engine.n_units is None or engine.clock_hz is None or macs is None:
-        raise BadSpec(f"{machine.name}: engines.{machine.engine} needs n_units, clock_hz and macs_per_unit.{machine.dtype}")
-    n_units = round(engine.n_units.value)
-    if isqrt(n_units) ** 2 != n_units:
-        raise BadSpec(f"{machine.name}: engines.{machine.engine}.n_units = {n_units} is no square array; give rows x rows")
-    activations = machine.tiers.get("activations")
-    if kv.refresh_j and activations is None:
-        raise BadSpec(f"{machine.name}: tier activations is missing; a chip whose KV refreshes needs it")
-    return Chip(
-        rows=isqrt(n_units),
-        clock_hz=engine.clock_hz.value,
-        macs_per_s=n_units * macs.value * engine.clock_hz.value,
-        static_w=machine.static_w.value,
-        dram_bytes=dram.capacity_bytes.value,
-        dram_bytes_per_s=dram.peak_bytes_per_s.value,
-        dram_j_per_byte=8e-12 * dram.read_pj_per_bit.value,
-        weight_bytes_per_s=weights.peak_bytes_per_s.value,
-        weight_j_per_byte=8e-12 * weights.read_pj_per_bit.value,
-        kv_bytes=kv.capacity_bytes.value,
-        kv_bytes_per_s=kv.peak_bytes_per_s.value,
-        kv_j_per_byte=8e-12 * kv.read_pj_per_bit.value,
-        weight_leakage_w=weights.leakage_w.value if weights.leakage_w else 0.0,
-        kv_leakage_w_per_byte=kv.leakage_w.value / kv.capacity_bytes.value if kv.leakage_w else 0.0,
-        is_edram=kv.kind == "edram",
-        refresh_j_per_byte=kv.refresh_j.value / kv.capacity_bytes.value if kv.refresh_j else 0.0,
-        refresh_interval_s=_interval_s(kv),
-        activation_bytes=activations.capacity_bytes.value if activations else 0.0,
-        activation_interval_s=_interval_s(activations) if activations else float("inf"),
-    )
-
-
-def _interval_s(tier: MemTier) -> float:
-    return tier.refresh_interval_s.value if tier.refresh_interval_s else float("inf")
+FITS = FitFiles("kelle", Fitted, "mean of |ln(ours / published)|")
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A chip with its policy.
+    """A machine with a policy.
 
     overlaps: weights and KV have memories that work side by side. transient_frac: of the activations' refresh that is left, as
-    their life is shorter under Kelle's scheduler (section 6).
+    their life is shorter under Kelle's scheduler (section 6). scans: the token to evict is found by reading every score.
     """
 
     name: str
-    chip: Chip
+    machine: HardwareSpec
     evicts: bool = False
     recomputes: bool = False
     overlaps: bool = False
     transient_frac: float = 1.0
+    scans: bool = False
 
-    def on(self, **changed: float) -> System:
-        """The same system on a chip that differs in these fields. Raises ValueError for a field that no chip has."""
-        try:
-            return replace(self, chip=replace(self.chip, **changed))  # type: ignore[arg-type]
-        except TypeError:
-            known = ", ".join(field.name for field in fields(Chip))
-            raise ValueError(f"a chip has no {' or '.join(set(changed) - set(known.split(', ')))}; its fields: {known}") from None
+    def on(self, values: Mapping[str, float]) -> System:
+        """The same system on a machine that differs in these numbers, by dotted key. Raises BadSpec for one that it has not."""
+        return replace(self, machine=with_values(self.machine, values))
+
+    @property
+    def is_edram(self) -> bool:
+        """Its KV memory is embedded DRAM."""
+        tier = self.machine.tiers.get(self.machine.roles.kv_cache)
+        return tier is not None and tier.kind == "edram"
 
 
 def decisions(name: str) -> dict[str, str]:
@@ -133,7 +88,7 @@ def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, Syste
     return {
         name: System(
             name=name,
-            chip=chip_of(machine_of(machine)),
+            machine=machine_of(machine),
             evicts=evicts,
             recomputes=recomputes,
             overlaps=schedules,
@@ -141,3 +96,24 @@ def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, Syste
         )
         for name, (machine, evicts, recomputes, schedules) in SYSTEMS.items()
     }
+
+
+def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = False, profile: str = PROFILE) -> Profile:
+    """The cost profile of a system: `kelle` with its constants, or another as it is."""
+    if profile != PROFILE:
+        return profiles.load(profile)
+    parallel_frac = fitted.kelle_serial_frac if system.overlaps else 1.0
+    return _profile(fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv")
+
+
+@lru_cache
+def _profile(serial_frac: float, parallel_frac: float, transient_frac: float, interval_of: str) -> Profile:
+    return profiles.with_values(
+        PROFILE,
+        {
+            "numbers.serial_frac": serial_frac,
+            "numbers.parallel_frac": parallel_frac,
+            "energy.refresh.transient.share": transient_frac,
+            "energy.refresh.transient.interval_of": interval_of,
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ class Accounting:
     the decode. charges_recompute: recomputation reads layer inputs and occupies the array, else KV reads vanish. must_fit_dram:
     what does not fit has no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again
     (assumed; without it the paper's energies are missed). activations_at_retention: they refresh at the retention time, else as
-    rarely as KV.
+    rarely as KV. cuts_windows: a layer with a sliding window attends to no more.
     """
 
     true_gqa: bool = False
@@ -50,18 +51,24 @@ class Accounting:
     must_fit_dram: bool = False
     streamed_bypasses_edram: bool = True
     activations_at_retention: bool = False
+    cuts_windows: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_point not in ("final", "mean"):
             raise ValueError(f"eval_point is {self.eval_point!r}; choose final or mean")
 
-    def lengths(self, work: Work) -> Floats:
-        """(n,) lengths of a request that a step is evaluated at."""
-        if self.eval_point == "final":
-            return np.array([work.n_tokens], np.float64)
-        return np.linspace(work.n_context_tokens, work.n_tokens, MEAN_POINTS)
+    @property
+    def n_lengths(self) -> int:
+        """Lengths of a request that a step is evaluated at."""
+        return 1 if self.eval_point == "final" else MEAN_POINTS
+
+    def lengths(self, works: Sequence[Work]) -> Floats:
+        """(works, n_lengths) of each."""
+        ends = np.array([(work.n_context_tokens, work.n_tokens) for work in works], np.float64)
+        return ends[:, 1:] if self.eval_point == "final" else np.linspace(ends[:, 0], ends[:, 1], MEAN_POINTS, axis=1)
 
 
 PAPER = Accounting()
 PHYSICAL = Accounting(true_gqa=True, eval_point="mean", charges_recompute=True, must_fit_dram=True)
 MODES = {"paper": PAPER, "physical": PHYSICAL}
+WHOLE = Accounting(true_gqa=True, charges_recompute=True, cuts_windows=True)  # the last step of the model's own

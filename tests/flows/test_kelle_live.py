@@ -18,7 +18,7 @@ from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
 from tokentape.replay.kelle.derived import FITTED
 from tokentape.replay.kelle.setup import CALIBRATED
 from tokentape.replay.kelle.step import decode_step
-from tokentape.replay.kelle.systems import BASELINE
+from tokentape.replay.kelle.systems import BASELINE, profile_of
 from tokentape.replay.kelle.work import PHYSICAL, Work
 from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.load import database_path, load
@@ -145,7 +145,8 @@ def test_energy_is_that_of_the_closed_forms(pareto):
     """Oracle: a full cache stores what the closed form counts, so its energy is a plain decode step's."""
     made = setup(SMALL)
     geometry = from_config(models.find("embedded").config.to_dict())
-    step = decode_step(geometry, made.systems[BASELINE], Work(24, 16, 16), made.knobs[CALIBRATED], PHYSICAL)
+    fitted, system = made.knobs[CALIBRATED], made.systems[BASELINE]
+    step = decode_step(geometry, system, Work(24, 16, 16), fitted.recomputed_frac, profile_of(fitted, system), PHYSICAL)
     full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
     assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
     total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()

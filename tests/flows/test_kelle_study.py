@@ -231,7 +231,8 @@ def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
 
 
 def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
-    done = tokentape("step", "kelle", "llama-2-7b", "--knobs", "zero")
+    paper = ("--profile", "kelle", "--knobs", "zero")
+    done = tokentape("step", "kelle", "llama-2-7b", *paper)
     assert done.code == 0
     assert "302." in done.out, "Kelle's 0.3029 s"
     assert "Original+SRAM, Original+eDRAM: dram_overflow: 62.4 GB" in done.err
@@ -239,9 +240,12 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
         'base = "kelle-edram"\nname = "slow"\ntitle = "slow"\n'
         '[tiers.dram]\npeak_bytes_per_s = { value = 32e9, source = "assumed" }\n'
     )
-    slow = tokentape("step", "kelle", "llama-2-7b", "--knobs", "zero", "--hardware", "slow.toml")
+    slow = tokentape("step", "kelle", "llama-2-7b", *paper, "--hardware", "slow.toml")
     assert "302." not in slow.out
-    assert "does not fit" in tokentape("step", "kelle", "llama-2-7b", "--mode", "physical").out
+    assert "does not fit" in tokentape("step", "kelle", "llama-2-7b", "--profile", "kelle", "--mode", "physical").out
+    done = tokentape("step", "kelle", "llama-2-7b", "--hardware", "h100")
+    assert "profile physical, mode whole" in done.out
+    assert "Kelle+eDRAM: no KV memory: keys and values lie in hbm" in done.err
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,7 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
         (("step", "kelle", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
         (("step", "kelle", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
         (("step", "kelle", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
-        (("step", "kelle", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
+        (("step", "kelle", "llama-2-7b", "--profile", "kell"), "did you mean kelle"),
         (("step", "kelle", "llama-2-7b", "--batch", "0"), "batch"),
         (("calibrate", "kelle", "--check", "other"), "no such file of kelle constants"),
         (("claims", "kelle"), "run `tokentape study kelle` first"),

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, kelle_knobs, serving_fits
+from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, serving_fits
 from tokentape.hw.fit_files import FITS, FitFiles
 from tokentape.hw.sourced import BadSpec
+from tokentape.replay.kelle import systems as kelle
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "fits_golden.json").read_text(encoding="utf-8"))
 SYSTEMS: dict[str, FitFiles[Any]] = {
-    module.FILES.system: module.FILES for module in (serving_fits, elmoe3d_constants, kelle_knobs, cxl_ndp_knobs)
+    files.system: files for files in (serving_fits.FILES, elmoe3d_constants.FILES, kelle.FITS, cxl_ndp_knobs.FILES)
 }
 SHIPPED = [(system, name) for system in SYSTEMS for name in GOLDEN if name == system or name.startswith(f"{system}-")]
 
@@ -50,7 +51,7 @@ def test_a_fit_is_written_as_it_ships_and_read_as_it_was_written(system: str, na
 
 
 def test_a_system_with_one_fit_needs_no_name() -> None:
-    assert kelle_knobs.load() == kelle_knobs.load("kelle")
+    assert kelle.FITS.load() == kelle.FITS.load("kelle")
     assert cxl_ndp_knobs.load() == cxl_ndp_knobs.load("cxl_ndp")
 
 

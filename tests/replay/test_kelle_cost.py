@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from itertools import product
 
@@ -10,20 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tokentape.hw import fit_files, kelle_knobs
-from tokentape.hw.kelle_knobs import BOUNDS, Knobs
+from tokentape.hw import fit_files
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import clock
 from tokentape.hw.sourced import BadSpec
-from tokentape.hw.spec import load
-from tokentape.replay.kelle.evictor import with_evictor, with_software_eviction
+from tokentape.hw.work import Rows
+from tokentape.hw.work import Work as Counted
+from tokentape.replay.kelle import prefill as prompts
+from tokentape.replay.kelle import step as steps_of
 from tokentape.replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
 from tokentape.replay.kelle.lifetimes import layer_times, lifetimes, total_s
 from tokentape.replay.kelle.orderings import reversals
-from tokentape.replay.kelle.prefill import prefill, request
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.recompute import balanced_frac, roofline, vector_times_s
-from tokentape.replay.kelle.step import decode_step, refresh_w
-from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, chip_of, systems
-from tokentape.replay.kelle.traffic import kv_bytes_per_token, weights_of
+from tokentape.replay.kelle.step import kv_bytes_per_token
+from tokentape.replay.kelle.systems import BASELINE, BOUNDS, FITS, KELLE, SYSTEMS, Fitted, profile_of, systems
 from tokentape.replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -40,8 +42,8 @@ WORKLOADS = {
 PG19 = WORKLOADS["PG19"]
 OURS = systems()
 ROWS = claims().to_pylist()
-ZERO = Knobs(serial_frac=1, kelle_serial_frac=0, recomputed_frac=0.256)
-NOTES = Knobs(serial_frac=1, kelle_serial_frac=0.76, recomputed_frac=0.385)
+ZERO = Fitted(serial_frac=1, kelle_serial_frac=0, recomputed_frac=0.256)
+NOTES = Fitted(serial_frac=1, kelle_serial_frac=0.76, recomputed_frac=0.385)
 STEPS = {knobs: Steps(OURS, SHAPES, WORKLOADS, knobs) for knobs in (ZERO, NOTES)}
 RATIOS = ratios(ROWS, STEPS[ZERO])
 
@@ -51,12 +53,22 @@ works = st.builds(
 systems_of = st.sampled_from(list(OURS.values()))
 shapes = st.sampled_from(list(SHAPES.values()))
 experts = st.sampled_from([models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite")])
-any_knobs = st.builds(Knobs, **{name: st.floats(*ends) for name, ends in BOUNDS.items()})
-SHIPPED = kelle_knobs.load().constants
+any_knobs = st.builds(Fitted, **{name: st.floats(*ends) for name, ends in BOUNDS.items()})
+SHIPPED = FITS.load().constants
 of_knobs = st.sampled_from([ZERO, SHIPPED]) | any_knobs
 
 
-def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs: Knobs = ZERO) -> float:
+def decode_step(shape, system, work, fitted, accounting=PAPER):
+    """Under the paper's profile with these constants."""
+    profile = profile_of(fitted, system, accounting.activations_at_retention)
+    return steps_of.decode_step(shape, system, work, fitted.recomputed_frac, profile, accounting)
+
+
+def prefill(shape, system, work):
+    return prompts.prefill(shape, system, work, profile_of(ZERO, system))
+
+
+def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs: Fitted = ZERO) -> float:
     """Table 7's: energy of Original+SRAM over Kelle+eDRAM on PG19."""
     work = replace(PG19, budget_tokens=budget)
     sram, kelle = (decode_step(shape, OURS[name], work, knobs, accounting).energy_j for name in (BASELINE, KELLE))
@@ -118,7 +130,7 @@ def test_absolute_step_of_llama2_7b_on_pg19(system, seconds, joules):
 
 
 def test_lifetimes_of_the_notes_and_their_limits():
-    chip = OURS[KELLE].chip
+    chip = OURS[KELLE].machine
     assert [1e6 * t for t in layer_times(LLAMA, chip, PG19)] == pytest.approx([131.07, 1048.58], abs=5e-3)
     found = lifetimes(LLAMA, chip, PG19)
     both = [1e3 * total_s(found, schedule) for schedule in ("baseline", "kelle")]
@@ -128,7 +140,7 @@ def test_lifetimes_of_the_notes_and_their_limits():
         found = lifetimes(SHAPES[model], chip, PG19)
         assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(ratio, abs=5e-4)
     for kv_rate, limit in ((1e20, 1.5), (1e3, 4.0)):
-        found = lifetimes(LLAMA, replace(chip, kv_bytes_per_s=kv_rate), PG19)
+        found = lifetimes(LLAMA, OURS[KELLE].on({"tiers.kv.peak_bytes_per_s": kv_rate}).machine, PG19)
         assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(limit, rel=1e-3)
 
 
@@ -146,7 +158,7 @@ def test_capacity_and_overflow_of_the_paper():
 
 
 def test_a_vector_recomputed_takes_longer_than_the_paper_says_and_loads_faster():
-    load_s, recompute_s = vector_times_s(LLAMA, OURS[KELLE].chip)
+    load_s, recompute_s = vector_times_s(LLAMA, OURS[KELLE].machine)
     assert (1e6 * load_s, 1e6 * recompute_s) == pytest.approx((0.256, 16.384))
     assert derived(ROWS).recomputed_frac == pytest.approx(0.256, abs=5e-4)
     assert balanced_frac(load_s, recompute_s) == pytest.approx(0.0154, abs=5e-5)
@@ -154,22 +166,24 @@ def test_a_vector_recomputed_takes_longer_than_the_paper_says_and_loads_faster()
 
 def test_experts_and_latents_are_read_as_the_batch_chooses_and_caches_them():
     mixtral, latent = (models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite"))
-    one, many = (weights_of(mixtral, n) for n in (1, 1000))
-    assert one.read_bytes == pytest.approx(one.macs_per_token) == many.macs_per_token
-    assert many.read_bytes == pytest.approx(many.held_bytes) == one.held_bytes
+    dense = mixtral.non_expert_params
+    all_experts = len(mixtral.moe_layers) * mixtral.n_experts * mixtral.expert_params
+    one, many = (decode_step(mixtral, OURS[BASELINE], replace(PG19, batch=n), ZERO).weight_bytes for n in (1, 1000))
+    assert one == pytest.approx(dense + all_experts * mixtral.top_k / mixtral.n_experts)
+    assert many == pytest.approx(dense + all_experts)
     assert (
         decode_step(mixtral, OURS[KELLE], PG19, ZERO).overflow_bytes > decode_step(LLAMA, OURS[KELLE], PG19, ZERO).overflow_bytes
     )
     quarter = replace(PG19, kv_bits=4)
     whole, part = (decode_step(LLAMA, OURS[BASELINE], work, ZERO) for work in (PG19, quarter))
-    assert (whole.kv_read_bytes, whole.macs) == (4 * part.kv_read_bytes, part.macs)
+    assert whole.kv_read_bytes == 4 * part.kv_read_bytes
     assert kv_bytes_per_token(latent, PAPER) == kv_bytes_per_token(latent, PHYSICAL) == 27 * (512 + 64) * 2
 
 
 # ---------------------------------------------------------------------------------------------------------- oracle
 
 
-def written_out(shape, system: str, work: Work, knobs: Knobs) -> tuple[float, float]:
+def written_out(shape, system: str, work: Work, knobs: Fitted) -> tuple[float, float]:
     """Section 5 of the notes as it stands there, constants and all, for the paper's accounting."""
     evicts, is_edram, is_kelle = system[0] in "AK", "eDRAM" in system, system[0] == "K"
     recomputes = is_kelle or system.startswith("AERP")
@@ -242,11 +256,17 @@ def test_a_budget_of_the_whole_length_is_the_full_cache(shape, work, accounting)
 
 @given(st.floats(0, 4 * 2**20), st.floats(1.1, 50))
 def test_refresh_is_linear_in_occupancy_and_falls_with_the_interval(kept_bytes, factor):
+    def refresh_w(system, n_bytes):
+        held = {"kv_cache": n_bytes, "transient": np.inf}
+        rows = Rows(kind="weights", tier="stage", bytes=1e9)
+        cost = clock(Counted(n_steps=1, n_blocks=1, rows=(rows,), held_bytes=held), system.machine, profile_of(ZERO, system))
+        return cost.background_of["refresh"].value[0] / cost.seconds.value[0]
+
     kelle = OURS[KELLE]
-    empty, some, twice = (float(refresh_w(kelle, n)) for n in (0.0, kept_bytes / 2, kept_bytes))
+    empty, some, twice = (refresh_w(kelle, n) for n in (0.0, kept_bytes / 2, kept_bytes))
     assert twice - empty == pytest.approx(2 * (some - empty), abs=1e-9)
-    slower = kelle.on(refresh_interval_s=factor * kelle.chip.refresh_interval_s)
-    assert float(refresh_w(slower, kept_bytes)) < twice
+    interval_s = kelle.machine.tiers["kv"].refresh_interval_s.value
+    assert refresh_w(kelle.on({"tiers.kv.refresh_interval_s": factor * interval_s}), kept_bytes) < twice
     assert refresh_w(OURS[BASELINE], kept_bytes) == 0.0
 
 
@@ -280,33 +300,37 @@ def test_recomputation_that_is_charged_does_not_pay():
 
 
 def test_the_roofline_turns_where_array_and_dram_take_equally_long():
-    points = roofline(LLAMA, OURS[KELLE].chip, PG19, "physical")
+    points = roofline(LLAMA, OURS[KELLE].machine, PG19, "physical")
     by_label = {point.label: point for point in points if point.label}
     assert set(by_label) == {"none", "moderate", "excessive"}
     assert by_label["moderate"].step_s == min(point.step_s for point in points)
     assert by_label["excessive"].is_compute_bound
     assert not by_label["none"].is_compute_bound
     assert all(point.ops_per_s <= point.roof_ops_per_s * (1 + 1e-9) for point in points)
-    paper = roofline(LLAMA, OURS[KELLE].chip, PG19, "paper", slowdown=3.2 / 1.1)
+    paper = roofline(LLAMA, OURS[KELLE].machine, PG19, "paper", slowdown=3.2 / 1.1)
     assert any(point.ops_per_s > 2 * point.roof_ops_per_s for point in paper), "3.2 us are more operations than the array has"
 
 
 def test_a_prompt_is_bound_by_the_array_and_a_request_is_its_parts():
     work = Work(4096, 128, 16, 2048)
     seconds, joules = prefill(LLAMA, OURS[KELLE], work)
-    macs = 16 * (4096 * (LLAMA.non_expert_params - 32000 * 4096) + 32000 * 4096 + 32 * 4096 * 4096**2)
-    assert seconds == pytest.approx(macs / OURS[KELLE].chip.macs_per_s)
-    whole, step = request(LLAMA, OURS[KELLE], work, ZERO), decode_step(LLAMA, OURS[KELLE], work, ZERO)
+    pairs = 4096 * 4097 / 2
+    macs = 16 * (4096 * (LLAMA.non_expert_params - 32000 * 4096) + 32000 * 4096 + 32 * 2 * 4096 * pairs)
+    assert seconds == pytest.approx(macs / (32 * 32 * 2e9))
+    profile = profile_of(ZERO, OURS[KELLE])
+    whole = prompts.request(LLAMA, OURS[KELLE], work, ZERO.recomputed_frac, profile)
+    step = decode_step(LLAMA, OURS[KELLE], work, ZERO)
     assert (whole.seconds, whole.joules) == pytest.approx((seconds + 128 * step.seconds, joules + 128 * step.energy_j))
     assert prefill(LLAMA, OURS[KELLE], replace(work, n_context_tokens=0))[0] > 0
 
 
 def test_the_evictor_saves_the_scan_of_every_kept_score():
-    step = decode_step(LLAMA, OURS[KELLE], PG19, ZERO)
-    scanned = with_software_eviction(step, LLAMA, OURS[KELLE], PG19)
+    system = OURS[KELLE]
+    step, scanned = (decode_step(LLAMA, replace(system, scans=scans), PG19, ZERO) for scans in (False, True))
+    evictor = decode_step(LLAMA, system.on({"static_w": system.machine.static_w.value + 0.028}), PG19, ZERO)
     assert scanned.seconds - step.seconds == pytest.approx(16 * 32 * 32 * 2048 / 1e9)
-    assert with_evictor(step, 0.028).energy_j - step.energy_j == pytest.approx(0.028 * step.seconds)
-    assert scanned.energy_j > with_evictor(step, 0.028).energy_j
+    assert evictor.energy_j - step.energy_j == pytest.approx(0.028 * step.seconds)
+    assert scanned.energy_j > evictor.energy_j
 
 
 # ------------------------------------------------------------------------------------------------ fit and its bars
@@ -339,11 +363,11 @@ def test_table_7_falls_with_the_budget():
 
 
 def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
-    fit = kelle_knobs.load()
+    fit = FITS.load()
     assert sorted(fit.fitted_on) == sorted(r["claim_id"] for r in ROWS if r["paper"] == "kelle" and r["role"] == "calibrate")
     wanted = [ratio for ratio in RATIOS if ratio.role == "calibrate"]
 
-    def loss(knobs: Knobs) -> float:
+    def loss(knobs: Fitted) -> float:
         scaled = log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) / ROUNDING
         return float((np.sqrt(1 + scaled**2) - 1).sum())
 
@@ -358,7 +382,7 @@ def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
 @pytest.mark.slow
 def test_the_shipped_knobs_are_what_a_fit_finds(tmp_path):
     found = calibrate(ROWS, STEPS[ZERO])
-    kelle_knobs.save(found, tmp_path / "again.toml")
+    FITS.save(found, tmp_path / "again.toml")
     assert (tmp_path / "again.toml").read_text() == (fit_files.FITS / "kelle.toml").read_text()
 
 
@@ -382,11 +406,11 @@ def test_the_other_readings_are_far_off(accounting, mean):
 
 
 def test_a_file_of_the_knob_that_fell_with_the_batch_is_refused(tmp_path):
-    """Knobs of before: weights at a quarter of the bandwidth, and four times the energy, below batch 16."""
+    """Fitted of before: weights at a quarter of the bandwidth, and four times the energy, below batch 16."""
     text = (fit_files.FITS / "kelle.toml").read_text().replace("[constants]\n", "[constants]\nweight_dram_frac = 0.25\n")
     (tmp_path / "old.toml").write_text(text)
     with pytest.raises(BadSpec, match=r"weight_dram_frac.*calibrate kelle"):
-        kelle_knobs.load(str(tmp_path / "old.toml"))
+        FITS.load(str(tmp_path / "old.toml"))
 
 
 def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and_loses_without():
@@ -412,23 +436,28 @@ def test_what_cannot_be_is_named(tmp_path):
     with pytest.raises(ValueError, match="batch is 0"):
         Work(1, 1, 0)
     with pytest.raises(ValueError, match=r"recomputed_frac is 1\.5"):
-        Knobs(recomputed_frac=1.5)
-    with pytest.raises(BadSpec, match="tier weights is missing"):
-        chip_of(load("phone-lpddr5x-ufs4"))
-    with pytest.raises(ValueError, match="no kv_bits"):
-        OURS[KELLE].on(kv_bits=4.0)
+        Fitted(recomputed_frac=1.5)
+    with pytest.raises(BadSpec, match=r"kelle-edram: tiers.kv.bits is no number of this machine"):
+        OURS[KELLE].on({"tiers.kv.bits": 4.0})
     with pytest.raises(ValueError, match="choose one of"):
         STEPS[ZERO].step("gpt-2", KELLE, PG19)
     with pytest.raises(BadSpec, match="calibrate kelle"):
-        kelle_knobs.load(str(tmp_path / "none.toml"))
+        FITS.load(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("knobs = 3")
     with pytest.raises(BadSpec, match=r"bad\.toml: not a file"):
-        kelle_knobs.load(str(tmp_path / "bad.toml"))
+        FITS.load(str(tmp_path / "bad.toml"))
 
 
 def test_the_systems_are_the_papers_five():
     assert list(SYSTEMS) == list(OURS) == [BASELINE, "Original+eDRAM", "AEP+SRAM", "AERP+SRAM", KELLE]
-    assert [system.chip.rows for system in OURS.values()] == [24, 32, 24, 24, 32]
-    assert OURS[BASELINE].chip.leakage_w == pytest.approx(0.415)
-    assert OURS[KELLE].chip.leakage_w == pytest.approx(0.3615)
-    assert OURS[KELLE].on(kv_bytes=8 * 2**20).chip.leakage_w == pytest.approx(0.2075 + 2 * 0.154)
+    assert [system.machine.compute.n_units.value for system in OURS.values()] == [24**2, 32**2, 24**2, 24**2, 32**2]
+    for system, leakage_w in ((OURS[BASELINE], 0.415), (OURS[KELLE], 0.3615)):
+        step = decode_step(LLAMA, system, PG19, ZERO)
+        assert step.joules["leakage_j"] == pytest.approx(leakage_w * step.seconds)
+
+
+def test_the_shipped_profile_has_the_fitted_numbers():
+    """Of Kelle's own system."""
+    named, made = profiles.load("kelle"), profile_of(SHIPPED, OURS[KELLE])
+    assert (named.lanes, named.refresh, named.leakage) == (made.lanes, made.refresh, made.leakage)
+    assert {end: ast.dump(step) for end, step in named.steps.items()} == {end: ast.dump(step) for end, step in made.steps.items()}

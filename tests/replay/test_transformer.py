@@ -9,7 +9,7 @@ from tokentape.hw import profile
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.replay.passes import fits_of
-from tokentape.replay.transformer import Tokens, blocks_of, steps_of
+from tokentape.replay.transformer import Tokens, blocks_of, staged, steps_of
 from tokentape.warehouse.models import load as load_model
 
 
@@ -34,3 +34,39 @@ def test_cutting_a_prompt_into_slices_costs_attention_launches_and_last_tiles_on
 
     whole, slices = attention_s(8192, 0), attention_s(512, 512 * np.arange(16))
     assert whole < slices < 1.6 * whole
+
+
+def test_what_a_cache_keeps_is_what_is_attended_to_read_and_written():
+    """A budget cuts the context, narrower values the bytes, layer inputs stand for keys and values and are multiplied anew."""
+    geometry, machine = load_model("llama-2-7b").geometry, load("mac-unified")
+    blocks = blocks_of(geometry)
+
+    def rows(**more):
+        made = steps_of(geometry, machine, Tokens(decodes=2, context=1000, **more), (), blocks)
+        kinds = ("kv_read", "kv_write", "recompute")
+        return {kind: sum(work_of(made, row) for row in made.rows if row.kind == kind) for kind in kinds}
+
+    def work_of(made, row):
+        return np.array([made.total(made.by_cell(row, values))[0] for values in (row.bytes, row.ops)])
+
+    token = 32 * 2 * 4096 * 2.0  # bytes, all layers
+    full, kept = rows(), rows(budget=250)
+    assert full["kv_read"] == pytest.approx([2 * 1000 * token, 2 * 1000 * 32 * 4 * 4096])
+    assert kept["kv_read"] == pytest.approx(full["kv_read"] / 4)
+    assert kept["kv_write"] == pytest.approx([2 * token, 0.0]) == full["kv_write"]
+    assert rows(kv_frac=0.25)["kv_read"] == pytest.approx([2 * 1000 * token / 4, full["kv_read"][1]])
+    anew = rows(recomputed=0.5)
+    assert anew["kv_read"] == pytest.approx([2 * 1000 * token * (0.5 + 0.25), full["kv_read"][1]])
+    assert anew["recompute"] == pytest.approx([0.0, 2.0 * 2 * 500 * 32 * 4096 * 2 * 4096])
+    prompt = steps_of(geometry, machine, Tokens(prompt=64, prompts=2, budget=20), (), blocks)
+    assert sum(work_of(prompt, row)[0] for row in prompt.rows if row.kind == "kv_write") == pytest.approx(2 * 20 * token)
+
+
+def test_weights_pass_through_a_buffer_where_there_is_one():
+    geometry = load_model("llama-2-7b").geometry
+    blocks = blocks_of(geometry)
+    for name in ("kelle-edram", "mac-unified"):
+        machine = load(name)
+        made = staged(steps_of(geometry, machine, Tokens(decodes=1, context=1), (), blocks, "int8"), machine)
+        through = [made.total(made.by_cell(row, row.bytes))[0] for row in made.rows if row.kind == "weights"]
+        assert through == ([geometry.non_expert_params] if machine.roles.stage else [])

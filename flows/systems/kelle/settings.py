@@ -12,13 +12,11 @@ from pydantic import Field
 from tokentape.flows.answers import Answer, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
-from tokentape.hw import kelle_knobs
-from tokentape.hw.kelle_knobs import Knobs
 from tokentape.policies.kv.refresh import RetentionCurve
 from tokentape.replay.kelle.fit import PAPER, derived
 from tokentape.replay.kelle.points import Cell
 from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Chip, Refresh, Requests, Setup, Variant
-from tokentape.replay.kelle.systems import SYSTEMS, decisions, systems
+from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Fitted, decisions, systems
 from tokentape.replay.kelle.work import Work
 from tokentape.warehouse import models
 
@@ -59,13 +57,14 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. machines: another in place of a shipped one."""
+    """study.toml. profile: the cost profile; machines: another in place of a shipped one."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
     models: tuple[str, ...]
     typical_err_frac: float
     worst_err_frac: float
+    profile: str = PROFILE
     machines: dict[str, str] = Field(default={})
     workloads: dict[str, Work]
     refresh: Refresh
@@ -94,7 +93,7 @@ class Settings(StudyFile):
             yield given["model"], given["workload"], work, given["system"], variant
 
 
-def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
+def setup(study: Settings, calibrated: Fitted | None = None) -> Setup:
     """What the study computes with. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
     claimed, refresh = stated(PAPER), study.refresh
     shipped = sorted({machine for machine, *_ in SYSTEMS.values()})
@@ -107,7 +106,7 @@ def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
         geometries={name: models.load(name).geometry for name in study.named_models},
         models=study.models,
         workloads=study.workloads,
-        knobs={ZERO: derived(claimed.values()), CALIBRATED: calibrated or kelle_knobs.load().constants},
+        knobs={ZERO: derived(claimed.values()), CALIBRATED: calibrated or FITS.load().constants},
         curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in refresh.anchors},
         stated=claimed,
         refresh=refresh,
@@ -115,4 +114,5 @@ def setup(study: Settings, calibrated: Knobs | None = None) -> Setup:
         requests=study.requests,
         sensitivity=tuple(sensitivity),
         errors=(study.typical_err_frac, study.worst_err_frac),
+        profile=study.profile,
     )

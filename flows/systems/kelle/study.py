@@ -40,7 +40,7 @@ VIEWS: dict[str, Callable[[Setup], Iterable[Row]]] = {
 def points_of(study: Settings, made: Setup) -> list[Row]:
     """Rows of `kelle_points`, series by series; a system that keeps all tokens has one row for all budgets."""
     rows = [row for group in study.grid for row in points.swept(made, group.series, group.role, list(study.points(group)))]
-    rows += [*points.swept(made, "sensitivity", "report", points.retained(made)), *points.evictor(made)]
+    rows += points.swept(made, "sensitivity", "report", points.retained(made))
     return list({tuple(row[name] for name in TABLES["kelle_points"].key): row for row in rows}.values())
 
 
