@@ -6,7 +6,6 @@ are in warehouse.model_sizes, the models that ship in warehouse.models. Knows no
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -113,7 +112,7 @@ class Geometry(BaseModel):
             return q + kv + up + self.n_heads * self.v_head_dim * h
         return 2 * h * self.n_heads * self.head_dim + 2 * h * self.n_kv_heads * self.head_dim
 
-    @cached_property
+    @property
     def non_expert_params(self) -> int:
         """Weights a decode token reads besides routed experts: attention, shared and dense FFNs, routers, lm_head."""
         return sum(self.layer_params(layer) for layer in range(self.n_layers)) + self.vocab * self.hidden
