@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw.profile import with_values
 from tokentape.hw.spec import load
-from tokentape.replay.cxl_ndp.prefill import request
+from tokentape.hw.spec import with_values as changed
+from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, run, stand_in_losses
-from tokentape.replay.cxl_ndp.system import machine_of, shape_of
+from tokentape.replay.cxl_ndp.system import Setup
 from tokentape.warehouse import models
 
 GOLDEN = Path(__file__).parent / "golden" / "cxl_ndp.jsonl"
@@ -30,7 +31,6 @@ CHANGED = {
     "links.pcie.peak_bytes_per_s": (0.5, 8.0),
     "links.pcie.latency_s": (0.0, 10.0),
 }
-_OLD = dict(zip(CHANGED, ("gpu_ops_per_s", "hbm_bytes_per_s", "ndp_ops_per_s", "ndp_bytes_per_s", "link_bytes_per_s", "link_latency_s"), strict=True))  # fmt: skip  # noqa: E501
 
 
 def drawn(rng: np.random.Generator, index: int) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def drawn(rng: np.random.Generator, index: int) -> dict[str, Any]:
                 "decode_ops_frac",
                 "prefill_ops_frac",
                 "attention_ops_frac",
-            )  # fmt: skip
+            )
         },
         "link_frac": float(np.round(rng.uniform(0.7, 1.0), 3)),
         "hobbit_bits": float(np.round(rng.uniform(2, 16), 3)),
@@ -86,24 +86,42 @@ def routing(of: dict[str, Any]) -> CXLNDPRouting:
     )
 
 
+def setup(of: dict[str, Any]) -> Setup:
+    """Of the setting, in the paper's profile with its numbers."""
+    machine, read, decode, link = load(of["machine"]), of["attention_read_frac"], of["decode_ops_frac"], of["link_frac"]
+    numbers = dict(machine.numbers())
+    profile = with_values(
+        "cxl_ndp",
+        {
+            "lane.layer.each_s": of["fixed_s"],
+            **{f"lane.{lane}.bytes_frac": read for lane in ("attention", "projections", "dense", "shared")},
+            **{f"lane.{lane}.ops_frac": decode for lane in ("dense", "shared", "experts")},
+            **{f"lane.{lane}.ops_frac": of["attention_ops_frac"] for lane in ("projections", "ffn")},
+            **{f"lane.{lane}.bytes_frac": link for lane in ("moved", "streamed", "ahead", "exchange")},
+            "lane.kv.bytes_frac": of["kv_read_frac"],
+            "lane.prompts.ops_frac": of["prefill_ops_frac"],
+        },
+    )
+    return Setup(
+        machine=changed(machine, {key: factor * numbers[key].value for key, factor in of["times"].items()}),
+        profile=profile,
+        name=of["model"],
+        geometry=models.load(of["model"]).geometry,
+        **{name: of[name] for name in ("context_tokens", "hobbit_bits", "ema_beta")},
+    )
+
+
 def priced(of: dict[str, Any]) -> dict[str, float]:
     """Metrics of the decode, and parts of whole requests."""
-    knobs = Knobs(**{name: of[name] for name in Knobs.__dataclass_fields__})
-    machine = machine_of(load(of["machine"]))
-    machine = machine.on(**{_OLD[key]: factor * getattr(machine, _OLD[key]) for key, factor in of["times"].items()})
-    shape = shape_of(of["model"], models.load(of["model"]).geometry)
-    setting = Setting(
-        batch=of["batch"],
-        hot_experts=of["hot_experts"],
-        rule=of["rule"],
-        overlaps=of["overlaps"],
-        compute_scales=of["compute_scales"],
-    )
-    losses = stand_in_losses(shape.n_layers, shape.n_experts, (0.361, 0.248, 0.0459, 0.0099), of["seed"])
-    (found,) = run(routing(of), shape, machine, knobs, setting, [of["system"]], losses).values()
-    whole = request(found, machine, knobs, of["n_context_tokens"], of["n_decode_tokens"], of["batch"], of["hot_experts"])
+    made, tape = setup(of), routing(of)
+    setting = Setting(**{name: of[name] for name in ("batch", "hot_experts", "rule", "overlaps", "compute_scales")})
+    losses = stand_in_losses(tape.n_layers, tape.n_experts, (0.361, 0.248, 0.0459, 0.0099), of["seed"])
+    (found,) = run(tape, made, setting, [of["system"]], losses).values()
+    prompts = prefill(made, found.system, of["n_context_tokens"], of["batch"], of["hot_experts"])
+    whole = request(found, prompts, of["n_decode_tokens"])
     parts = ("streamed_experts", "prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
-    return found.metrics() | {"whole_step_s": found.step_s} | {f"request_{part}": float(getattr(whole, part)) for part in parts}
+    step_s = float(found.seconds.value.mean())
+    return found.metrics() | {"whole_step_s": step_s} | {f"request_{part}": float(getattr(whole, part)) for part in parts}
 
 
 ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
