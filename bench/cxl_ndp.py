@@ -12,8 +12,9 @@ import numpy as np
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
+from tokentape.hw.profile import ENDS
 from tokentape.replay.cxl_ndp.decode import replay
-from tokentape.replay.cxl_ndp.prefill import request
+from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, placed_by, run, widths
 from tokentape.replay.cxl_ndp.system import ours
@@ -49,20 +50,21 @@ def bench() -> dict[str, float]:
     study = Settings.shipped()
     model = study.models[0]
     made = setup(study, model.name)
-    tape = cxl_ndp_routing.drawn(made.shape.geometry, N_SEQUENCES, n_steps=N_STEPS)
-    setting, losses = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts), losses_of(study, made, 0)
-    run(tape, made.shape, made.machine, made.knobs, setting, study.systems, losses)  # compiles
+    tape = cxl_ndp_routing.drawn(made.geometry, N_SEQUENCES, n_steps=N_STEPS)
+    setting, losses = Setting(batch=study.batch, hot_experts=model.hot_experts), losses_of(study, made, 0)
+    run(tape, made, setting, study.systems, losses, ENDS[:1])  # compiles
     seconds = {}
     for name in study.systems:
         started = time.process_time()
-        (decoded,) = run(tape, made.shape, made.machine, made.knobs, setting, [name], losses).values()
+        (decoded,) = run(tape, made, setting, [name], losses, ENDS[:1]).values()
         for context, n_decode in ((128, 256), (512, 1024)):
-            request(decoded, made.machine, made.knobs, context, n_decode, setting.batch, setting.hot_experts)
+            prompts = prefill(made, decoded.system, context, setting.batch, setting.hot_experts)
+            request(decoded, prompts, n_decode)
         seconds[name] = time.process_time() - started
     placed, system = placed_by(tape, setting), ours(3)
     bits = widths(tape, placed, losses, 3, setting.rule)
     started = time.process_time()
-    n_layer_steps = replay(tape, placed, made.shape, made.machine, made.knobs, system, bits).n_layer_steps
+    n_layer_steps = replay(tape, placed, made, system, bits, ends=ENDS[:1]).n_layer_steps
     rate = n_layer_steps / (time.process_time() - started)
     few = CXLNDPRouting(
         tape.trace_id, tape.origin, tape.layers, tape.request_ids[:N_ALONE], tape.prefill_counts[:N_ALONE],

@@ -62,6 +62,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     ),
     "step cxl_ndp": (
         Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),
+        Idle(("profile",), lambda of: of["fit"] is not None, "with --fit, which makes one"),
     ),
     "decide place": (
         Idle(("beta",), lambda of: "ema" not in (of["placements"] or "ema"), "where no placement is ema"),

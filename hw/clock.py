@@ -56,10 +56,16 @@ class Prepared:
     ends: dict[str, _End]
 
 
-def prepare(work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None) -> Prepared:
+def prepare(
+    work: Work,
+    machine: HardwareSpec,
+    profile: Profile,
+    fits: Mapping[str, Fit] | None = None,
+    ends: Sequence[str] = ENDS,
+) -> Prepared:
     """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
-    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ENDS})
+    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends})
 
 
 def clock(
@@ -131,7 +137,7 @@ class _Tally:
             self.ops = self.ops * np.asarray(rows.bits) / 16.0
             self.cell_ops = work.by_cell(rows, self.ops)
             self.step_ops = work.total(self.cell_ops)
-        self.cell_count = work.by_cell(rows, rows.count) if np.any(rows.count) else None
+        self.cell_count = work.by_cell(rows, rows.count) if lane.per == "pool" and np.any(rows.count) else None
 
 
 class _End:

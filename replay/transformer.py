@@ -235,6 +235,7 @@ class _Layers:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
         self.turns = sums.turns
+        self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
         self.all = np.arange(blocks.n - 1)
         self.kv_token_bytes = kv_token_bytes(geometry, machine, kv_format)
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
@@ -246,6 +247,7 @@ class _Layers:
             name=name,
             tier="weights_home",
             engine="main",
+            phase=self.phase,
             blocks=blocks,
             bytes=self.d * n * k * self.weight,
             activation_bytes=self.d * m * (n + k) * _VALUE,

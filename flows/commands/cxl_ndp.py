@@ -1,43 +1,45 @@
-"""calibrate cxl_ndp, step cxl_ndp: the knobs of the GPU-NDP model, decode and requests of one's own on its systems."""
+"""calibrate cxl_ndp, step cxl_ndp: the fitted constants of the GPU-NDP systems, decode and requests of one's own on them."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption, asked
+from tokentape.flows.options import ProfileOption, StoreOption, asked
 
 
 def calibrate_cxl_ndp(
-    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("cxl_ndp.toml"),
+    out: Annotated[Path, typer.Option("--out", help="File of the constants.")] = Path("cxl_ndp.toml"),
     check: Annotated[
-        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, cxl_ndp or a file.", show_default=False)
+        str | None,
+        typer.Option("--check", help="Fit nothing: print how these constants do, cxl_ndp or a file.", show_default=False),
     ] = None,
 ) -> None:
-    """Fit the three knobs of the GPU-NDP model to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
+    """Fit three constants of the GPU-NDP systems to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
 
     Only claims of role `calibrate` are fitted on. Under a minute.
 
     \b
     Examples:
-      tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped knobs do
-      tokentape calibrate cxl_ndp --out my-knobs.toml
+      tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped ones do
+      tokentape calibrate cxl_ndp --out my-fit.toml
     """
     from dataclasses import asdict
 
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
-    from tokentape.hw import cxl_ndp_knobs
+    from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES
 
     study = Settings.shipped()
     if check is not None:
-        fit = cxl_ndp_knobs.load(check)
+        fit = FILES.load(check)
     else:
         fit = fitted(study)
-        cxl_ndp_knobs.save(fit, out)
+        FILES.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     found = compared_with_claims(study, fit.constants)
     shown = [
@@ -47,7 +49,7 @@ def calibrate_cxl_ndp(
     columns = ("role", "decode ratio", "paper", "ours", "error")
     print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
     values = asdict(fit.constants)
-    note(", ".join(f"{name} {values[name]:.4g}" for name in cxl_ndp_knobs.BOUNDS))
+    note(", ".join(f"{name} {values[name]:.4g}" for name in BOUNDS))
 
 
 def decode(
@@ -76,9 +78,14 @@ def decode(
         str, typer.Option("--rule", help="prefix_split, uniform, greedy, optimum, reversed: bits of the experts in memory.")
     ] = "prefix_split",
     hardware: Annotated[
-        str, typer.Option("--hardware", help="Machine with an engine ndp, such as h100-cxl-ndp-gen5, or a file.")
+        str, typer.Option("--hardware", help="A shipped machine, such as h100-cxl-ndp-gen5, or my.toml.")
     ] = "h100-cxl-ndp",
-    knobs: Annotated[str, typer.Option("--knobs", help="cxl_ndp (as shipped) or a file of `calibrate cxl_ndp`.")] = "cxl_ndp",
+    context: Annotated[int, typer.Option("--context", help="Tokens that each of them attends to.", min=1)] = 768,
+    profile: ProfileOption = None,
+    fit: Annotated[
+        str | None,
+        typer.Option("--fit", help="Constants of `calibrate cxl_ndp`: the paper's profile with them.", show_default=False),
+    ] = None,
     prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of a request.", min=1)] = 256,
     output: Annotated[int, typer.Option("--output", help="Tokens it generates.", min=1)] = 512,
     fixed_macs: Annotated[bool, typer.Option("--fixed-macs", help="Low bits do not speed up the NDP's multipliers.")] = False,
@@ -88,8 +95,8 @@ def decode(
 ) -> None:
     """Decode a batch of a mixture of experts on a GPU and a memory that computes, and on systems that move its experts instead.
 
-    Routing is a tape's, or drawn so that prompts foretell their answers as published for Mixtral-8x7B. Prints the time of a
-    layer-step and its parts, gains over MoNDE, hits, and what crosses the link per token; then whole requests.
+    Routing is a tape's, or drawn so that prompts foretell their answers as published for Mixtral-8x7B. Prints a step's time
+    and its band, gains over MoNDE, hits, and what crosses the link per token; the parts of a layer; then whole requests.
 
     \b
     Examples:
@@ -98,36 +105,29 @@ def decode(
       tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
       tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.console import note, number, percent, print_table, quantity
+    from tokentape.flows.console import band, note, number, percent, print_table, quantity
     from tokentape.flows.cxl_ndp.points import Options
 
     found = asked(Options, ctx, compute_scales=not fixed_macs, overlaps=overlap).answer()
     rows = [
         (
             name,
-            *(quantity(of[part], "s") for part in ("step_s", "other_s", "gpu_s", "ndp_s", "transfer_s")),
+            quantity(one.step_s[0], "s"),
+            band(*one.step_s[1:], partial(quantity, unit="s")),
+            quantity(float(one.joules.value.sum()) / one.n_tokens, "J"),
             number(of["tokens_per_s"], ".4g"),
             number(of["decode_gain"], ".3g", "x"),
             percent(of["hit_frac"]),
             number(of["moved_per_layer_step"], ".2f"),
             quantity(of["link_weight_bytes_per_token"] + of["link_activation_bytes_per_token"], "B"),
         )
-        for name, of in found.metrics.items()
+        for name, of, one in ((name, of, found.decoded[name]) for name, of in found.metrics.items())
     ]
-    columns = (
-        "system",
-        "layer-step",
-        "attention",
-        "GPU",
-        "NDP",
-        "link",
-        "tokens/s",
-        "over MoNDE",
-        "hits",
-        "moved",
-        "link per token",
-    )
-    print_table(found.title, columns, rows, numbers=columns[1:])
+    columns = ("step", "low to high", "energy per token", "tokens/s", "over MoNDE", "hits", "moved", "link per token")
+    print_table(found.title, ("system", *columns), rows, numbers=columns)
+    parts = {"layer-step": "step_s", "attention": "other_s", "GPU": "gpu_s", "NDP": "ndp_s", "link": "transfer_s"}
+    taken = [(name, *(quantity(of[part], "s") for part in parts.values())) for name, of in found.metrics.items()]
+    print_table("a layer with experts, and what each part takes by itself", ("system", *parts), taken, numbers=tuple(parts))
     ran = {name: found.request(name, prompt, output) for name in found.metrics}
     shown = [
         (name, *(quantity(value, "s") for value in (one.seconds, one.prefill_s, one.seconds - one.prefill_s, one.ndp_s)))

@@ -11,16 +11,18 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
-from tokentape.hw import cxl_ndp_knobs
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw import profile as profiles
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import Decoded
-from tokentape.replay.cxl_ndp.prefill import Request, request
+from tokentape.replay.cxl_ndp.fit import FILES
+from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
-from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Machine, Shape, machine_of, shape_of, system_of
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, system_of
 from tokentape.warehouse import models
+from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
 KINDS = {
@@ -38,17 +40,14 @@ class Answer:
     title: str
     metrics: dict[str, dict[str, float]]
     decoded: dict[str, Decoded]
-    machine: Machine
-    knobs: Knobs
+    made: Setup
     setting: Setting
     notes: list[str]
 
     def request(self, system: str, n_context_tokens: int, n_decode_tokens: int) -> Request:
         """A batch of whole requests on one of the systems."""
-        of = self.setting
-        return request(
-            self.decoded[system], self.machine, self.knobs, n_context_tokens, n_decode_tokens, of.batch, of.hot_experts
-        )
+        decoded, of = self.decoded[system], self.setting
+        return request(decoded, prefill(self.made, decoded.system, n_context_tokens, of.batch, of.hot_experts), n_decode_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +59,10 @@ class Options:
     system: str
     bits: str
     hardware: str
-    knobs: str
+    profile: str | None
+    fit: str | None
     batch: int
+    context: int
     hot: int | None
     alpha: float
     placement: str
@@ -73,10 +74,9 @@ class Options:
 
     def answer(self) -> Answer:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
-        knobs, machine = cxl_ndp_knobs.load(self.knobs).constants, machine_of(load_hardware(self.hardware))
         systems = self._systems()
-        shape, routing_of = self._source()
-        hot = shape.n_experts // 2 if self.hot is None else self.hot
+        made, routing_of = self._source()
+        hot = made.geometry.n_experts // 2 if self.hot is None else self.hot
         setting = Setting(
             batch=self.batch,
             hot_experts=hot,
@@ -87,17 +87,22 @@ class Options:
             compute_scales=self.compute_scales,
             seed=self.seed,
         )
-        setting.refuse_what_is_not(shape.n_experts)
+        setting.refuse_what_is_not(made.geometry.n_experts)
         for name in systems:
-            system_of(name, knobs, shape, machine)
+            system_of(name, made)
         routing = routing_of()
-        spread = Settings.shipped().losses.spread
-        losses = stand_in_losses(shape.n_layers, shape.n_experts, gaussian_errors(), self.seed, spread)
-        decoded = run(routing, shape, machine, knobs, setting, dict.fromkeys([*systems, MONDE]), losses)
+        spread, g = Settings.shipped().losses.spread, made.geometry
+        losses = stand_in_losses(len(g.moe_layers), g.n_experts, gaussian_errors(), self.seed, spread)
+        decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
         metrics = {name: of for name, of in compared(decoded).items() if name in systems}
-        title = f"{shape.name} on {machine.name}, batch {self.batch}, {hot} of {shape.n_experts} experts hot, {routing.trace_id}"
-        said = notes(shape, machine, knobs, hot, self.batch)
-        return Answer(title, metrics, decoded, machine, knobs, setting, said)
+        title = (
+            f"{made.name} on {made.machine.name}, {made.profile.name}, batch {self.batch} at {self.context:,} tokens, "
+            f"{hot} of {g.n_experts} experts hot, {routing.trace_id}"
+        )
+        said = [*notes(made, hot, self.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
+        left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
+        said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
+        return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
 
     def _systems(self) -> list[str]:
         if self.system != "all" and self.system not in KINDS:
@@ -113,15 +118,26 @@ class Options:
         except ValueError:
             raise ValueError(f"--bits {self.bits}: give mean bits from 1 to 4, or 16, with commas") from None
 
-    def _source(self) -> tuple[Shape, Callable[[], CXLNDPRouting]]:
-        """The model's shape, and what reads the tape's routing or draws one."""
+    def _setup(self, name: str, geometry: Geometry) -> Setup:
+        fit = FILES.load(self.fit).constants if self.fit else None
+        return Setup(
+            machine=load_hardware(self.hardware),
+            profile=fit.profile() if fit else profiles.load(self.profile or PHYSICAL),
+            name=name,
+            geometry=geometry,
+            context_tokens=self.context,
+            hobbit_bits=fit.hobbit_bits if fit else Settings.shipped().hobbit_bits,
+        )
+
+    def _source(self) -> tuple[Setup, Callable[[], CXLNDPRouting]]:
+        """The model on its machine, and what reads the tape's routing or draws one."""
         if self.tape is None:
             if self.model is None:
                 raise ValueError("nothing to decode: give --model, --tape or both")
             model = models.load(self.model)
-            shape = shape_of(model.name, model.geometry)
+            made = self._setup(model.name, model.geometry)
             n_sequences = max(self.batch, cxl_ndp_routing.N_PROMPT // 8)
-            return shape, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.seed)
+            return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.seed)
         store = Store(self.store)
         (trace_id, *others) = matching((self.tape,), store.trace_ids())
         if others:
@@ -130,5 +146,5 @@ class Options:
             )
         manifest = store.open(trace_id).manifest
         named = models.load(self.model) if self.model else None
-        shape = shape_of(named.name, named.geometry) if named else shape_of(manifest.model_id, manifest.geometry)
-        return shape, partial(cxl_ndp_routing.of_tape, store, trace_id)
+        made = self._setup(named.name, named.geometry) if named else self._setup(manifest.model_id, manifest.geometry)
+        return made, partial(cxl_ndp_routing.of_tape, store, trace_id)

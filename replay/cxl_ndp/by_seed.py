@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.placement import FIXED, Capacity
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.placement.reactive import EMA
@@ -20,21 +19,21 @@ from tokentape.replay.cxl_ndp.similarity import similarity
 Row = dict[str, Any]
 
 
-def hit_rows(tapes: Sequence[CXLNDPRouting], where: Row, knobs: Knobs, hot_experts: int) -> Iterator[Row]:
+def hit_rows(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_beta: float, hot_experts: int) -> Iterator[Row]:
     """Every fixed placement and the reactive EMA, once per sequence and once per batch: medians and ranges over tapes.
 
     tapes: one per seed. where: model_id, source and origin.
     """
     named: dict[str, Placement] = {name: fixed(name) for name in FIXED}
-    named["ema"] = EMA(knobs.ema_beta)
+    named["ema"] = EMA(ema_beta)
     fewest = min(tape.n_sequences for tape in tapes)
-    for batch in (1, min(knobs.batch, fewest)):
+    for size in (1, min(batch, fewest)):
         for name, placement in named.items():
-            if isinstance(placement, ShuffledPrompts) and fewest < 2 * batch:
+            if isinstance(placement, ShuffledPrompts) and fewest < 2 * size:
                 continue  # another group's prompt, where there is none
-            groups = in_batches(fewest, batch)
+            groups = in_batches(fewest, size)
             by_tape = [rows.hit_rows(hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes]
-            common = {**where, "batch": batch, "placement": name, "is_bound": placement.is_bound}
+            common = {**where, "batch": size, "placement": name, "is_bound": placement.is_bound}
             for of_layer in zip(*by_tape, strict=True):
                 shares = np.array([row["gpu_hit_frac"] for row in of_layer])
                 band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}

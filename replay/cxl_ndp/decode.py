@@ -1,27 +1,37 @@
-"""A tape's decode on one system: experts placed, the kernel run, and what it says of time, traffic and hits."""
+"""A tape's decode on one system: experts placed, the kernel run, its counts priced; time, traffic and hits."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw.clock import Band, Prepared, clock, prepare
+from tokentape.hw.profile import ENDS
+from tokentape.hw.work import Ints, Work
 from tokentape.policies.names import unknown
-from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance, start_average
+from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance
 from tokentape.policies.resolve import resolve
-from tokentape.replay.cxl_ndp import kernel
-from tokentape.replay.cxl_ndp import timing as t
+from tokentape.replay.cxl_ndp import kernel as k
+from tokentape.replay.cxl_ndp.counts import count
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
-from tokentape.replay.cxl_ndp.system import Machine, Shape, System
+from tokentape.replay.cxl_ndp.system import FETCHED, Setup, System
+from tokentape.replay.cxl_ndp.work import Items, by_expert, layer_rows
+from tokentape.replay.transformer import Tokens, steps_of
 
 Floats = NDArray[np.float64]
+CHUNK_STEPS = 1024  # counted and priced at once, batch by batch: their numbers stay in the processor's cache
+# Parts of a layer-step: all but its experts; the GPU's and the NDP's; activations and weights over the link; what the GPU waits.
+PARTS = ("other", "gpu", "ndp", "activation", "transfer", "wait")
+PART_OF = {"expert": "gpu", "exchange": "activation", "fetch": "transfer", "prefetch": "transfer"}  # of rows by their kind
+MOVED = {"transfer": "link_weight", "activation": "link_activation", "ndp": "ndp"}
 # Metric: unit. Times are means of a layer-step; bytes are per generated token, over all layers.
 UNITS = {
     "step_s": "s",
     "tokens_per_s": "1/s",
-    **dict.fromkeys(("other_s", "gpu_s", "ndp_s", "activation_s", "transfer_s", "wait_s"), "s"),
+    **dict.fromkeys((f"{part}_s" for part in PARTS), "s"),
     "ndp_gain": "x",
     "hit_frac": "1",
     "moved_per_layer_step": "experts",
@@ -64,108 +74,164 @@ def fixed(name: str, seed: int = 0) -> FixedPlacement:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
-    """What the kernel added up. of_step (G, T, N_PARTS), of_layer (L, N_PARTS): columns of timing.py. batch (G, T) sequences that
-    decode; dense_s (G, T) layers without experts."""
+class Rest:
+    """All but the routed experts of some batches' steps, priced: what systems on one tape and machine have in common. batch (S,):
+    sequences that decode. other, outside: seconds of all of it but shared experts, in layers with experts and elsewhere."""
 
-    shape: Shape
+    of: slice
+    batch: Ints
+    prepared: Prepared
+    other: float
+    outside: float
+    shared: Floats  # (steps, blocks) seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """seconds, joules: of every step, all batches one after the other. parts: nominal seconds over all layer-steps by PARTS, and
+    `outside` of them; ndp_fp16: what the NDP's experts would take at 16 bits. moved: bytes by the metrics' names. counts
+    (N_COUNTS,): over all layer-steps. batch (S,): sequences that decode; longest: steps of one; uncounted: see StepCost."""
+
+    made: Setup
     system: System
-    of_step: Floats
-    of_layer: Floats
-    batch: NDArray[np.int64]
-    dense_s: Floats
+    seconds: Band
+    joules: Band
+    parts: Mapping[str, float]
+    moved: Mapping[str, float]
+    counts: Floats
+    batch: Ints
+    longest: int
+    uncounted: Mapping[str, tuple[float, float]]
 
     @property
     def n_tokens(self) -> int:
         return int(self.batch.sum())
 
     @property
-    def n_layer_steps(self) -> int:
-        return self.n_steps * int(self.of_layer.shape[0])
-
-    @property
     def n_steps(self) -> int:
         """In which at least one sequence decodes, all batches together."""
-        return int((self.batch > 0).sum())
+        return int(self.batch.size)
 
     @property
-    def total(self) -> Floats:
-        """(N_PARTS,) over all layer-steps."""
-        return np.asarray(self.of_layer.sum(axis=0))
+    def n_layer_steps(self) -> int:
+        return self.n_steps * len(self.made.geometry.moe_layers)
 
     @property
-    def step_s(self) -> float:
-        """Mean time of a step through all layers."""
-        return float((self.total[t.STEP] + self.dense_s.sum()) / max(1, self.n_steps))
+    def step_s(self) -> tuple[float, float, float]:
+        """Mean of a step through the model: nominal, favourable and worst."""
+        value, low, high = (float(getattr(self.seconds, end).sum()) / max(1, self.n_steps) for end in ENDS)
+        return value, low, high
+
+    @property
+    def layers_s(self) -> float:
+        """Of all layer-steps."""
+        return float(self.seconds.value.sum()) - self.parts["outside"]
 
     def metrics(self) -> dict[str, float]:
         """By name, UNITS. Raises ValueError where nothing decodes."""
         if not self.n_tokens:
             raise ValueError("no sequence of this tape decodes; record or draw one with output tokens")
-        total, mean = self.total, self.total / self.n_layer_steps
-        expert, tokens = self.shape.expert_bytes, self.n_tokens
+        parts, counts = self.parts, self.counts
+        n_moved = counts[k.MIGRATED] * bool(self.made.machine.roles.expert_cache)
+        n_moved += counts[k.AWAY] if self.made.elsewhere(self.system) == FETCHED else 0.0
         return {
-            "step_s": float(mean[t.STEP]),
-            "tokens_per_s": tokens / (float(total[t.STEP]) + float(self.dense_s.sum())),
-            "other_s": float(mean[t.OTHER]),
-            "gpu_s": float(mean[t.GPU]),
-            "ndp_s": float(mean[t.NDP]),
-            "activation_s": float(mean[t.ACTIVATION]),
-            "transfer_s": float(mean[t.TRANSFER]),
-            "wait_s": float(mean[t.WAIT]),
-            "ndp_gain": float(total[t.NDP_FP16] / total[t.NDP]) if total[t.NDP] else float("nan"),
-            "hit_frac": float(total[t.HITS] / total[t.TOKENS]),
-            "moved_per_layer_step": float(mean[t.MOVED]),
-            "link_weight_bytes_per_token": float(total[t.MOVED]) * expert * self.system.moved_bits / 16 / tokens,
-            "link_activation_bytes_per_token": float(total[t.ON_NDP]) * self.shape.activation_bytes / tokens,
-            "ndp_bytes_per_token": float(total[t.READS]) * expert / tokens,
+            "step_s": self.layers_s / self.n_layer_steps,
+            "tokens_per_s": self.n_tokens / float(self.seconds.value.sum()),
+            **{f"{name}_s": parts[name] / self.n_layer_steps for name in PARTS},
+            "ndp_gain": parts["ndp_fp16"] / parts["ndp"] if parts["ndp"] else float("nan"),
+            "hit_frac": float(counts[k.HITS] / (counts[k.HITS] + counts[k.ON_AWAY])),
+            "moved_per_layer_step": float(n_moved) / self.n_layer_steps,
+            **{f"{name}_bytes_per_token": n_bytes / self.n_tokens for name, n_bytes in self.moved.items()},
         }
 
 
-def refuse_other_model(routing: CXLNDPRouting, shape: Shape) -> None:
+def refuse_other_model(routing: CXLNDPRouting, made: Setup) -> None:
     """Raises ValueError, with both values, where the tape's experts, top k or layers are not the model's."""
-    routing.refuse_other_model(shape.n_experts, shape.top_k, shape.name)
-    if routing.n_layers != shape.n_layers:
+    routing.refuse_other_model(made.geometry.n_experts, made.geometry.top_k, made.name)
+    if routing.n_layers != len(made.geometry.moe_layers):
         raise ValueError(
-            f"tape {routing.trace_id} has {routing.n_layers} MoE layers, {shape.name} has {shape.n_layers}; give its own"
+            f"tape {routing.trace_id} has {routing.n_layers} MoE layers, {made.name} has {len(made.geometry.moe_layers)}; "
+            "give its own"
         )
+
+
+def rest_of(made: Setup, routing: CXLNDPRouting, placed: Placed, ends: Sequence[str] = ENDS) -> tuple[Rest, ...]:
+    """Of all steps of the batches."""
+    n_at_once = max(1, CHUNK_STEPS // max(1, routing.n_steps))
+    alive = (routing.n_decode[placed.groups][:, :, None] > np.arange(routing.n_steps)).sum(axis=1)
+    parts = (slice(first, first + n_at_once) for first in range(0, len(alive), n_at_once))
+    return tuple(rest_of_steps(made, alive[of][alive[of] > 0], ends, of) for of in parts if alive[of].any())
+
+
+def rest_of_steps(made: Setup, batch: Ints, ends: Sequence[str] = ENDS, of: slice = slice(None)) -> Rest:
+    """Of steps in which so many sequences decode."""
+    blocks = made.blocks
+    work = steps_of(made.geometry, made.machine, Tokens(decodes=batch, context=made.context_tokens), (), blocks)
+    prepared = prepare(work, made.machine, made.profile, made.fits, ends)
+    shape, seconds = (work.n_steps, work.n_blocks), prepared.ends["value"].rows_s
+    priced = [(rows.kind, seconds[id(rows)]) for rows in work.rows if id(rows) in seconds]
+    shared = sum((of for kind, of in priced if kind == "shared"), np.zeros(shape))
+    by_block = sum((np.broadcast_to(of, shape).sum(axis=0) for kind, of in priced if kind != "shared"), np.zeros(work.n_blocks))
+    other = float(by_block[blocks.moe].sum())
+    return Rest(of, batch, prepared, other, float(by_block.sum()) - other, shared)
 
 
 def replay(
     routing: CXLNDPRouting,
     placed: Placed,
-    shape: Shape,
-    machine: Machine,
-    knobs: Knobs,
+    made: Setup,
     system: System,
     bits: NDArray[np.integer] | None = None,
+    rest: Sequence[Rest] = (),
+    ends: Sequence[str] = ENDS,
 ) -> Decoded:
     """Every layer-step of every batch. bits: (G, L, E) of the NDP's experts (policies.bits.assign); None: all of system.bits.
+    rest: `rest_of` the same arguments, where several systems are replayed. ends: of the machine's ranges.
 
     Exact and deterministic. Raises ValueError for a tape of another model.
     """
-    refuse_other_model(routing, shape)
-    n_groups, n_members = placed.groups.shape
-    unit = t.unit_of(shape, machine, knobs, system)
-    resident = (placed.hot if system.starts_placed else np.zeros_like(placed.hot)).astype(np.uint8)
-    average = start_average(routing.prefill_counts[placed.groups].sum(axis=1), n_members, routing.top_k)
-    widths = np.full(placed.hot.shape, float(system.bits)) if bits is None else np.ascontiguousarray(bits, np.float64)
-    of_step = np.zeros((n_groups, routing.n_steps, t.N_PARTS))
-    of_layer = np.zeros((routing.n_layers, t.N_PARTS))
-    kernel.decode(
-        system.reactive.migrate, system.reactive.params(), routing.decode_ids, routing.n_decode, placed.groups, average, resident,
-        widths, placed.capacity, system.fetches, system.overlaps, float(system.moved_bits), unit, of_step, of_layer,
-    )  # fmt: skip
-    batch = (routing.n_decode[placed.groups][:, :, None] > np.arange(routing.n_steps)).sum(axis=1)
-    found = Decoded(shape, system, of_step, of_layer, batch, t.dense_s(shape, machine, knobs, unit, batch))
-    _conserved(found, unit)
-    return found
+    refuse_other_model(routing, made)
+    widths = np.full(placed.hot.shape, system.bits) if bits is None else bits
+    start, blocks, of_steps = placed.hot & system.starts_placed, made.blocks, rest or rest_of(made, routing, placed, ends)
+    parts, moved = dict.fromkeys((*PARTS, "outside"), 0.0), dict.fromkeys(MOVED.values(), 0.0)
+    counts, by_tokens = np.zeros(k.N_COUNTS), np.zeros(placed.groups.shape[1] + 1)
+    bands: list[tuple[Band, Band]] = []
+    uncounted: Mapping[str, tuple[float, float]] = {}
+    for steps in of_steps:
+        of, groups = steps.of, placed.groups[steps.of]
+        found = count(routing, groups, system.reactive, start[of], placed.capacity, widths[of], blocks.moe, blocks.n)
+        counts += found.of_layers.sum(axis=(1, 2))
+        by_tokens += np.bincount(found.away.tokens, found.away.times, by_tokens.size)
+        rows = layer_rows(made, system, *found.shares())
+        work = Work(n_steps=steps.batch.size, n_blocks=blocks.n, rows=rows)
+        cost = clock(work, made.machine, made.profile, made.fits, steps.prepared, ends)
+        bands.append((cost.seconds, cost.joules))
+        uncounted = cost.uncounted
+        by_part = {"gpu": steps.shared, "ndp": np.zeros(1), "activation": np.zeros(1), "transfer": np.zeros(1)}
+        for row in rows:
+            seconds, name = cost.rows_s.get(id(row)), "ndp" if row.engine == "near_compute" else PART_OF[row.kind]
+            by_part[name] = by_part[name] if seconds is None else by_part[name] + seconds
+            if name in MOVED:
+                moved[MOVED[name]] += float((row.bytes * np.asarray(row.times)).sum())
+        by_part["wait"] = np.maximum(0.0, by_part["activation"] + by_part["ndp"] - by_part["gpu"])
+        for name, taken in by_part.items():
+            parts[name] += float(taken.sum())
+        parts["other"] += steps.other
+        parts["outside"] += steps.outside
+    parts["ndp_fp16"] = _at_fp16(made, by_tokens) if parts["ndp"] else 0.0
+    batch = np.concatenate([np.zeros(0, np.int64), *(steps.batch for steps in of_steps)])
+    assert counts[k.HITS] + counts[k.ON_AWAY] == batch.sum() * routing.n_layers * routing.top_k  # every token-expert is somewhere
+    whole, energy = (_joined([of[index] for of in bands]) for index in range(2))
+    return Decoded(made, system, whole, energy, parts, moved, counts, batch, routing.n_steps, uncounted)
 
 
-def _conserved(found: Decoded, unit: t.Unit) -> None:
-    """Every token-expert is somewhere, and no link or memory is faster than its peak."""
-    total, system = found.total, found.system
-    assert total[t.TOKENS] == found.n_tokens * found.of_layer.shape[0] * found.shape.top_k
-    assert system.fetches or total[t.HITS] + total[t.ON_NDP] == total[t.TOKENS]
-    assert total[t.STEP] * (1 + 1e-12) >= total[t.MOVED] * system.moved_bits * unit.fetch
-    assert total[t.STEP] * (1 + 1e-12) >= total[t.READS] * 16 * unit.ndp_read
+def _joined(bands: Sequence[Band]) -> Band:
+    return Band(*(np.concatenate([np.zeros(0), *(getattr(band, end) for band in bands)]) for end in ENDS))
+
+
+def _at_fp16(made: Setup, times: Floats) -> float:
+    """Seconds that the NDP's experts would take at 16 bits. times (n,): experts of so many tokens."""
+    items = Items(np.zeros(times.size, np.int64), np.arange(times.size), times, times).at_fp16()
+    row = by_expert(made, items, "near_compute", False, "decode")
+    cost = clock(Work(n_steps=1, n_blocks=1, rows=(row,)), made.machine, made.profile, ends=("value",))
+    return float(cost.rows_s[id(row)].sum()) if id(row) in cost.rows_s else 0.0

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.placement import shares, start_average
-from tokentape.replay.cxl_ndp import timing
-from tokentape.replay.cxl_ndp.capacity import HBM, parts
+from tokentape.replay.cxl_ndp.capacity import parts
 from tokentape.replay.cxl_ndp.decode import Placed
 from tokentape.replay.cxl_ndp.lanes import LANES, segments
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, placed_by, widths
-from tokentape.replay.cxl_ndp.system import FP16_BITS, System, system_of
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
+from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System, system_of
 
 Row = dict[str, Any]
 UNIFORM = "uniform"
@@ -29,17 +27,16 @@ def lanes(made: Setup, setting: Setting, systems: Sequence[str], tape: CXLNDPRou
     members = placed.groups[0]
     counts = np.bincount(tape.decode_ids[members, 0, 0].ravel(), minlength=tape.n_experts)
     for name in systems:
-        system = system_of(name, made.knobs, made.shape, made.machine)
+        system = system_of(name, made)
         bits = np.full(tape.n_experts, float(FP16_BITS))
         if system.bits != FP16_BITS:
             bits = widths(tape, placed, losses, system.bits, setting.rule)[0, 0].astype(np.float64)
         average = start_average(tape.prefill_counts[members, 0].sum(axis=0), members.size, tape.top_k)
         resident, migrated = _after_migration(system, counts, placed.hot[0, 0], average, placed.capacity)
-        unit = timing.unit_of(made.shape, made.machine, made.knobs, system)
-        found = segments(counts, resident, bits, members.size, migrated, unit, system)
+        found = segments(made, system, counts, resident, bits, members.size, migrated)
         for lane in LANES:
             for place, one in enumerate(one for one in found if one.lane == lane):
-                where = {"model_id": made.shape.name, "system": system.name, "lane": lane, "place": place}
+                where = {"model_id": made.name, "system": system.name, "lane": lane, "place": place}
                 yield where | {"label": one.label, "start_s": one.start_s, "seconds": one.seconds}
 
 
@@ -53,17 +50,17 @@ def _after_migration(
     return resident.astype(np.bool_), np.flatnonzero(resident > before)
 
 
-def capacities(made: Setup, hot_experts: int) -> Iterator[Row]:
-    """At the paper's batch and context."""
-    for part in parts(made.shape, made.knobs, hot_experts, made.knobs.batch):
+def capacities(made: Setup, hot_experts: int, batch: int) -> Iterator[Row]:
+    """Part by part."""
+    for part in parts(made, hot_experts, batch):
         yield {
             "hardware": made.machine.name,
-            "model_id": made.shape.name,
+            "model_id": made.name,
             "hot_experts": hot_experts,
             "tier": part.tier,
             "part": part.part,
             "placed_bytes": part.n_bytes,
-            "tier_bytes": made.machine.hbm_bytes if part.tier == HBM else made.machine.ndp_bytes,
+            "tier_bytes": part.tier_bytes,
         }
 
 
@@ -78,7 +75,7 @@ def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row
 
 def bit_rows(
     means: Sequence[float],
-    knobs: Knobs,
+    batch: int,
     tapes: Sequence[CXLNDPRouting],
     losses: Sequence[Floats],
     where: Row,
@@ -91,8 +88,8 @@ def bit_rows(
     shares of the prompts.
     """
     bits_rows, losses_rows = [], []
-    for batch in (1, min(knobs.batch, min(tape.n_sequences for tape in tapes))):
-        setting = Setting(batch=batch, hot_experts=hot_experts)
+    for size in (1, min(batch, min(tape.n_sequences for tape in tapes))):
+        setting = Setting(batch=size, hot_experts=hot_experts)
         placed = [placed_by(tape, setting) for tape in tapes]
         for mean_bits in means:
             found = {}
@@ -103,12 +100,12 @@ def bit_rows(
                 ]
                 found[rule] = np.concatenate([table_losses(*one, weighted).ravel() for one in of])
                 by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
-                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
                 bits_rows += [key | row for row in _by_rank(by_rank)]
             for rule, mine in found.items():
                 ratio = mine / found[UNIFORM]
                 losses_rows.append(
-                    {**where, "rule": rule, "mean_bits": mean_bits, "batch": batch}
+                    {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
                     | {"loss_ratio": float(np.median(ratio)), "low": float(np.quantile(ratio, 0.05))}
                     | {
                         "high": float(np.quantile(ratio, 0.95)),

@@ -1,4 +1,4 @@
-"""Fits the knobs of the GPU-NDP model to the claims of role `calibrate`, all of Mixtral-8x7B.
+"""Fits the constants of the GPU-NDP systems to the claims of role `calibrate`, all of Mixtral-8x7B.
 
 A layer's fixed time, the link's share and HOBBIT's width, by bounded least squares on ln(ours / published) of decode ratios. How
 alike prompts and their answers are was set before, in the routing that is replayed (capture/synthetic/profiles.toml). Pure:
@@ -9,19 +9,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cxl_ndp_knobs import BOUNDS, Knobs
-from tokentape.hw.fit_files import Fit
+from tokentape.hw.fit_files import Fit, FitFiles
+from tokentape.hw.profile import Profile, with_values
 
 PAPER = "cxl_ndp"
+# Lowest and highest value that a fit may take; link_frac: the range of hw/specs/h100-cxl-ndp.toml.
+BOUNDS = {"fixed_s": (0.0, 5e-4), "link_frac": (0.7, 1.0), "hobbit_bits": (2.0, 16.0)}
 STARTS = (0.2, 0.5, 0.8)  # of the way from each bound to the other
 _SETTING = re.compile(r"ours (?P<bits>\d)-bit vs (?P<over>MoNDE|HOBBIT)")
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """fixed_s: of a layer beside its reads; link_frac: of the link's peak; hobbit_bits: mean width that HOBBIT fetches at. In no
+    data sheet, nor in the paper. Raises ValueError outside BOUNDS."""
+
+    fixed_s: float
+    link_frac: float
+    hobbit_bits: float
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in BOUNDS.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in {low:g} to {high:g}")
+
+    def profile(self) -> Profile:
+        """The paper's cost profile with these numbers."""
+        crossing = ("moved", "streamed", "ahead", "exchange")
+        shares = {f"lane.{lane}.bytes_frac": self.link_frac for lane in crossing}
+        return with_values(PAPER, {"lane.layer.each_s": self.fixed_s} | shares)
+
+
+FILES = FitFiles(PAPER, Constants, "mean of |ln(ours / published)|")
 
 
 @dataclass(frozen=True)
@@ -52,12 +78,12 @@ def ratios_of(claims: Iterable[Mapping[str, Any]], role: str | None = None) -> l
 
 
 def calibrate(
-    claims: Iterable[Mapping[str, Any]], start: Knobs, ratios: Callable[[Knobs], Mapping[tuple[int, str], float]]
-) -> Fit[Knobs]:
-    """Knobs fitted from three starts; the assumed ones stay as in `start`. Deterministic. Needs scipy.
+    claims: Iterable[Mapping[str, Any]], ratios: Callable[[Constants], Mapping[tuple[int, str], float]]
+) -> Fit[Constants]:
+    """Constants fitted from three starts. Deterministic. Needs scipy.
 
-    ratios: decode ratios under some knobs, by bits and baseline. Raises ValueError without claims of role calibrate, ImportError
-    without scipy.
+    ratios: decode ratios under some constants, by bits and baseline. Raises ValueError without claims of role calibrate,
+    ImportError without scipy.
     """
     try:
         from scipy.optimize import least_squares
@@ -65,11 +91,11 @@ def calibrate(
         raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
     wanted = ratios_of(claims, "calibrate")
     if len(wanted) < len(BOUNDS):
-        raise ValueError(f"{len(wanted)} ratios of role calibrate for {len(BOUNDS)} knobs; check warehouse/claims/claims.csv")
+        raise ValueError(f"{len(wanted)} ratios of role calibrate for {len(BOUNDS)} constants; check warehouse/claims/claims.csv")
     low, high = np.array(list(BOUNDS.values())).T
 
-    def at(x: Floats) -> Knobs:
-        return replace(start, **dict(zip(BOUNDS, (low + x * (high - low)).tolist(), strict=True)))
+    def at(x: Floats) -> Constants:
+        return Constants(**dict(zip(BOUNDS, (low + x * (high - low)).tolist(), strict=True)))
 
     def errors(x: Floats) -> Floats:
         found = ratios(at(x))

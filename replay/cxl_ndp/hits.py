@@ -10,16 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, function, int16, int32, int64, kernel, uint8, void
-from tokentape.policies.placement import (
-    MIGRATE_SIGNATURE,
-    Capacity,
-    FixedPlacement,
-    ReactivePlacement,
-    importance,
-    start_average,
-)
+from tokentape.policies.placement import Capacity, FixedPlacement, ReactivePlacement, importance
+from tokentape.replay.cxl_ndp.counts import count
+from tokentape.replay.cxl_ndp.kernel import HITS, MIGRATED
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
+from tokentape.replay.cxl_ndp.system import FP16_BITS
 
 Placement = FixedPlacement | ReactivePlacement
 
@@ -67,39 +62,10 @@ def hits_of(
     if capacity.across_layers:
         raise ValueError(f"{type(placement).__name__} moves experts layer by layer; give every layer its own places")
     start = capacity.hot(importance(seen.prefill_counts, seen.prefill_weights, alpha))
-    resident = np.ascontiguousarray(start if placement.starts_placed else np.zeros_like(start)).view(np.uint8)
-    average = start_average(seen.prefill_counts, groups.shape[1], routing.top_k)
-    hits, moved = np.zeros(selected.shape, np.int64), np.zeros(selected.shape, np.int64)
-    ids, ends, params = np.ascontiguousarray(routing.decode_ids), routing.n_decode, placement.params()
-    _follow(placement.migrate, params, ids, ends, groups, capacity.experts, average, resident, hits, moved)
+    start &= placement.starts_placed
+    bits, layers = np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
+    of_layers = count(routing, groups, placement, start, capacity.experts, bits, layers, layers.size).of_layers
+    group_of, (hits, moved) = np.repeat(np.arange(steps.size), steps), (np.zeros(selected.shape, np.int64) for _ in range(2))
+    np.add.at(hits, group_of, of_layers[HITS].astype(np.int64))
+    np.add.at(moved, group_of, of_layers[MIGRATED].astype(np.int64))
     return Hits(hits, selected, moved, steps)
-
-
-_F64, _I32 = array(float64, 1), array(int32, 1)
-_I64_2D, _F64_3D, _U8_3D = array(int64, 2), array(float64, 3), array(uint8, 3)
-_I16_4D = array(int16, 4)
-
-
-@kernel(
-    void(
-        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, int64, _F64_3D, _U8_3D, _I64_2D, _I64_2D,
-    ),
-)  # fmt: skip
-def _follow(migrate, params, ids, ends, groups, capacity, average, resident, hits, moved):  # type: ignore[no-untyped-def]
-    counts = np.zeros(average.shape[2], np.int64)
-    for g in range(groups.shape[0]):
-        for layer in range(ids.shape[2]):
-            for t in range(ids.shape[1]):
-                counts[:] = 0
-                n_active = 0
-                for s in groups[g]:
-                    if t < ends[s]:
-                        n_active += 1
-                        for j in range(ids.shape[3]):
-                            counts[ids[s, t, layer, j]] += 1
-                if n_active == 0:
-                    break
-                moved[g, layer] += migrate(counts, average[g, layer], resident[g, layer], capacity, params)
-                for e in range(counts.shape[0]):
-                    if resident[g, layer, e]:
-                        hits[g, layer] += counts[e]

@@ -1,43 +1,65 @@
-"""The decode of all batches on one system, layer-step by layer-step, over recorded routing. Nothing is sampled or averaged.
+"""The decode of all batches on one system, layer-step by layer-step, over recorded routing: where experts compute and what moves.
 
-Sequences of a batch decode in lockstep; one that has ended drops out.
+Nothing is sampled or averaged, and nothing is timed. Sequences of a batch decode in lockstep; one that has ended drops out.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import array, boolean, float64, function, int16, int32, int64, kernel, uint8, void
+from tokentape.policies.kernels import array, float64, function, int16, int32, int64, kernel, uint8, void
 from tokentape.policies.placement import MIGRATE_SIGNATURE
-from tokentape.replay.cxl_ndp.timing import UNIT, layer_step
 
-_F64, _I32 = array(float64, 1), array(int32, 1)
-_F64_2D, _I64_2D = array(float64, 2), array(int64, 2)
+# Of a layer-step: experts that migrated, experts on the GPU and elsewhere that have tokens, those tokens, and the experts
+# elsewhere in FP16 ones.
+MIGRATED, HOT, HITS, AWAY, ON_AWAY, READS = range(6)
+N_COUNTS = 6
+
+_F64, _I32, _I64 = array(float64, 1), array(int32, 1), array(int64, 1)
+_I64_2D = array(int64, 2)
 _F64_3D, _U8_3D = array(float64, 3), array(uint8, 3)
 _I16_4D = array(int16, 4)
 
 
+@kernel(int64(int64, int64, int64, int64, _I64, _I64, _I64, _F64))
+def _add(cell, key, first, n, at, cells, keys, times):  # type: ignore[no-untyped-def]
+    """One more expert of `key` in the cell whose items begin at `first`; the items there are then."""
+    i = at[key]
+    if i >= first and i < n and keys[i] == key:
+        times[i] += 1.0
+        return n
+    at[key] = n
+    cells[n] = cell
+    keys[n] = key
+    times[n] = 1.0
+    return n + 1
+
+
 @kernel(
     void(
-        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, _F64_3D, _U8_3D, _F64_3D, int64, boolean, boolean,
-        float64, UNIT, _F64_3D, _F64_2D,
+        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, _F64_3D, _U8_3D, _U8_3D, _F64, int64, _I64, int64, _F64_3D,
+        _I64, _I64, _F64, _I64, _I64, _F64, _I64,
     ),
 )  # fmt: skip
 def decode(  # type: ignore[no-untyped-def]
-    migrate, params, ids, n_decode, groups, average, resident, bits, capacity, fetches, overlaps, moved_bits, unit, of_step,
-    of_layer,
+    migrate, params, ids, n_decode, groups, average, resident, width_of, widths, capacity, blocks, n_blocks, counted,
+    hot_cells, hot_keys, hot_times, away_cells, away_keys, away_times, n_found,
 ):  # fmt: skip
-    """Adds every layer-step to of_step (G, T, N_PARTS) and of_layer (L, N_PARTS), zero on entry.
+    """Counts every layer-step.
 
     migrate, params: of a reactive placement. ids (S, T, L, k) i16, n_decode (S,) i32. groups (G, B) i64 sequences of a batch.
-    average (G, L, E) f64 and resident (G, L, E) u8: the placement when decoding starts; both are overwritten. bits (G, L, E) f64.
-    capacity: experts of a layer on the GPU. The rest: see layer_step.
+    average (G, L, E) f64 and resident (G, L, E) u8: the placement when decoding starts; both are overwritten. width_of (G, L, E)
+    u8: index into widths, the bits of an expert that is not on the GPU. capacity: experts of a layer there. blocks (L,) of
+    n_blocks: which block a layer is. Out: counted (N_COUNTS, steps, L), zero on entry, steps of all batches one after the other;
+    hot_, away_: experts by cell (step x n_blocks + block), on the GPU by tokens, elsewhere by width x (B + 1) + tokens, and how
+    many alike; n_found (2,): how many of both.
     """
-    n_groups, n_members = groups.shape
-    n_layers, n_experts, top_k = resident.shape[1], resident.shape[2], ids.shape[3]
-    counts, parts = np.zeros(n_experts, np.int64), np.zeros(of_layer.shape[1])
-    for g in range(n_groups):
-        for t in range(of_step.shape[1]):
+    n_members, n_layers, n_experts, top_k = groups.shape[1], resident.shape[1], resident.shape[2], ids.shape[3]
+    counts, n_keys = np.zeros(n_experts, np.int64), n_members + 1
+    hot_at, away_at = np.full(n_keys, -1, np.int64), np.full(n_keys * widths.size, -1, np.int64)
+    step, n_hot, n_away = 0, 0, 0
+    for g in range(groups.shape[0]):
+        for t in range(ids.shape[1]):
             batch = 0
             for m in range(n_members):
                 batch += n_decode[groups[g, m]] > t
@@ -50,10 +72,21 @@ def decode(  # type: ignore[no-untyped-def]
                     if n_decode[s] > t:
                         for j in range(top_k):
                             counts[ids[s, t, at, j]] += 1
-                n_moved = migrate(counts, average[g, at], resident[g, at], capacity, params)
-                parts[:] = 0.0
-                layer_step(
-                    counts, resident[g, at], bits[g, at], batch, n_moved, fetches, overlaps, moved_bits, unit, parts
-                )  # fmt: skip
-                of_layer[at] += parts
-                of_step[g, t] += parts
+                counted[MIGRATED, step, at] = migrate(counts, average[g, at], resident[g, at], capacity, params)
+                cell, first_hot, first_away = step * n_blocks + blocks[at], n_hot, n_away
+                for e in range(n_experts):
+                    n = counts[e]
+                    if n == 0:
+                        continue
+                    if resident[g, at, e]:
+                        counted[HOT, step, at] += 1.0
+                        counted[HITS, step, at] += n
+                        n_hot = _add(cell, n, first_hot, n_hot, hot_at, hot_cells, hot_keys, hot_times)
+                    else:
+                        w = width_of[g, at, e]
+                        counted[AWAY, step, at] += 1.0
+                        counted[ON_AWAY, step, at] += n
+                        counted[READS, step, at] += widths[w] / 16.0
+                        n_away = _add(cell, w * n_keys + n, first_away, n_away, away_at, away_cells, away_keys, away_times)
+            step += 1
+    n_found[0], n_found[1] = n_hot, n_away

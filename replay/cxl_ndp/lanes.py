@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.replay.cxl_ndp.system import System
-from tokentape.replay.cxl_ndp.timing import Unit, gpu_s, ndp_s, other_s
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import ENDS
+from tokentape.hw.work import Rows, Work
+from tokentape.replay.cxl_ndp.decode import rest_of_steps
+from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System
+from tokentape.replay.cxl_ndp.work import Items, by_expert, exchange_rows, moved_rows
 
 LANES = ("gpu", "ndp", "pcie")
 
@@ -25,33 +29,51 @@ class Segment:
 
 
 def segments(
+    made: Setup,
+    system: System,
     counts: NDArray[np.integer],
     resident: NDArray[np.bool_],
     bits: NDArray[np.floating],
     batch: int,
     migrated: NDArray[np.integer],
-    unit: Unit,
-    system: System,
 ) -> list[Segment]:
-    """By start, lane by lane. counts, resident, bits: (E,) of a layer, resident after migration; migrated: experts that moved."""
-    other = other_s(batch, unit)
+    """By start, lane by lane. counts, resident, bits: (E,) of a layer, resident after migration; migrated: experts that moved.
+    All else is that of a mean layer."""
+    blocks = made.blocks
+    at, rest = np.array([blocks.moe[0]]), rest_of_steps(made, np.array([batch]), ENDS[:1])
     used = np.flatnonzero(counts)
     away = [int(e) for e in used if not resident[e]]
     moved = [int(e) for e in migrated] + (away if system.fetches else [])
     on_gpu = [int(e) for e in used if resident[e] or system.fetches]
     on_ndp = [] if system.fetches else away
-    over_link = list(_after(other, "pcie", [(f"expert {e}", system.moved_bits * unit.fetch) for e in moved]))
+
+    def expert(e: int, engine: str, width: float) -> Rows:
+        items = Items(at, counts[e : e + 1], np.array([width]), np.ones(1))
+        return by_expert(made, items, engine, engine == "main", "decode", system.compute_scales)
+
+    gpu = {f"expert {e}": expert(e, "main", FP16_BITS) for e in on_gpu}
+    ndp = {f"expert {e}": expert(e, "near_compute", float(bits[e])) for e in on_ndp}
+    link = moved_rows(made, system, np.full((1, blocks.moe.size), system.moved_bits / FP16_BITS))
+    activations = exchange_rows(made, np.full((1, blocks.moe.size), float(counts[on_ndp].sum())), "decode")
+    rows = (*gpu.values(), *ndp.values(), *link, *activations)
+    work = Work(n_steps=1, n_blocks=blocks.n, rows=rows)
+    cost = clock(work, made.machine, made.profile, made.fits, rest.prepared, ENDS[:1])
+
+    def seconds(row: Rows) -> float:
+        return float(cost.rows_s[id(row)][0, at[0]])
+
+    other = rest.other / blocks.moe.size
+    over_link = list(_after(other, "pcie", [(f"expert {e}", seconds(row)) for e in moved for row in link]))
     start = other if system.overlaps or not over_link else over_link[-1].start_s + over_link[-1].seconds
-    shared = max(unit.shared_read, batch * unit.shared_token)
-    gpu = [("shared experts", shared)] if shared else []
-    gpu += [(f"expert {e}", gpu_s(int(counts[e]), unit)) for e in on_gpu]
-    found = [Segment("gpu", "attention and KV", 0.0, other), *over_link, *_after(start, "gpu", gpu)]
+    shared = float(rest.shared[0, at[0]])
+    computed = [("shared experts", shared)] if shared else []
+    computed += [(label, seconds(row)) for label, row in gpu.items()]
+    found = [Segment("gpu", "attention and KV", 0.0, other), *over_link, *_after(start, "gpu", computed)]
     if on_ndp:
-        half = (int(counts[on_ndp].sum()) * unit.activation + unit.exchange) / 2
-        out = Segment("pcie", "activations out", start, half)
-        inside = list(_after(start + half, "ndp", [(f"expert {e}", ndp_s(int(counts[e]), float(bits[e]), unit)) for e in on_ndp]))
+        half = sum(seconds(row) for row in activations) / 2
+        inside = list(_after(start + half, "ndp", [(label, seconds(row)) for label, row in ndp.items()]))
         back = Segment("pcie", "activations back", inside[-1].start_s + inside[-1].seconds, half)
-        found += [out, *inside, back]
+        found += [Segment("pcie", "activations out", start, half), *inside, back]
     return sorted(found, key=lambda one: (LANES.index(one.lane), one.start_s))
 
 

@@ -12,8 +12,8 @@ from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, run
-from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Machine
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, run
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Setup
 
 Row = dict[str, Any]
 GAINS = {MONDE: "decode_gain", HOBBIT: "gain_over_hobbit"}
@@ -22,30 +22,30 @@ ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
 
 @dataclass(frozen=True)
 class Variation:
-    """One point of a series: what it is called, the setting, and on what. value: the number in `name`."""
+    """One point of a series: what it is called, the setting, and with what. value: the number in `name`."""
 
     series: str
     name: str
     setting: Setting
-    machine: Machine
+    made: Setup
     systems: tuple[str, ...]
     value: float | None = None
 
 
-def decoded(made: Setup, tape: CXLNDPRouting, seed: int, of: Variation, losses: Floats) -> dict[str, Decoded]:
-    """Every system's decode of one tape."""
-    return run(tape, made.shape, of.machine, made.knobs, replace(of.setting, seed=seed), of.systems, losses)
+def decoded(tape: CXLNDPRouting, seed: int, of: Variation, losses: Floats) -> dict[str, Decoded]:
+    """Every system's decode of one tape, at the nominal end."""
+    return run(tape, of.made, replace(of.setting, seed=seed), of.systems, losses, ("value",))
 
 
 def metric_rows(
-    made: Setup, of: Variation, by_seed: Sequence[dict[str, dict[str, float]]], fitted: Collection[tuple[str, str]]
+    of: Variation, by_seed: Sequence[dict[str, dict[str, float]]], fitted: Collection[tuple[str, str]]
 ) -> Iterator[Row]:
     """Rows of `cxl_ndp_points`, one per system and metric: median and range, without study, source and origin.
 
-    fitted: system and metric of the ratios that the knobs were fitted to on this model.
+    fitted: system and metric of the ratios that the constants were fitted to on this model.
     """
     setting = of.setting
-    said = "; ".join(notes(made.shape, of.machine, made.knobs, setting.hot_experts, setting.batch))
+    said = "; ".join(notes(of.made, setting.hot_experts, setting.batch))
     for system in by_seed[0]:
         bits = float(system.removeprefix("OURS-")) if system.startswith("OURS-") else 16.0
         for metric in by_seed[0][system]:
@@ -56,8 +56,8 @@ def metric_rows(
                 "series": of.series,
                 "setting": of.name,
                 "setting_value": of.value,
-                "model_id": made.shape.name,
-                "hardware": of.machine.name,
+                "model_id": of.made.name,
+                "hardware": of.made.machine.name,
                 "system": system,
                 "batch": setting.batch,
                 "hot_experts": setting.hot_experts,
@@ -74,7 +74,7 @@ def metric_rows(
 
 
 def role(series: str, system: str, metric: str, fitted: Collection[tuple[str, str]]) -> str:
-    """calibrate for what the knobs were fitted to, predict for the rest of the headline, report for sweeps.
+    """calibrate for what the constants were fitted to, predict for the rest of the headline, report for sweeps.
 
     derived for the NDP's own gain, which is the assumed scaling.
     """

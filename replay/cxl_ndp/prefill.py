@@ -1,67 +1,77 @@
-"""Seconds of a batch's prompts in one layer, and of whole requests. Source: specification section 5, forms assumed.
+"""A batch's prompts through the experts of a system, and whole requests. Source: specification section 5, forms assumed.
 
-    experts = min over H of max(H (fetch + GPU compute), (E - H) NDP time)      H experts streamed to the GPU, the rest in place
-    HOBBIT  = max(E fetches at low precision, E GPU computes)
-    layer   = experts + projections + T_o, in OURS + the hot experts that were not streamed
-
-Every expert is taken to have n k / E of the batch's n tokens. Replicas do not serve prefill: the NDP computes at FP16.
+Some experts are streamed to the GPU, as many as make the prompts shortest, and the rest compute where they lie; HOBBIT streams
+all, beside computing. Every expert is taken to have n k / E of the batch's n tokens. Replicas do not serve prefill.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
-from tokentape.replay.cxl_ndp import timing
+from tokentape.hw.clock import StepCost, clock
+from tokentape.hw.work import Rows, Work
 from tokentape.replay.cxl_ndp.decode import Decoded
-from tokentape.replay.cxl_ndp.system import FP16_BITS, Machine, Shape, System
+from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, Setup, System
+from tokentape.replay.cxl_ndp.work import Items, Share, layer_rows, moved_rows
+from tokentape.replay.transformer import Tokens, steps_of
+from tokentape.warehouse.model_sizes import kv_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prefill:
-    """One layer with experts. placing_s: hot experts that prefill did not stream. dense_s: a layer without experts."""
+    """cost: of one step through the model, that of placing hot experts which prefill did not stream included."""
 
     streamed_experts: int
-    experts_s: float
-    projections_s: float
-    other_s: float
-    placing_s: float
-    dense_s: float
+    cost: StepCost
 
     @property
     def seconds(self) -> float:
-        return self.experts_s + self.projections_s + self.other_s + self.placing_s
+        return float(self.cost.seconds.value[0])
 
 
-def prefill(
-    shape: Shape, machine: Machine, knobs: Knobs, system: System, n_context_tokens: int, batch: int, hot_experts: int
-) -> Prefill:
-    """A batch of prompts of n_context_tokens each. hot_experts: to lie on the GPU when decoding starts."""
-    n_tokens, n_experts = batch * n_context_tokens, shape.n_experts
-    unit = timing.unit_of(shape, machine, knobs, system)
-    on_gpu = n_tokens * shape.top_k / n_experts * shape.expert_ops / (knobs.prefill_ops_frac * machine.gpu_ops_per_s)
-    on_ndp = max(FP16_BITS * unit.ndp_read, n_tokens * shape.top_k / n_experts * unit.ndp_token)
-    fetch = FP16_BITS * unit.fetch
-    streamed = np.arange(n_experts + 1)
-    both = np.maximum(streamed * (fetch + on_gpu), (n_experts - streamed) * on_ndp)
-    best = int(both.argmin())
-    experts = float(both[best])
-    if system.fetches:
-        best, experts = n_experts, n_experts * max(system.moved_bits * unit.fetch, on_gpu)
+def prefill(made: Setup, system: System, n_context_tokens: int, batch: int, hot_experts: int, held_experts: int = 0) -> Prefill:
+    """A batch of prompts of n_context_tokens each. hot_experts: of a layer, to lie on the GPU when decoding starts; held_experts:
+    those that lie there before."""
+    how, n_away = made.elsewhere(system), made.geometry.n_experts - held_experts
+    streamed = np.arange(n_away + 1)
+    if not made.machine.roles.expert_cache:
+        streamed = streamed if how != IN_PLACE else streamed[-1:]
+    elif how == FETCHED:
+        streamed = streamed[-1:]
+    costs = _priced(made, system, n_context_tokens, batch, held_experts, streamed, 0)
+    best = int(streamed[costs.seconds.value.argmin()])
     places = system.starts_placed and not system.fetches  # a baseline that starts with residents pays for them too
-    ops = knobs.attention_ops_frac * machine.gpu_ops_per_s
-    attention = 2.0 * n_tokens * shape.geometry.attention_params / ops
-    other = timing.other_s(batch, unit)
-    return Prefill(
-        streamed_experts=best,
-        experts_s=experts,
-        projections_s=attention + 2.0 * n_tokens * shape.shared_params / ops,
-        other_s=other,
-        placing_s=max(0, hot_experts - best) * fetch if places else 0.0,
-        dense_s=attention + 2.0 * n_tokens * shape.dense_params / ops + other,
-    )
+    unplaced = max(0, hot_experts - held_experts - best) if places else 0
+    return Prefill(best, _priced(made, system, n_context_tokens, batch, held_experts, np.array([best]), unplaced))
+
+
+def _priced(made: Setup, system: System, n_tokens: int, batch: int, held: int, streamed: np.ndarray, unplaced: int) -> StepCost:
+    """A step for each number of streamed experts."""
+    g, blocks = made.geometry, made.blocks
+    shape = (streamed.size, blocks.moe.size)
+    each = batch * n_tokens * g.top_k / g.n_experts
+    cells = (np.arange(streamed.size)[:, None] * blocks.n + blocks.moe).ravel()
+
+    def share(n: np.ndarray) -> Share:
+        active = np.broadcast_to(n[:, None].astype(np.float64), shape)
+        items = Items(cells, np.full(cells.size, each), cells, active.ravel()).at_fp16()
+        return Share(active, active * each, active, (items,))
+
+    hot, away = share(streamed + held), share(g.n_experts - held - streamed)
+    moving = replace(system, overlaps=system.fetches)
+    rows = layer_rows(made, moving, hot, away, np.broadcast_to(streamed[:, None].astype(np.float64), shape), "prefill")
+    if unplaced:
+        rows += moved_rows(made, replace(system, overlaps=False), np.full(shape, float(unplaced)))
+    tokens = Tokens(prompt=np.full(streamed.size, float(batch * n_tokens)), prompts=batch)
+    others = steps_of(g, made.machine, tokens, (), blocks)
+    if not any(made.profile.lane_of(row) for row in others.rows if row.kind == "attend"):
+        # Where attention within prompts is not counted, reading a decode's cache stands for it: T_o of the specification.
+        layers, n_bytes = np.arange(blocks.n - 1), batch * kv_bytes(g, made.context_tokens, "fp16") / g.n_layers
+        rows += (Rows(kind="kv_read", name="cached keys and values", tier="kv_home", blocks=layers, bytes=n_bytes),)
+    work = Work(n_steps=streamed.size, n_blocks=blocks.n, rows=(*others.rows, *rows))
+    return clock(work, made.machine, made.profile, made.fits)
 
 
 @dataclass(frozen=True)
@@ -85,22 +95,17 @@ class Request:
         return self.prefill_s + self.transfer_s + self.other_s + self.gpu_s + self.wait_s
 
 
-def request(
-    decoded: Decoded, machine: Machine, knobs: Knobs, n_context_tokens: int, n_decode_tokens: int, batch: int, hot_experts: int
-) -> Request:
-    """At the tape's mean decode step. batch: sequences of a prefill."""
-    shape = decoded.shape
-    of_prompt = prefill(shape, machine, knobs, decoded.system, n_context_tokens, batch, hot_experts)
+def request(decoded: Decoded, of_prompts: Prefill, n_decode_tokens: int) -> Request:
+    """At the tape's mean decode step."""
     scale = n_decode_tokens / max(1, decoded.n_steps)
-    total = decoded.total * scale
-    shown = total[timing.OTHER] + total[timing.GPU] + total[timing.WAIT]
+    part = {name: seconds * scale for name, seconds in decoded.parts.items()}
     return Request(
-        streamed_experts=of_prompt.streamed_experts,
-        prefill_s=shape.n_layers * of_prompt.seconds + shape.n_dense_layers * of_prompt.dense_s,
-        transfer_s=float(total[timing.STEP] - shown),
-        other_s=float(total[timing.OTHER] + decoded.dense_s.sum() * scale),
-        gpu_s=float(total[timing.GPU]),
-        wait_s=float(total[timing.WAIT]),
-        ndp_s=float(total[timing.NDP] + total[timing.ACTIVATION]),
-        is_extrapolated=n_decode_tokens > decoded.of_step.shape[1],
+        streamed_experts=of_prompts.streamed_experts,
+        prefill_s=of_prompts.seconds,
+        transfer_s=decoded.layers_s * scale - part["other"] - part["gpu"] - part["wait"],
+        other_s=part["other"] + part["outside"],
+        gpu_s=part["gpu"],
+        wait_s=part["wait"],
+        ndp_s=part["ndp"] + part["activation"],
+        is_extrapolated=n_decode_tokens > decoded.longest,
     )

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tokentape.replay.cxl_ndp.decode import Decoded
-from tokentape.replay.cxl_ndp.prefill import Request, request
-from tokentape.replay.cxl_ndp.setting import Setting, Setup
-from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
+from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
+from tokentape.replay.cxl_ndp.setting import Setting
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, Setup
 
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
 
@@ -28,14 +28,15 @@ def rows(
     Times are means over seeds, so that parts sum to e2e_s; gains are medians. Without study, source and origin.
     """
     batch, hot_experts = setting.batch, setting.hot_experts
+    of_prompts = {
+        (name, context): prefill(made, one.system, context, batch, hot_experts)
+        for name, one in by_seed[0].items()
+        for context in set().union(*grids.values())
+    }
     for (grid, contexts), n_decode in product(grids.items(), decode_tokens):
         for context in contexts:
             ran: list[dict[str, Request]] = [
-                {
-                    name: request(one, made.machine, made.knobs, context, n_decode, batch, hot_experts)
-                    for name, one in found.items()
-                }
-                for found in by_seed
+                {name: request(one, of_prompts[name, context], n_decode) for name, one in found.items()} for found in by_seed
             ]
             for system in ran[0]:
                 mine = [one[system] for one in ran]
@@ -43,7 +44,7 @@ def rows(
                 parts = {part: float(np.mean([getattr(one, part) for one in mine])) for part in PARTS}
                 yield {
                     "setting": grid,
-                    "model_id": made.shape.name,
+                    "model_id": made.name,
                     "hardware": made.machine.name,
                     "system": system,
                     "batch": batch,

@@ -8,25 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw.profile import ENDS
 from tokentape.policies.bits import assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.resolve import resolve
-from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay
+from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Machine, Shape, System, system_of
+from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, system_of
 
 Floats = NDArray[np.float64]
 COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What every setting of a model has in common."""
-
-    machine: Machine
-    knobs: Knobs
-    shape: Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +74,21 @@ def _placement(setting: Setting) -> FixedPlacement | None:
 
 def run(
     routing: CXLNDPRouting,
-    shape: Shape,
-    machine: Machine,
-    knobs: Knobs,
+    made: Setup,
     setting: Setting,
     systems: Iterable[str] = COMPARED,
     losses: Floats | None = None,
+    ends: Sequence[str] = ENDS,
 ) -> dict[str, Decoded]:
-    """Every system's decode of the same batches, by name. losses: (L, E, 4); None: all of the NDP's experts have mean bits."""
-    refuse_other_model(routing, shape)
+    """Every system's decode of the same batches, by name. losses: (L, E, 4); None: all of the NDP's experts have mean bits. ends:
+    of the machine's ranges."""
+    refuse_other_model(routing, made)
     placed, found = placed_by(routing, setting), {}
+    rest = rest_of(made, routing, placed, ends)
     for name in systems:
-        system = system_of(name, knobs, shape, machine, overlaps=setting.overlaps, compute_scales=setting.compute_scales)
-        found[system.name] = replay(
-            routing, placed, shape, machine, knobs, system, _bits(routing, placed, system, setting, losses)
-        )
+        system = system_of(name, made, overlaps=setting.overlaps, compute_scales=setting.compute_scales)
+        bits = _bits(routing, placed, system, setting, losses)
+        found[system.name] = replay(routing, placed, made, system, bits, rest, ends)
     return found
 
 

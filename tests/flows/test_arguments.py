@@ -106,7 +106,7 @@ step cxl_ndp --model mixtral-8x7b --alpha 2
 step cxl_ndp --model mixtral-8x7b --placement orcle
 step cxl_ndp --model mixtral-8x7b --rule gredy
 step cxl_ndp --model mixtral-8x7b --hardware h100-cxl
-step cxl_ndp --model mixtral-8x7b --knobs none
+step cxl_ndp --model mixtral-8x7b --fit none
 step kelle qwen
 models list --nope
 models show qwen
@@ -268,7 +268,7 @@ ON = {  # values under which every rule of flows.effects holds, by command
     "site": {"database": "x"},
     "step gpu": {"roofline": True},
     "step elmoe3d": {"accepted": 2.0, "scheme": "Elastic-SD"},
-    "step cxl_ndp": {"system": "monde"},
+    "step cxl_ndp": {"system": "monde", "fit": "x"},
     "decide place": {"placements": "oracle"},
     "decide precision": {"routing": None},
     "models quantise": {"as_json": True},

@@ -17,6 +17,7 @@ from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.replay.cxl_ndp.checks import END_TO_END, HEADLINE, MODE, ORDER
 from tokentape.replay.cxl_ndp.decode import UNITS
+from tokentape.replay.cxl_ndp.fit import FILES
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.sql import query
@@ -194,6 +195,8 @@ def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
     done = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
     assert done.code == 0, done.err
     assert "OURS-3" in done.out
+    own = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "4", "--batch", "4", "--fit", "cxl_ndp")
+    assert "not counted by profile cxl_ndp: kv_write, router, head" in own.err
     alone = tokentape(
         "step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--system", "ours", "--batch", "2", "--fixed-macs"
     )
@@ -217,7 +220,7 @@ def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
         (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
         (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
         (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hardware", "h100"), "needs an engine `ndp`"),
+        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--profile", "paper"), "unknown cost profile"),
         (("step", "cxl_ndp", "--model", "llama-2-7b"), "needs experts of known width"),
         (("step", "cxl_ndp", "--tape", "none"), "no tape fits none"),
         (("calibrate", "cxl_ndp", "--check", "other"), "no such file of cxl_ndp constants"),
@@ -231,16 +234,15 @@ def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
     assert len(done.err.splitlines()) == 1
 
 
-def test_knobs_decide_the_headline(study):
+def test_constants_decide_the_headline(study):
     """Negative: a layer without its fixed time is too fast for the paper."""
     from dataclasses import replace
 
     from tokentape.flows.systems.cxl_ndp.fit import drawn, gains
 
     model = study.models[0]
-    found = setup(study, model.name)
-    tapes = drawn(study, found, model)
-    free = gains(study, replace(found, knobs=replace(found.knobs, fixed_s=0.0)), model, tapes)
+    found = setup(study, model.name, replace(FILES.load().constants, fixed_s=0.0))
+    free = gains(study, found, model, drawn(study, found, model))
     assert free[2, "MoNDE"] > 1.06 * STATED[next(c for c in STATED if "ours-2-bit-vs-monde" in c and "decode" in c)]["value"]
 
 

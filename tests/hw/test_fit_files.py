@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from tokentape.hw import cxl_ndp_knobs, elmoe3d_constants, serving_fits
+from tokentape.hw import elmoe3d_constants, serving_fits
 from tokentape.hw.fit_files import FITS, FitFiles
 from tokentape.hw.sourced import BadSpec
+from tokentape.replay.cxl_ndp import fit as cxl_ndp
 from tokentape.replay.kelle import systems as kelle
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "fits_golden.json").read_text(encoding="utf-8"))
 SYSTEMS: dict[str, FitFiles[Any]] = {
-    files.system: files for files in (serving_fits.FILES, elmoe3d_constants.FILES, kelle.FITS, cxl_ndp_knobs.FILES)
+    files.system: files for files in (serving_fits.FILES, elmoe3d_constants.FILES, kelle.FITS, cxl_ndp.FILES)
 }
 SHIPPED = [(system, name) for system in SYSTEMS for name in GOLDEN if name == system or name.startswith(f"{system}-")]
 
@@ -52,7 +53,7 @@ def test_a_fit_is_written_as_it_ships_and_read_as_it_was_written(system: str, na
 
 def test_a_system_with_one_fit_needs_no_name() -> None:
     assert kelle.FITS.load() == kelle.FITS.load("kelle")
-    assert cxl_ndp_knobs.load() == cxl_ndp_knobs.load("cxl_ndp")
+    assert cxl_ndp.FILES.load() == cxl_ndp.FILES.load("cxl_ndp")
 
 
 def _no_list(text: str) -> str:
@@ -86,7 +87,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
         "constants.numbers.energy.static_w = 'much' is not of type float",
     ),
     "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "unknown key constants.laws.qwen3-30b-a3b.beta_v"),
-    "a count": ("cxl_ndp", lambda t: t.replace("batch = 16", "batch = 1.5"), "constants.batch = 1.5 is not of type int"),
+    "a share below its range": ("cxl_ndp", lambda t: t.replace("link_frac = 1", "link_frac = 0.2"), "link_frac is 0.2"),
 }
 
 

@@ -12,28 +12,66 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.flows.cxl_ndp.routing import drawn
-from tokentape.hw import cxl_ndp_knobs
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
-from tokentape.hw.spec import load
+from tokentape.hw.spec import HardwareSpec, load, with_values
+from tokentape.hw.work import Work
 from tokentape.policies.bits import BIT_RULES
-from tokentape.replay.cxl_ndp import timing
+from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.capacity import notes, parts
-from tokentape.replay.cxl_ndp.decode import UNITS, place, replay
-from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
+from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate, ratios_of
 from tokentape.replay.cxl_ndp.lanes import segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
-from tokentape.replay.cxl_ndp.system import Machine, hobbit, machine_of, monde, ours, shape_of, system_of
+from tokentape.replay.cxl_ndp.system import Setup, ours, system_of
+from tokentape.replay.cxl_ndp.work import Items, Share, layer_rows
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
-SPEC = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=3.5)  # specification, section 5
-MACHINE = machine_of(load("h100-cxl-ndp"))
-SMALL, LARGE = (shape_of(name, models.load(name).geometry) for name in ("mixtral-8x7b", "mixtral-8x22b"))
-U_S = SMALL.expert_bytes / 512e9
+SPEC = Constants(fixed_s=1e-4, link_frac=1.0, hobbit_bits=3.5)  # specification, section 5
+MACHINE = load("h100-cxl-ndp")
 ALL = ("OURS-3", "OURS-2", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
+KEYS = ("links.pcie.peak_bytes_per_s", "tiers.cxl.peak_bytes_per_s", "engines.ndp.ops_per_s.fp16")
+
+
+def setup(model: str, machine: HardwareSpec = MACHINE) -> Setup:
+    geometry = models.load(model).geometry
+    return Setup(machine=machine, profile=SPEC.profile(), name=model, geometry=geometry, hobbit_bits=SPEC.hobbit_bits)
+
+
+SMALL, LARGE = setup("mixtral-8x7b"), setup("mixtral-8x22b")
+U_S = SMALL.expert_bytes / 512e9
+
+
+def times(factor: float, *keys: str) -> Setup:
+    """The small model on the machine with some of its numbers times a factor."""
+    numbers = dict(MACHINE.numbers())
+    return replace(SMALL, machine=with_values(MACHINE, {key: factor * numbers[key].value for key in keys}))
+
+
+def first_layer(made, system, counts, resident, bits, batch, n_migrated=0):
+    """Nominal seconds of a layer-step in the first of the layers, whose others have no routed experts."""
+    at, n_layers = made.blocks.moe[:1], made.blocks.moe.size
+
+    def share(where):
+        used = np.flatnonzero((counts > 0) & where)
+        items = Items(np.repeat(at, used.size), counts[used], bits[used], np.ones(used.size))
+        sums = (np.zeros((1, n_layers)) for _ in range(3))
+        found = Share(*sums, (items,))
+        found.active[0, 0], found.tokens[0, 0], found.reads[0, 0] = used.size, counts[used].sum(), bits[used].sum() / 16
+        return found
+
+    hot = replace(share(resident), items=tuple(replace(of, bits=16.0) for of in share(resident).items))
+    migrated = np.zeros((1, n_layers))
+    migrated[0, 0] = n_migrated
+    rest = rest_of_steps(made, np.array([batch]), ENDS[:1])
+    rows = layer_rows(made, system, hot, share(~resident), migrated)
+    cost = clock(Work(n_steps=1, n_blocks=made.blocks.n, rows=rows), made.machine, made.profile, on=rest.prepared, ends=ENDS[:1])
+    return float(cost.seconds.value[0]) - rest.other * (n_layers - 1) / n_layers
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +82,7 @@ def tape():
 @pytest.fixture(scope="module")
 def headline(tape):
     losses = stand_in_losses(32, 8, (0.361, 0.248, 0.0459, 0.0099), 0)
-    return run(tape, SMALL, MACHINE, SPEC, Setting(batch=16, hot_experts=4), ALL, losses)
+    return run(tape, SMALL, Setting(batch=16, hot_experts=4), ALL, losses)
 
 
 def made_up(rng: np.random.Generator, n: int = 6, n_steps: int = 5, n_experts: int = 8, k: int = 2) -> CXLNDPRouting:
@@ -61,34 +99,36 @@ def made_up(rng: np.random.Generator, n: int = 6, n_steps: int = 5, n_experts: i
 
 
 def test_sizes_and_unit_times_are_the_specifications():
-    assert [round(shape.expert_bytes / 1e6, 1) for shape in (SMALL, LARGE)] == [352.3, 604.0]
-    assert [round(shape.attention_bytes / 1e6, 1) for shape in (SMALL, LARGE)] == [83.9, 176.2]
-    assert SMALL.kv_bytes(768) == LARGE.kv_bytes(768) == 768 * 4096
-    for shape, ms in ((SMALL, 0.688), (LARGE, 1.180)):
-        unit = timing.unit_of(shape, MACHINE, SPEC, ours(3))
-        assert 1e3 * timing.ndp_s(1, 16.0, unit) == pytest.approx(ms, abs=5e-4)
-        assert 16 * unit.fetch == pytest.approx(16 * timing.ndp_s(1, 16.0, unit)), "a transfer is 16 u"
-        assert unit.ndp_token == pytest.approx(0.25 * timing.ndp_s(1, 16.0, unit)), "bound by memory up to 4 tokens"
-        assert timing.ndp_s(4, 16.0, unit) == timing.ndp_s(1, 16.0, unit) < timing.ndp_s(5, 16.0, unit)
-        assert timing.gpu_s(1, unit) == pytest.approx(shape.expert_bytes / 3.35e12)
-        assert timing.ndp_s(0, 16.0, unit) == timing.gpu_s(0, unit) == 0.0
+    assert [round(made.expert_bytes / 1e6, 1) for made in (SMALL, LARGE)] == [352.3, 604.0]
+    for made, ms in ((SMALL, 0.688), (LARGE, 1.180)):
+        layer, none = first_layer(made, ours(16), np.zeros(8, int), np.ones(8, bool), np.full(8, 16.0), 1), np.zeros(8, bool)
+
+        def alone(n: int, system=None, resident=none, n_migrated=0, made=made, layer=layer) -> float:
+            counts = np.array([n, *[0] * 7])
+            return first_layer(made, system or ours(16), counts, resident, np.full(8, 16.0), 1, n_migrated) - layer
+
+        exchange = 4e-6 + 4 * made.geometry.hidden / 32e9
+        assert 1e3 * (alone(1) - exchange) == pytest.approx(ms, abs=5e-4)
+        assert alone(0, n_migrated=1) == pytest.approx(16 * (alone(1) - exchange)), "a transfer is 16 u"
+        per_token = 4 * made.geometry.hidden / 32e9
+        assert alone(4) - 3 * per_token == pytest.approx(alone(1)), "bound by memory up to 4 tokens"
+        assert alone(8) - 7 * per_token == pytest.approx(2 * (alone(1) - exchange) + exchange)
+        assert alone(1, resident=~none) == pytest.approx(made.expert_bytes / 3.35e12)
+        assert alone(0) == alone(0, resident=~none) == 0.0
 
 
 def test_a_layer_step_by_hand():
     """Eight experts, hot 0 to 3; 16 tokens: the sums of section 5."""
-    counts = np.array([10, 6, 4, 0, 6, 4, 2, 0])
-    unit, out = timing.unit_of(SMALL, MACHINE, SPEC, ours(3)), np.zeros(timing.N_PARTS)
-    timing.layer_step(counts, np.array([1, 1, 1, 1, 0, 0, 0, 0], np.uint8), np.full(8, 3.0), 16, 0, False, False, 16.0, unit, out)
+    counts, resident = np.array([10, 6, 4, 0, 6, 4, 2, 0]), np.arange(8) < 4
     other = 83886080 / (3.35e12 * 0.8) + 16 * 768 * 4096 / (3.35e12 * 0.6) + 1e-4
     ndp = 3 / 16 * U_S * (1.5 + 1 + 1)
     activation = 12 * 4 * 4096 / 32e9 + 4e-6
-    assert out[timing.OTHER] == pytest.approx(other)
-    assert out[timing.NDP] == pytest.approx(ndp)
-    assert out[timing.ACTIVATION] == pytest.approx(activation)
-    assert out[timing.GPU] == pytest.approx(3 * SMALL.expert_bytes / 3.35e12)
-    assert out[timing.STEP] == pytest.approx(other + activation + ndp)
-    assert (out[timing.HITS], out[timing.ON_NDP], out[timing.TOKENS], out[timing.MOVED]) == (20, 12, 32, 0)
-    assert out[timing.NDP_FP16] / out[timing.NDP] == pytest.approx(16 / 3)
+    found = segments(SMALL, ours(3), counts, resident, np.full(8, 3.0), 16, np.zeros(0, int))
+    total = {lane: sum(one.seconds for one in found if one.lane == lane) for lane in ("gpu", "ndp", "pcie")}
+    assert total["gpu"] == pytest.approx(other + 3 * SMALL.expert_bytes / 3.35e12)
+    assert (total["ndp"], total["pcie"]) == pytest.approx((ndp, activation))
+    step = first_layer(SMALL, ours(3), counts, resident, np.full(8, 3.0), 16)
+    assert step == pytest.approx(other + activation + ndp)
 
 
 def test_the_headline_is_near_the_specifications_reference(headline):
@@ -106,51 +146,57 @@ def test_the_headline_is_near_the_specifications_reference(headline):
 
 
 def test_prefill_streams_what_balances_the_link_and_the_ndp():
-    of = prefill(SMALL, MACHINE, SPEC, ours(3), 128, 16, 4)
-    m = 16 * 128 * 2 / 8
-    by_hand = [max(h * (16 * U_S + m * SMALL.expert_ops / (989.4e12 * 0.4)), (8 - h) * m * U_S / 4) for h in range(9)]
-    assert of.experts_s == pytest.approx(min(by_hand))
+    m, ops = 16 * 128 * 2 / 8, 2 * SMALL.geometry.expert_params
+    layer = 1e-4 + 83886080 / (3.35e12 * 0.8) + 16 * 768 * 4096 / (3.35e12 * 0.6) + 2 * 2048 * 41943040 / (989.4e12 * 0.5)
+    by_hand = [max(h * (16 * U_S + m * ops / (989.4e12 * 0.4)), (8 - h) * m * U_S / 4) for h in range(9)]
+    of = prefill(SMALL, ours(3), 128, 16, 4)
+    assert of.seconds == pytest.approx(32 * (layer + min(by_hand)))
     assert of.streamed_experts == int(np.argmin(by_hand)) == 7
-    short = prefill(SMALL, MACHINE, SPEC, ours(3), 1, 1, 4)
-    assert (short.streamed_experts, short.placing_s) == (0, pytest.approx(4 * 16 * U_S)), "hot experts come all the same"
-    low = prefill(SMALL, MACHINE, SPEC, hobbit(SPEC), 128, 16, 4)
-    assert low.experts_s == pytest.approx(8 * 3.5 / 16 * 16 * U_S)
+    short, unplaced = prefill(SMALL, ours(3), 1, 1, 4), prefill(SMALL, ours(3), 1, 1, 0)
+    assert short.streamed_experts == unplaced.streamed_experts == 0
+    assert short.seconds - unplaced.seconds == pytest.approx(32 * 4 * 16 * U_S), "hot experts come all the same"
+    low = prefill(SMALL, system_of("HOBBIT", SMALL), 128, 16, 4)
+    assert low.seconds == pytest.approx(32 * (layer + 8 * 3.5 / 16 * 16 * U_S))
 
 
 def test_requests_add_up_and_keep_the_papers_order(headline):
     for context in (32, 64, 128, 256, 512):
+        prompts = {name: prefill(SMALL, of.system, context, 16, 4) for name, of in headline.items()}
         for n_decode in (256, 512, 1024):
-            ran = {name: request(of, MACHINE, SPEC, context, n_decode, 16, 4) for name, of in headline.items()}
+            ran = {name: request(of, prompts[name], n_decode) for name, of in headline.items()}
             seconds = {name: one.seconds for name, one in ran.items()}
             assert seconds["OURS-2"] < seconds["OURS-3"] < seconds["MoNDE"] < seconds["HOBBIT"]
             decode = ran["MoNDE"].seconds - ran["MoNDE"].prefill_s
-            assert decode == pytest.approx(n_decode * headline["MoNDE"].step_s)
+            assert decode == pytest.approx(n_decode * headline["MoNDE"].step_s[0])
             assert ran["OURS-3"].is_extrapolated
-    assert not request(headline["OURS-3"], MACHINE, SPEC, 32, 48, 16, 4).is_extrapolated
+    assert not request(headline["OURS-3"], prompts["OURS-3"], 48).is_extrapolated
 
 
 def test_what_fits_and_what_does_not_is_said():
-    total = sum(part.n_bytes for part in parts(LARGE, SPEC, 2, 16) if part.part in ("hot experts", "attention, shared and dense"))
+    total = sum(part.n_bytes for part in parts(LARGE, 2, 16) if part.part in ("hot experts", "attention, shared and dense"))
     assert total / 1e9 == pytest.approx(77.5, abs=0.05)
-    assert sum(part.n_bytes for part in parts(LARGE, SPEC, 2, 16) if part.tier == "cxl") / 1e9 == pytest.approx(440, abs=1)
-    assert not notes(SMALL, MACHINE, SPEC, 4, 16)
-    assert "hbm holds 80 GB" in notes(LARGE, MACHINE, SPEC, 2, 16)[0]
-    assert "cxl holds 256 GB" in notes(LARGE, MACHINE.times(0.5), SPEC, 0, 1)[0]
-    small = shape_of("deepseek-v2-lite", models.load("deepseek-v2-lite").geometry)
-    assert notes(small, MACHINE, SPEC, 32, 16) == ["all experts fit the GPU at FP16: this model needs no NDP"]
+    assert sum(part.n_bytes for part in parts(LARGE, 2, 16) if part.tier == "cxl") / 1e9 == pytest.approx(440, abs=1)
+    assert not notes(SMALL, 4, 16)
+    assert "hbm holds 80 GB" in notes(LARGE, 2, 16)[0]
+    half = with_values(MACHINE, {"tiers.cxl.capacity_bytes": 256e9})
+    assert "cxl holds 256 GB" in notes(replace(LARGE, machine=half), 0, 1)[0]
+    assert notes(setup("deepseek-v2-lite"), 32, 16) == ["all experts fit the GPU at FP16: this model needs no NDP"]
 
 
 def test_shared_experts_dense_layers_latents_and_windows_count():
-    lite, oss = (shape_of(name, models.load(name).geometry) for name in ("deepseek-v2-lite", "gpt-oss-20b"))
-    assert (lite.n_layers, lite.n_dense_layers, lite.shared_params) == (26, 1, 3 * 2048 * 2816)
-    assert lite.kv_bytes(768) == 768 * 2 * (512 + 64)
-    assert oss.kv_bytes(768) == 2 * 2 * 8 * 64 * (768 + 128) / 2, "every other layer sees 128 tokens"
-    found = replay(
-        drawn(lite.geometry, 4, n_steps=3), place(drawn(lite.geometry, 4, n_steps=3), 4, 32), lite, MACHINE, SPEC, ours(3)
-    )
-    assert found.dense_s.shape == (1, 3)
-    assert found.step_s == pytest.approx((found.total[timing.STEP] + found.dense_s.sum()) / 3)
-    assert found.total[timing.GPU] >= 26 * 3 * 2 * lite.shared_params / (0.8 * 3.35e12)
+    for name, kv in (("deepseek-v2-lite", 768 * 2 * (512 + 64)), ("gpt-oss-20b", 2 * 2 * 8 * 64 * (768 + 128) / 2)):
+        made = setup(name)
+        tape = drawn(made.geometry, 4, n_steps=3)
+        found = replay(tape, place(tape, 4, 16), made, ours(3))
+        g, n_steps = made.geometry, 3
+        reads = 2 * g.attention_params / (0.8 * 3.35e12) + 4 * kv / (0.6 * 3.35e12) + 1e-4
+        assert found.metrics()["other_s"] == pytest.approx(reads)
+        dense = 2 * (g.ffn_matrices * g.hidden * g.dense_intermediate) / (0.8 * 3.35e12)
+        n_dense = g.n_layers - len(g.moe_layers)
+        assert found.parts["outside"] == pytest.approx(n_steps * n_dense * (reads + dense))
+        shared = g.ffn_matrices * g.hidden * g.shared_intermediate
+        assert found.parts["gpu"] >= len(g.moe_layers) * n_steps * 2 * shared / (0.8 * 3.35e12)
+        assert set(found.uncounted) == {"router", "kv_write", "head", "step"}
 
 
 # --------------------------------------------------------------------------------------------------------- oracle
@@ -163,17 +209,17 @@ def test_the_kernel_is_the_replay_written_out(seed: int, name: str):
     tape, batch, hot = made_up(rng), (1, 2, 3)[seed], (4, 0, 8)[seed]
     placed = place(tape, batch, hot)
     flags = {"overlaps": name == "overlap", "compute_scales": name != "fixed"}
-    system = system_of({"overlap": "MoNDE", "fixed": "OURS-3"}.get(name, name), SPEC, SMALL, MACHINE, **flags)
-    bits = rng.integers(1, 5, placed.hot.shape) if system.bits == 3 else np.full(placed.hot.shape, system.bits)
-    found = replay(tape, placed, SMALL, MACHINE, SPEC, system, bits)
+    system = system_of({"overlap": "MoNDE", "fixed": "OURS-3"}.get(name, name), SMALL, **flags)
+    bits = rng.integers(1, 5, placed.hot.shape) if system.bits == 3 else np.full(placed.hot.shape, int(system.bits))
+    found = replay(tape, placed, SMALL, system, bits)
     model = {"h": 4096, "f": 14336, "attention": 83886080, "kv": 4096}
     policy = "" if not system.name.startswith("MoNDE") else (system.name.partition(" ")[2] or "ema")
     expected = decode_s(
         tape, placed.groups, placed.hot, bits, model, {"beta": 0.9, "context": 768, "fixed": 1e-4}, policy,
         3.5 if system.fetches else 0.0, flags["overlaps"], flags["compute_scales"],
     )  # fmt: skip
-    assert found.of_step[..., timing.STEP] == pytest.approx(expected.sum(axis=2), rel=1e-9)
-    assert found.of_layer[:, timing.STEP] == pytest.approx(expected.sum(axis=(0, 1)), rel=1e-9)
+    by_step = expected.sum(axis=2)
+    assert found.seconds.value == pytest.approx(by_step[by_step > 0], rel=1e-9)
     assert found.n_tokens == tape.n_decode[placed.groups].sum()
 
 
@@ -182,14 +228,12 @@ def test_the_kernel_is_the_replay_written_out(seed: int, name: str):
 def test_lanes_end_when_the_step_does(name: str, overlaps: bool):
     rng, hot = np.random.default_rng(3), np.arange(8) < 4
     counts = rng.multinomial(32, np.full(8, 1 / 8))
-    system = system_of(name, SPEC, SMALL, MACHINE, overlaps=overlaps)
+    system = system_of(name, SMALL, overlaps=overlaps)
     resident = hot if system.starts_placed else np.zeros_like(hot)
-    unit, out = timing.unit_of(SMALL, MACHINE, SPEC, system), np.zeros(timing.N_PARTS)
-    bits = np.full(8, float(system.bits))
-    flags = (system.fetches, system.overlaps, float(system.moved_bits))
-    timing.layer_step(counts, resident.astype(np.uint8), bits, 16, 2, *flags, unit, out)
-    found = segments(counts, resident, bits, 16, np.array([4, 5]), unit, system)
-    assert max(one.start_s + one.seconds for one in found) == pytest.approx(out[timing.STEP])
+    bits, moved = np.full(8, float(system.bits)), np.array([4, 5]) if system.moved_bits == 16 else np.zeros(0, int)
+    found = segments(SMALL, system, counts, resident, bits, 16, moved)
+    step = first_layer(SMALL, system, counts, resident, bits, 16, moved.size)
+    assert max(one.start_s + one.seconds for one in found) == pytest.approx(step)
     for lane in ("gpu", "ndp"):
         of = [one for one in found if one.lane == lane]
         assert all(a.start_s + a.seconds <= b.start_s + 1e-12 for a, b in pairwise(of))
@@ -204,14 +248,14 @@ def test_faster_parts_and_fewer_bits_never_slow_a_fixed_placement(seed: int, bat
     tape = made_up(np.random.default_rng(seed), 4, 3)
     placed = place(tape, batch, hot)
 
-    def seconds(system, machine: Machine = MACHINE) -> float:
-        return float(replay(tape, placed, SMALL, machine, SPEC, system).total[timing.STEP])
+    def seconds(system, made: Setup = SMALL) -> float:
+        return float(replay(tape, placed, made, system, ends=ENDS[:1]).seconds.value.sum())
 
     by_bits = [seconds(ours(bits, overlaps=overlaps)) for bits in (1, 2, 2.5, 3, 4, 16)]
     assert by_bits == sorted(by_bits)
-    for system in (ours(3, overlaps=overlaps), monde(SPEC, SMALL, MACHINE, "never"), hobbit(SPEC, overlaps=overlaps)):
-        for name in ("link_bytes_per_s", "ndp_bytes_per_s", "ndp_ops_per_s"):
-            assert seconds(system, MACHINE.on(**{name: 2 * getattr(MACHINE, name)})) <= seconds(system) * (1 + 1e-12)
+    for system in (system_of(name, SMALL, overlaps=overlaps) for name in ("OURS-3", "MoNDE never", "HOBBIT")):
+        for key in KEYS:
+            assert seconds(system, times(2.0, key)) <= seconds(system) * (1 + 1e-12)
     assert seconds(ours(3)) >= seconds(ours(3, overlaps=True)) * (1 - 1e-12)
 
 
@@ -224,19 +268,19 @@ def test_tokens_bytes_and_bits_are_conserved(seed: int, hot: int):
         bits = widths(tape, placed, losses, mean_bits, "prefix_split")
         assert (bits.sum(axis=-1) == (8 - hot) + np.floor((8 - hot) * (mean_bits - 1) + 1e-9)).all()
         assert ((bits == 0) == placed.hot).all()
-        found = replay(tape, placed, SMALL, MACHINE, SPEC, ours(mean_bits), bits).total
-        assert found[timing.MOVED] == found[timing.TRANSFER] == 0, "nothing migrates while ours decodes"
-        assert found[timing.HITS] + found[timing.ON_NDP] == found[timing.TOKENS] == 32 * 2 * tape.n_decode[placed.groups].sum()
-        assert found[timing.STEP] == pytest.approx(found[timing.OTHER] + found[timing.GPU] + found[timing.WAIT])
+        found = replay(tape, placed, SMALL, ours(mean_bits), bits)
+        assert found.counts[kernel.MIGRATED] == found.parts["transfer"] == 0, "nothing migrates while ours decodes"
+        assert found.counts[kernel.HITS] + found.counts[kernel.ON_AWAY] == 32 * 2 * tape.n_decode[placed.groups].sum()
+        assert found.layers_s == pytest.approx(sum(found.parts[part] for part in ("other", "gpu", "wait")))
 
 
 def test_ends_of_the_hot_set(tape):
     for hot in (0, 8):
-        found = compared(run(tape, SMALL, MACHINE, SPEC, Setting(batch=16, hot_experts=hot), ALL))
+        found = compared(run(tape, SMALL, Setting(batch=16, hot_experts=hot), ALL))
         assert found["OURS-3"]["hit_frac"] == hot / 8
         assert (found["OURS-3"]["ndp_s"] == 0) == (hot == 8)
     empty = replace(tape, decode_ids=tape.decode_ids[:, :0], n_decode=np.zeros_like(tape.n_decode))
-    decoded = replay(empty, place(empty, 16, 4), SMALL, MACHINE, SPEC, ours(3))
+    decoded = replay(empty, place(empty, 16, 4), SMALL, ours(3))
     with pytest.raises(ValueError, match="no sequence of this tape decodes"):
         decoded.metrics()
 
@@ -246,10 +290,10 @@ def test_ends_of_the_hot_set(tape):
 
 def test_a_fixed_mac_rate_takes_most_of_the_gain(tape):
     """Section 5: 1.22 at batch 16, where computing bounds, a decode gain of 2.4; 4 at batch 1 for both widths."""
-    fixed = compared(run(tape, SMALL, MACHINE, SPEC, Setting(batch=16, hot_experts=4, compute_scales=False)))
+    fixed = compared(run(tape, SMALL, Setting(batch=16, hot_experts=4, compute_scales=False)))
     assert fixed["OURS-3"]["ndp_gain"] == pytest.approx(1.22, abs=0.05)
     assert fixed["OURS-3"]["decode_gain"] == pytest.approx(2.4, abs=0.15)
-    one = compared(run(tape, SMALL, MACHINE, SPEC, Setting(batch=1, hot_experts=4, compute_scales=False)))
+    one = compared(run(tape, SMALL, Setting(batch=1, hot_experts=4, compute_scales=False)))
     assert one["OURS-3"]["ndp_gain"] == one["OURS-2"]["ndp_gain"] == pytest.approx(4.0)
 
 
@@ -263,9 +307,9 @@ def test_refetching_everything_is_excluded_by_the_paper_and_never_is_not(headlin
 def test_uniform_routing_hits_by_chance():
     tape = made_up(np.random.default_rng(0), 32, 40)
     for hot in (2, 4):
-        assert compared(run(tape, SMALL, MACHINE, SPEC, Setting(batch=1, hot_experts=hot)))["OURS-3"][
-            "hit_frac"
-        ] == pytest.approx(hot / 8, abs=0.01)
+        assert compared(run(tape, SMALL, Setting(batch=1, hot_experts=hot)))["OURS-3"]["hit_frac"] == pytest.approx(
+            hot / 8, abs=0.01
+        )
 
 
 def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
@@ -280,42 +324,43 @@ def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
 
 
 def test_only_the_smaller_model_is_fitted_on():
-    shipped = cxl_ndp_knobs.load()
+    shipped = FILES.load()
     stated = {row["claim_id"]: row for row in claims().to_pylist()}
-    assert len(shipped.fitted_on) == len(cxl_ndp_knobs.BOUNDS) == 3
+    assert len(shipped.fitted_on) == len(BOUNDS) == 3
     assert {stated[claim]["role"] for claim in shipped.fitted_on} == {"calibrate"}
     assert {stated[claim]["model"] for claim in shipped.fitted_on} == {"Mixtral-8x7B"}
     assert not any("8x22b" in one.claim_id for one in ratios_of(stated.values(), "calibrate"))
 
 
-def test_the_fit_finds_knobs_it_was_made_with():
+def test_the_fit_finds_constants_it_was_made_with():
     """Ratios of a made-up law instead of replays."""
-    true = Knobs(fixed_s=2e-4, link_frac=0.9, hobbit_bits=5.0)
+    true = Constants(fixed_s=2e-4, link_frac=0.9, hobbit_bits=5.0)
 
-    def ratios(knobs: Knobs) -> dict[tuple[int, str], float]:
-        low, monde_s = 1e-4, 1e-3 + 3e-3 / knobs.link_frac
-        steps = {bits: knobs.fixed_s + bits * low for bits in (2, 3)}
-        hobbit_s = knobs.fixed_s + 2e-3 * knobs.hobbit_bits / knobs.link_frac
+    def ratios(of: Constants) -> dict[tuple[int, str], float]:
+        low, monde_s = 1e-4, 1e-3 + 3e-3 / of.link_frac
+        steps = {bits: of.fixed_s + bits * low for bits in (2, 3)}
+        hobbit_s = of.fixed_s + 2e-3 * of.hobbit_bits / of.link_frac
         return {(bits, over): s / steps[bits] for bits in (2, 3) for over, s in (("MoNDE", monde_s), ("HOBBIT", hobbit_s))}
 
     made = ratios(true)
     rows = [{**row, "value": made[one.bits, one.over]} for row in claims().to_pylist() for one in ratios_of([row], "calibrate")]
-    fit = calibrate(rows, replace(true, fixed_s=1e-4, hobbit_bits=3.0), ratios)
+    fit = calibrate(rows, ratios)
     assert fit.residual < 1e-4
     assert fit.constants.fixed_s == pytest.approx(true.fixed_s, rel=0.01)
     assert fit.constants.hobbit_bits == pytest.approx(true.hobbit_bits, rel=0.01)
     with pytest.raises(ValueError, match="0 ratios of role calibrate"):
-        calibrate([], true, ratios)
+        calibrate([], ratios)
 
 
-def test_knobs_are_written_and_read_and_bad_ones_named(tmp_path):
-    shipped = cxl_ndp_knobs.load()
-    cxl_ndp_knobs.save(shipped, tmp_path / "my.toml")
-    assert cxl_ndp_knobs.load(str(tmp_path / "my.toml")) == shipped
+def test_the_shipped_profile_is_that_of_the_fit_and_bad_files_are_named(tmp_path):
+    fitted, shipped = FILES.load().constants.profile(), profiles.load("cxl_ndp")
+    assert (fitted.lanes, fitted.activations) == (shipped.lanes, shipped.activations)
+    other = SPEC.profile()
+    assert [(a.name, b.each_s) for a, b in zip(shipped.lanes, other.lanes, strict=True) if a != b] == [("layer", 1e-4)]
     (tmp_path / "bad.toml").write_text("[constants]\nfixed_s = 1\n")
     for name, words in (("bad.toml", "not a file of cxl_ndp constants"), ("none.toml", "no such file of cxl_ndp constants")):
         with pytest.raises(BadSpec, match=words):
-            cxl_ndp_knobs.load(str(tmp_path / name))
+            FILES.load(str(tmp_path / name))
     with pytest.raises(ValueError, match=r"link_frac is 0\.2"):
         replace(SPEC, link_frac=0.2)
 
@@ -323,20 +368,18 @@ def test_knobs_are_written_and_read_and_bad_ones_named(tmp_path):
 def test_bad_systems_tapes_and_machines_are_one_line(tape):
     placed = place(tape, 16, 4)
     with pytest.raises(ValueError, match=r"routes over 8 experts per layer, deepseek.* has 64"):
-        replay(tape, placed, shape_of("deepseek-v2-lite", models.load("deepseek-v2-lite").geometry), MACHINE, SPEC, ours(3))
-    lite = shape_of("deepseek-v2-lite", models.load("deepseek-v2-lite").geometry)
+        replay(tape, placed, setup("deepseek-v2-lite"), ours(3))
+    lite = setup("deepseek-v2-lite")
     with pytest.raises(ValueError, match=r"8 experts per layer, deepseek.* has 64"):  # before losses of another shape confuse
-        run(tape, lite, MACHINE, SPEC, Setting(batch=1, hot_experts=4), losses=stand_in_losses(26, 64, (4, 3, 2, 1), 0))
+        run(tape, lite, Setting(batch=1, hot_experts=4), losses=stand_in_losses(26, 64, (4, 3, 2, 1), 0))
     with pytest.raises(ValueError, match="32 MoE layers, mixtral-8x22b has 56"):
-        replay(tape, placed, LARGE, MACHINE, SPEC, ours(3))
+        replay(tape, placed, LARGE, ours(3))
     for name, words in (("OURS-9", "9 bits on average"), ("Mondy", "unknown system"), ("MoNDE often", "unknown migration")):
         with pytest.raises(ValueError, match=words):
-            system_of(name, SPEC, SMALL, MACHINE)
+            system_of(name, SMALL)
     with pytest.raises(ValueError, match=f"known: {', '.join(sorted(BIT_RULES))}"):
         widths(tape, placed, stand_in_losses(32, 8, (4, 3, 2, 1), 0), 2, "best")
-    with pytest.raises(BadSpec, match="needs an engine `ndp`"):
-        machine_of(load("h100"))
-    with pytest.raises(ValueError, match="the machine has no bandwidth"):
-        MACHINE.on(bandwidth=1.0)
+    with pytest.raises(ValueError, match="HOBBIT fetches at 0 bits"):
+        replace(SMALL, hobbit_bits=0.0)
     with pytest.raises(ValueError, match="needs experts of known width"):
-        shape_of("llama-2-7b", models.load("llama-2-7b").geometry)
+        setup("llama-2-7b")

@@ -1,4 +1,4 @@
-"""The knobs, fitted on the decode of the paper's smaller model over the study's drawn tapes."""
+"""The constants, fitted on the decode of the paper's smaller model over the study's drawn tapes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ import numpy as np
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import headline, losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Model, Settings, setup
-from tokentape.hw.cxl_ndp_knobs import Knobs
 from tokentape.hw.fit_files import Fit
-from tokentape.replay.cxl_ndp.fit import calibrate, ratios_of
+from tokentape.replay.cxl_ndp.fit import Constants, calibrate, ratios_of
 from tokentape.replay.cxl_ndp.points import GAINS, decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import COMPARED, Setup, compared
+from tokentape.replay.cxl_ndp.setting import COMPARED, compared
+from tokentape.replay.cxl_ndp.system import Setup
 from tokentape.warehouse.load import claims
-
-START = Knobs(fixed_s=1e-4, link_frac=1.0, hobbit_bits=4.0)
 
 
 def drawn(study: Settings, made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
     """The model's tapes by seed."""
-    return {seed: cxl_ndp_routing.drawn(made.shape.geometry, study.sequences, seed) for seed in model.seeds}
+    return {seed: cxl_ndp_routing.drawn(made.geometry, study.sequences, seed) for seed in model.seeds}
 
 
 def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
     """Decode ratios of the headline by bits and baseline, medians over seeds."""
     of = replace(headline(study, made, model), systems=COMPARED)
-    by_seed = [compared(decoded(made, tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
+    by_seed = [compared(decoded(tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
     return {
         (bits, over): float(np.median([found[f"OURS-{bits}"][gain] for found in by_seed]))
         for bits in (2, 3)
@@ -37,22 +35,21 @@ def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDP
     }
 
 
-def fitted(study: Settings) -> Fit[Knobs]:
+def fitted(study: Settings) -> Fit[Constants]:
     """On claims of role calibrate alone. Under a minute; needs scipy."""
     model = study.models[0]
-    start = setup(study, model.name, START)
-    tapes = drawn(study, start, model)
+    tapes = drawn(study, setup(study, model.name), model)
 
-    def ratios(knobs: Knobs) -> Mapping[tuple[int, str], float]:
-        return gains(study, replace(start, knobs=knobs), model, tapes)
+    def ratios(constants: Constants) -> Mapping[tuple[int, str], float]:
+        return gains(study, setup(study, model.name, constants), model, tapes)
 
-    return calibrate(claims().to_pylist(), START, ratios)
+    return calibrate(claims().to_pylist(), ratios)
 
 
-def compared_with_claims(study: Settings, knobs: Knobs) -> list[tuple[str, str, float, float]]:
+def compared_with_claims(study: Settings, constants: Constants) -> list[tuple[str, str, float, float]]:
     """Role, what, published and ours, of every decode ratio of the fitted model that the paper prints."""
     model = study.models[0]
-    made = setup(study, model.name, knobs)
+    made = setup(study, model.name, constants)
     ours = gains(study, made, model, drawn(study, made, model))
     return [
         (one.role, f"OURS-{one.bits} over {one.over}", one.published, ours[one.bits, one.over])

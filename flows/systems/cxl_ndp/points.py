@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tokentape.flows.answers import stated
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.cxl_ndp.settings import CHANGES, PAPER, Model, Settings
+from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
 from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.points import GAINS, Variation, decoded, metric_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, Setup, compared, stand_in_losses
-from tokentape.replay.cxl_ndp.system import machine_of
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, compared, stand_in_losses
+from tokentape.replay.cxl_ndp.system import Setup
 
 Row = dict[str, Any]
 
 
 def headline(study: Settings, made: Setup, model: Model) -> Variation:
     """The paper's setting."""
-    setting = Setting(batch=made.knobs.batch, hot_experts=model.hot_experts)
-    return Variation(HEADLINE, "", setting, made.machine, study.systems)
+    setting = Setting(batch=study.batch, hot_experts=model.hot_experts)
+    return Variation(HEADLINE, "", setting, made, study.systems)
 
 
 def variations(study: Settings, made: Setup, model: Model) -> Iterator[Variation]:
@@ -36,25 +37,26 @@ def variations(study: Settings, made: Setup, model: Model) -> Iterator[Variation
 def _variation(study: Settings, made: Setup, model: Model, series: str, fields: dict[str, Any]) -> Variation:
     """setting: a point's name; value: the field whose number stands beside it."""
     name, value = fields.pop("setting", ""), fields.pop("value", "")
-    machine = machine_of(load_hardware(fields.pop("hardware", study.hardware)))
+    machine = load_hardware(fields.pop("hardware", study.hardware))
     for change in (change for change in CHANGES if change in fields):
-        machine = CHANGES[change](machine, fields[change])
-    told = {"link_gb_per_s": machine.link_bytes_per_s / 1e9} | fields
-    given = {"batch": made.knobs.batch, "hot_experts": model.hot_experts} | fields
+        machine = changed(machine, change, fields[change])
+    told = {"link_gb_per_s": dict(machine.numbers())[LINK].value / 1e9} | fields
+    given = {"batch": study.batch, "hot_experts": model.hot_experts} | fields
     setting = Setting(**{name: of for name, of in given.items() if name not in CHANGES})
-    return Variation(series, name.format(**told), setting, machine, study.compared, float(told[value]) if value else None)
+    on, number = replace(made, machine=machine), float(told[value]) if value else None
+    return Variation(series, name.format(**told), setting, on, study.compared, number)
 
 
 def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
     """(L, E, 4) stand-in of a model's losses."""
-    return stand_in_losses(made.shape.n_layers, made.shape.n_experts, gaussian_errors(), seed, study.losses.spread)
+    return stand_in_losses(len(made.geometry.moe_layers), made.geometry.n_experts, gaussian_errors(), seed, study.losses.spread)
 
 
 def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:
-    """Of a model. tapes: by seed. Knobs are fitted on the study's first model."""
+    """Of a model. tapes: by seed. Constants are fitted on the study's first model."""
     claims = ratios_of(stated(PAPER).values(), "calibrate") if model == study.models[0] else ()
     fitted = {(f"OURS-{one.bits}", GAINS[one.over]) for one in claims}
     losses = {seed: losses_of(study, made, seed) for seed in tapes}
     for of in variations(study, made, model):
-        by_seed = [compared(decoded(made, tape, seed, of, losses[seed])) for seed, tape in tapes.items()]
-        yield from ({"source": DRAWN, "origin": "synthetic"} | row for row in metric_rows(made, of, by_seed, fitted))
+        by_seed = [compared(decoded(tape, seed, of, losses[seed])) for seed, tape in tapes.items()]
+        yield from ({"source": DRAWN, "origin": "synthetic"} | row for row in metric_rows(of, by_seed, fitted))

@@ -1,8 +1,8 @@
-"""What the GPU-NDP study runs: study.toml, checked, and the machine, the knobs and the models as numbers."""
+"""What the GPU-NDP study runs: study.toml, checked, and the machine, its cost profile and the models as numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
-from tokentape.hw import cxl_ndp_knobs
-from tokentape.hw.cxl_ndp_knobs import Knobs
+from tokentape.hw import profile as profiles
+from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.replay.cxl_ndp.checks import Bars
-from tokentape.replay.cxl_ndp.setting import Setting, Setup
-from tokentape.replay.cxl_ndp.system import Machine, decisions, machine_of, shape_of
+from tokentape.replay.cxl_ndp.fit import Constants
+from tokentape.replay.cxl_ndp.setting import Setting
+from tokentape.replay.cxl_ndp.system import Setup, decisions
 from tokentape.warehouse import models
 
 PAPER = "cxl_ndp"
@@ -36,12 +37,21 @@ class Requests(Part):
     decode_tokens: tuple[int, ...]
 
 
-CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
-    "link_gb_per_s": lambda machine, value: machine.on(link_bytes_per_s=1e9 * value),
-    "ndp_bandwidth": lambda machine, factor: machine.on(ndp_bytes_per_s=factor * machine.ndp_bytes_per_s),
-    "ndp_macs": lambda machine, factor: machine.on(ndp_ops_per_s=factor * machine.ndp_ops_per_s),
-    "ndp_devices": Machine.times,
+LINK = "links.pcie.peak_bytes_per_s"
+# What of the machine's file a grid's field changes: set to a value, or times a factor.
+CHANGES = {
+    "link_gb_per_s": (LINK,),
+    "ndp_bandwidth": ("tiers.cxl.peak_bytes_per_s",),
+    "ndp_macs": ("engines.ndp.ops_per_s.fp16",),
+    "ndp_devices": ("tiers.cxl.peak_bytes_per_s", "engines.ndp.ops_per_s.fp16", "tiers.cxl.capacity_bytes"),
 }
+
+
+def changed(machine: HardwareSpec, change: str, value: float) -> HardwareSpec:
+    """The machine with one of CHANGES. Raises BadSpec for a machine without those numbers."""
+    numbers = dict(machine.numbers())
+    by = {key: numbers[key].value if key in numbers else 1.0 for key in CHANGES[change]} | {LINK: 1e9}
+    return with_values(machine, {key: value * by[key] for key in CHANGES[change]})
 
 
 class Sweep(Grid):
@@ -87,12 +97,17 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims."""
+    """study.toml. The first model is the one that is fitted on, the first grid the one that answers claims. profile,
+    hobbit_bits, batch, context_tokens, ema_beta: see Setup and Setting of replay/cxl_ndp."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
     hardware: str
-    knobs: str
+    profile: str
+    hobbit_bits: float
+    batch: int = 16
+    context_tokens: int = 768
+    ema_beta: float = 0.9
     systems: tuple[str, ...]
     compared: tuple[str, ...]
     sequences: int
@@ -110,8 +125,15 @@ class Settings(StudyFile):
         return decisions(row["system"]) if "system" in row else {}
 
 
-def setup(study: Settings, model: str, knobs: Knobs | None = None) -> Setup:
-    """Of a model that ships or a config.json. knobs: of the study unless told otherwise."""
+def setup(study: Settings, model: str, constants: Constants | None = None) -> Setup:
+    """Of a model that ships or a config.json. constants: in place of the study's profile and of what HOBBIT fetches at."""
     found = models.load(model)
-    machine = machine_of(load_hardware(study.hardware))
-    return Setup(machine, knobs or cxl_ndp_knobs.load(study.knobs).constants, shape_of(found.name, found.geometry))
+    return Setup(
+        machine=load_hardware(study.hardware),
+        profile=constants.profile() if constants else profiles.load(study.profile),
+        name=found.name,
+        geometry=found.geometry,
+        context_tokens=study.context_tokens,
+        hobbit_bits=constants.hobbit_bits if constants else study.hobbit_bits,
+        ema_beta=study.ema_beta,
+    )

@@ -1,6 +1,6 @@
 """The GPU-NDP study: decode, requests, memory, bit widths and routing of five models, and what tapes of a live model say.
 
-The knobs are read from hw/fits/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); nothing is fitted here. What is drawn takes half a
+Times are those of hw/profiles/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); nothing is fitted here. What is drawn takes half a
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
@@ -83,26 +83,26 @@ def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     made = setup(study, model.name)
     tapes = drawn(study, made, model)
     headline = points.headline(study, made, model)
-    where = {"model_id": made.shape.name, "source": DRAWN, "origin": "synthetic"}
+    where = {"model_id": made.name, "source": DRAWN, "origin": "synthetic"}
     losses = [points.losses_of(study, made, seed) for seed in tapes]
-    stand_in = {"model_id": made.shape.name, "source": DRAWN, "method": "stand-in"}
+    stand_in = {"model_id": made.name, "source": DRAWN, "method": "stand-in"}
     tapes_of = list(tapes.values())
-    bits, table_losses = details.bit_rows(study.losses.mean_bits, made.knobs, tapes_of, losses, stand_in, model.hot_experts)
-    by_seed = [decoded(made, tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
+    bits, table_losses = details.bit_rows(study.losses.mean_bits, study.batch, tapes_of, losses, stand_in, model.hot_experts)
+    by_seed = [decoded(tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
     asked, seen = study.requests, study.recorded
     served = requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
     used = routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)
     return {
         "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
         "cxl_ndp_requests": [where | row for row in served],
-        "cxl_ndp_hits": list(routing.hit_rows(tapes_of, where, made.knobs, model.hot_experts)),
+        "cxl_ndp_hits": list(routing.hit_rows(tapes_of, where, study.batch, study.ema_beta, model.hot_experts)),
         "cxl_ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
         "cxl_ndp_use": list(used) if model.is_swept else [],
         "cxl_ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
         "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_capacity": list(details.capacities(made, model.hot_experts)),
+        "cxl_ndp_capacity": list(details.capacities(made, model.hot_experts, study.batch)),
     }
 
 
@@ -110,14 +110,15 @@ def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> 
     """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape."""
     of, measured = study.recorded, store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
-    knobs = setup(study, study.models[0].name).knobs
     method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
     table = loss_table(measured, METHODS[0])
-    bits, table_losses = details.bit_rows(study.losses.mean_bits, knobs, [tape], [table], method, of.hot_experts, weighted=False)
+    bits, table_losses = details.bit_rows(
+        study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False
+    )
     return {
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_hits": list(routing.hit_rows([tape], where, knobs, of.hot_experts)),
+        "cxl_ndp_hits": list(routing.hit_rows([tape], where, study.batch, study.ema_beta, of.hot_experts)),
         "cxl_ndp_similarity": list(routing.similarity_rows([tape], where)),
         "cxl_ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
     }

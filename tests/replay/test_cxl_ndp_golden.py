@@ -1,0 +1,152 @@
+"""The GPU-NDP systems on random settings: every number as it was before there was one clock, in the paper's profile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokentape.hw.profile import with_values
+from tokentape.hw.spec import load
+from tokentape.hw.spec import with_values as changed
+from tokentape.replay.cxl_ndp.prefill import prefill, request
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, run, stand_in_losses
+from tokentape.replay.cxl_ndp.system import Setup
+from tokentape.warehouse import models
+
+GOLDEN = Path(__file__).parent / "golden" / "cxl_ndp.jsonl"
+SYSTEMS = ("OURS-3", "OURS-2", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
+MODELS = ("mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
+MACHINES = ("h100-cxl-ndp", "h100-cxl-ndp-gen5", "h100-cxl-ndp-gen6", "h100-cxl-ndp-cxl3")
+# By what a machine's file calls them, the range of factors on the shipped number.
+CHANGED = {
+    "engines.sm.ops_per_s.fp16": (0.02, 2.0),
+    "tiers.hbm.peak_bytes_per_s": (0.2, 2.0),
+    "engines.ndp.ops_per_s.fp16": (0.25, 4.0),
+    "tiers.cxl.peak_bytes_per_s": (0.25, 4.0),
+    "links.pcie.peak_bytes_per_s": (0.5, 8.0),
+    "links.pcie.latency_s": (0.0, 10.0),
+}
+
+
+def drawn(rng: np.random.Generator, index: int) -> dict[str, Any]:
+    """A setting."""
+    geometry = models.load(model := MODELS[index // len(SYSTEMS) % len(MODELS)]).geometry
+    batch = int(rng.choice([1, 2, 3, 5, 24]))
+    return {
+        "seed": int(rng.integers(1 << 30)),
+        "model": model,
+        "machine": str(rng.choice(MACHINES)),
+        "times": {key: float(np.round(rng.uniform(*ends), 3)) for key, ends in CHANGED.items() if rng.random() < 0.4},
+        "system": SYSTEMS[index % len(SYSTEMS)],
+        "fixed_s": float(np.round(rng.uniform(0, 4e-4), 7)),
+        **{
+            name: float(np.round(rng.uniform(0.3, 1.0), 3))
+            for name in (
+                "attention_read_frac",
+                "kv_read_frac",
+                "decode_ops_frac",
+                "prefill_ops_frac",
+                "attention_ops_frac",
+            )
+        },
+        "link_frac": float(np.round(rng.uniform(0.7, 1.0), 3)),
+        "hobbit_bits": float(np.round(rng.uniform(2, 16), 3)),
+        "ema_beta": float(np.round(rng.uniform(0, 0.99), 3)),
+        "context_tokens": int(rng.choice([0, 100, 768, 4000])),
+        "batch": batch,
+        "n_sequences": batch * int(rng.integers(1, 3)),
+        "n_steps": int(rng.integers(2, 5)),
+        "hot_experts": int(rng.integers(0, geometry.n_experts + 1)),
+        "rule": str(rng.choice(["", "prefix_split", "uniform"])),
+        "overlaps": bool(rng.random() < 0.5),
+        "compute_scales": bool(rng.random() < 0.7),
+        "n_context_tokens": int(rng.integers(1, 4000)),
+        "n_decode_tokens": int(rng.integers(1, 1000)),
+    }
+
+
+def routing(of: dict[str, Any]) -> CXLNDPRouting:
+    """Random routing over the model's layers; members of different length."""
+    geometry, rng = models.load(of["model"]).geometry, np.random.default_rng(of["seed"])
+    n, n_layers = of["n_sequences"], len(geometry.moe_layers)
+    popular = rng.normal(0.0, 1.0, (n_layers, geometry.n_experts))
+    drawn = popular + rng.gumbel(size=(n, of["n_steps"], n_layers, geometry.n_experts))
+    ids = (-drawn).argsort(axis=-1, kind="stable")[..., : geometry.top_k].astype(np.int16)
+    ends = rng.integers(0, of["n_steps"] + 1, n).astype(np.int32)
+    ends[0] = of["n_steps"]
+    ids[np.arange(of["n_steps"]) >= ends[:, None]] = ENDED
+    counts = rng.integers(0, 40, (n, n_layers, geometry.n_experts)).astype(np.int32)
+    return CXLNDPRouting(
+        "made-up", "synthetic", tuple(geometry.moe_layers), np.arange(n), counts, rng.random(counts.shape), ids, ends
+    )
+
+
+def setup(of: dict[str, Any]) -> Setup:
+    """Of the setting, in the paper's profile with its numbers."""
+    machine, read, decode, link = load(of["machine"]), of["attention_read_frac"], of["decode_ops_frac"], of["link_frac"]
+    numbers = dict(machine.numbers())
+    profile = with_values(
+        "cxl_ndp",
+        {
+            "lane.layer.each_s": of["fixed_s"],
+            **{f"lane.{lane}.bytes_frac": read for lane in ("attention", "projections", "dense", "shared")},
+            **{f"lane.{lane}.ops_frac": decode for lane in ("dense", "shared", "experts")},
+            **{f"lane.{lane}.ops_frac": of["attention_ops_frac"] for lane in ("projections", "ffn")},
+            **{f"lane.{lane}.bytes_frac": link for lane in ("moved", "streamed", "ahead", "exchange")},
+            "lane.kv.bytes_frac": of["kv_read_frac"],
+            "lane.prompts.ops_frac": of["prefill_ops_frac"],
+        },
+    )
+    return Setup(
+        machine=changed(machine, {key: factor * numbers[key].value for key, factor in of["times"].items()}),
+        profile=profile,
+        name=of["model"],
+        geometry=models.load(of["model"]).geometry,
+        **{name: of[name] for name in ("context_tokens", "hobbit_bits", "ema_beta")},
+    )
+
+
+def priced(of: dict[str, Any]) -> dict[str, float]:
+    """Metrics of the decode, and parts of whole requests."""
+    made, tape = setup(of), routing(of)
+    setting = Setting(**{name: of[name] for name in ("batch", "hot_experts", "rule", "overlaps", "compute_scales")})
+    losses = stand_in_losses(tape.n_layers, tape.n_experts, (0.361, 0.248, 0.0459, 0.0099), of["seed"])
+    (found,) = run(tape, made, setting, [of["system"]], losses).values()
+    prompts = prefill(made, found.system, of["n_context_tokens"], of["batch"], of["hot_experts"])
+    whole = request(found, prompts, of["n_decode_tokens"])
+    parts = ("streamed_experts", "prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
+    step_s = float(found.seconds.value.mean())
+    return found.metrics() | {"whole_step_s": step_s} | {f"request_{part}": float(getattr(whole, part)) for part in parts}
+
+
+ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_number_is_the_one_before_the_clock(system):
+    mine = [row for row in ROWS if row["of"]["system"] == system]
+    assert len(mine) >= 25
+    for row in mine:
+        found = priced(row["of"])
+        expected = {name: value for name, value in row["is"].items() if value is not None}  # no NDP, no gain of it
+        differences = "request_transfer_s", "wait_s", "request_wait_s"  # of numbers as large as the step and the request
+        of = {name: row["is"]["request_prefill_s" if name.startswith("request") else "step_s"] for name in differences}
+        for name, value in expected.items():
+            assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12 * of.get(name, 0.0)), (name, row["of"])
+
+
+def write() -> None:
+    rng = np.random.default_rng(18)
+    settings = [drawn(rng, index) for index in range(200)]
+    rows = [{"of": of, "is": {name: None if np.isnan(value) else value for name, value in priced(of).items()}} for of in settings]
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    write()
