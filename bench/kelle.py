@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import product
 
 from tokentape.flows.systems.kelle.settings import Settings, setup
 from tokentape.replay.kelle.work import MODES
+
+RUNS = 5  # the fastest counts: the first one reads profiles
 
 
 def bench() -> dict[str, float]:
@@ -14,8 +17,11 @@ def bench() -> dict[str, float]:
     made, rates = setup(Settings.shipped()), []
     cells = list(product(made.geometries, made.systems, made.workloads.values()))
     for mode in MODES:
-        started = time.process_time()
-        made.steps(mode=mode).make(cells)
-        rates.append(len(cells) / (time.process_time() - started))
+        seconds = []
+        for _ in range(RUNS):
+            steps, started = replace(made.steps(mode=mode), _made={}), time.process_time()
+            steps.make(cells)
+            seconds.append(time.process_time() - started)
+        rates.append(len(cells) / min(seconds))
     print(f"Kelle's steps: {min(rates):,.0f}/s")
     return {"kelle_steps_per_cpu_s": round(min(rates))}

@@ -67,13 +67,13 @@ class Steps:
 
     def step(self, model: str, system: str, work: Work) -> Step:
         """Of one system. Raises ValueError where a name is unknown."""
-        for name, known in ((model, self.geometries), (system, self.systems)):
-            if name not in known:
-                raise ValueError(f"{name!r} is not of this study; choose one of {', '.join(known)}")
-        key = self._key(model, system, work)
-        if key not in self._made:
-            self.make([key])
-        return self._made[key]
+        cell = (model, system, work)
+        if cell not in self._made:
+            for name, known in ((model, self.geometries), (system, self.systems)):
+                if name not in known:
+                    raise ValueError(f"{name!r} is not of this study; choose one of {', '.join(known)}")
+            self._made[cell] = self.make([cell])._made[self._key(*cell)]
+        return self._made[cell]
 
     def make(self, cells: Iterable[Cell]) -> Steps:
         """These steps, with those that are not there yet computed: systems of one machine and profile at once."""
