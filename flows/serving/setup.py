@@ -17,6 +17,7 @@ from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate, serving_fits
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Rows
 from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
@@ -113,6 +114,9 @@ def engine_of(store: Store, point: Point) -> Engine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
+    fetched = Rows(kind="fetch", tier="expert_home", target="expert_cache")
+    if held_frac < 1.0 and machine.roles.expert_home not in machine.roles.reads and costs.lane_of(fetched) is None:
+        outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
