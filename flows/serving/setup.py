@@ -125,9 +125,11 @@ def engine_of(store: Store, point: Point) -> Engine:
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
-    """Files of the constants that a point is costed with."""
+    """Files of the constants that a point is costed with: a profile of one's own too, those of the project are in their room."""
     is_timed = point.profile != serving_fits.PROFILE or point.expert_times == "measured"
-    return serving_fits.FILES.path(point.fit), *(calibrate.files_of(load_hardware(point.hardware)) if is_timed else ())
+    kernels = calibrate.files_of(load_hardware(point.hardware)) if is_timed else ()
+    own = (Path(point.profile),) if point.profile.endswith(".toml") else ()
+    return serving_fits.FILES.path(point.fit), *kernels, *own
 
 
 def _memory(point: Point, geometry: Geometry, machine: HardwareSpec) -> tuple[int | None, float]:
