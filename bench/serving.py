@@ -47,7 +47,8 @@ def costs() -> tuple[IterationCosts, float]:
 
 def peer(requests: Requests, cost: IterationCosts) -> list[float]:
     """When each request finishes under Chunked(CHUNK), one iteration at a time."""
-    g, machine, lane = cost.geometry, cost.machine, {lane.name: lane for lane in cost.profile.lanes}
+    g, machine = cost.geometry, cost.machine
+    lane: dict[str, Any] = {lane.name: lane for lane in cost.profile.lanes}
     byte_s = 1.0 / (machine.n_devices * machine.tiers["hbm"].peak_bytes_per_s.value)
     op_s = 1.0 / (machine.n_devices * machine.compute.ops_per_s[machine.dtype].value)
     covered_s = g.n_experts * g.expert_bytes("bf16")[0] * byte_s / lane["moe"].bytes_frac

@@ -131,8 +131,8 @@ def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Cal
 
 @functools.lru_cache(maxsize=64)
 def of_source(source: str, signature: Type, **space: Any) -> Kernel:
-    """The one function of a generated source, `def {name}(...)`, as a kernel. space: names that it reads.
-    Its name becomes a digest of the source, by which its machine code is kept beside that of this file."""
+    """The function of a generated source as a kernel. space: names that it reads. Its own name, `{name}` in the source, becomes a
+    digest of it, by which its machine code is kept beside that of this file."""
     name = f"generated_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     known = {"__name__": __name__, "np": np, **space}
     exec(compile(source.replace("{name}", name, 1), __file__, "exec"), known)

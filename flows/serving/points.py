@@ -49,6 +49,7 @@ def rows_of(study: str, series: str, point: Point, measured: Measured) -> dict[s
         "scheduler": point.scheduler,
         "policy_params": json.dumps(_params(point), sort_keys=True),
         "hardware": load_hardware(point.hardware).name,
+        "profile": point.profile,
         "coverage": point.coverage,
         "n_seeds": point.n_seeds,
         "outside_envelope": "; ".join(measured.outside) or None,

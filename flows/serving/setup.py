@@ -17,6 +17,7 @@ from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate, serving_fits
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Rows
 from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
@@ -113,6 +114,9 @@ def engine_of(store: Store, point: Point) -> Engine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
+    fetched = Rows(kind="fetch", tier="expert_home", target="expert_cache")
+    if held_frac < 1.0 and machine.roles.expert_home not in machine.roles.reads and costs.lane_of(fetched) is None:
+        outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
@@ -121,9 +125,11 @@ def engine_of(store: Store, point: Point) -> Engine:
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
-    """Files of the constants that a point is costed with."""
+    """Files of the constants that a point is costed with: a profile of one's own too, those of the project are in their room."""
     is_timed = point.profile != serving_fits.PROFILE or point.expert_times == "measured"
-    return serving_fits.FILES.path(point.fit), *(calibrate.files_of(load_hardware(point.hardware)) if is_timed else ())
+    kernels = calibrate.files_of(load_hardware(point.hardware)) if is_timed else ()
+    own = (Path(point.profile),) if point.profile.endswith(".toml") else ()
+    return serving_fits.FILES.path(point.fit), *kernels, *own
 
 
 def _memory(point: Point, geometry: Geometry, machine: HardwareSpec) -> tuple[int | None, float]:

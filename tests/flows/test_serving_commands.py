@@ -134,6 +134,9 @@ def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
     assert done.code == 0, done.err
     held = next(line for line in done.out.splitlines() if "experts_held_frac" in line)
     assert "15" in held
+    assert done.err == ""
+    paper = tokentape("serving", "simulate", "--hardware", "workstation-rtx4090-pcie4", "--rate", "0.01", *FEW, *PAPER)
+    assert "85% of the experts are fetched, which profile layered_prefill does not count" in paper.err
     assert "experts_held_frac" not in tokentape("serving", "simulate", "--rate", "1", *FEW).out
 
 

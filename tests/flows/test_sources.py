@@ -146,6 +146,7 @@ def test_constants_are_those_of_the_device_of_the_machine(tmp_path: Path) -> Non
     assert [path.name for path in setup.fits_of(point)] == ["serving-h100x2.toml"]
     for change in ({"expert_times": "measured"}, {"profile": "physical"}):
         assert of_gpu in setup.fits_of(point.model_copy(update=change))
+    assert Path("my.toml") in setup.fits_of(point.model_copy(update={"profile": "my.toml"}))
     mine = tmp_path / "mine.toml"
     mine.write_text("x = 1\n")
     before = sources.sha256(*serving.ENGINE, fits=(mine,))

@@ -15,6 +15,7 @@ TABLES = {
             "scheduler",
             "policy_params",
             "hardware",
+            "profile",
             "coverage",
             "n_seeds",
             "outside_envelope",
@@ -26,7 +27,7 @@ TABLES = {
         ),
         ("study", "point_id", "metric"),
         "a metric of a serving engine at one rate: median and 5 to 95 % band over seeds",
-        nullable=("rate_per_s", "outside_envelope", "low", "high"),
+        nullable=("rate_per_s", "profile", "outside_envelope", "low", "high"),  # of points before there were profiles
         engine="serving",
         facts=("rate_per_s", "n_seeds"),
         decisions={"schedule": "scheduler"},
