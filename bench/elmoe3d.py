@@ -21,14 +21,19 @@ Q8, Q4 = 1.0625, 0.5625  # bytes per weight
 
 def one_by_one(point: Point) -> tuple[float, float]:
     """(Phi_AR, Phi_SD) of a point whose static weights and KV fit in HB, by paper_law or physical, in plain Python: the peer."""
-    shape, machine, law, spec, batch = point.shape, point.machine, point.law, point.speculation, point.batch
-    rank = [i**-law.exponent for i in range(1, shape.n_experts + 1)]
+    g, machine, law, spec, batch = point.geometry, point.machine, point.law, point.speculation, point.batch
+    is_sliced, n_layers, expert_bytes = (
+        point.expert_format == "int8-g32",
+        len(g.moe_layers),
+        g.expert_bytes(point.expert_format)[0],
+    )
+    rank = [i**-law.exponent for i in range(1, g.n_experts + 1)]
     low, high = 0.0, 1.0
-    while sum(1.0 - math.exp(-high * r) for r in rank) < shape.top_k:
+    while sum(1.0 - math.exp(-high * r) for r in rank) < g.top_k:
         high *= 2.0
     for _ in range(60):
         middle = (low + high) / 2.0
-        if sum(1.0 - math.exp(-middle * r) for r in rank) < shape.top_k:
+        if sum(1.0 - math.exp(-middle * r) for r in rank) < g.top_k:
             low = middle
         else:
             high = middle
@@ -40,48 +45,50 @@ def one_by_one(point: Point) -> tuple[float, float]:
         if share <= 0.0:
             return 0.0
         found = share**beta
-        return min(found, share * shape.n_experts / unique(n_tokens)) if point.hit_model == "physical" else found
+        return min(found, share * g.n_experts / unique(n_tokens)) if point.hit_model == "physical" else found
 
-    hb, ext = machine.hb_bytes_per_s, machine.ext_bytes_per_s
-    kv = shape.kv_bytes_per_token * batch * point.context_tokens
-    static, all_bytes = shape.static_bytes + kv, shape.expert_bytes * shape.n_experts * shape.n_layers
-    drafter = point.drafter
-    slm_kv = drafter.kv_bytes_per_token * batch * point.context_tokens if drafter else 0.0
+    hb, ext = (tier.peak_bytes_per_s.value * tier.efficiency_frac.value for tier in (machine.tiers["hb"], machine.tiers["ext"]))
+    hb_bytes, static_bytes = machine.tiers["hb"].capacity_bytes.value, Q8 * g.non_expert_params
+    kv = g.n_layers * g.kv_elements_per_token_layer * batch * point.context_tokens
+    static, all_bytes = static_bytes + kv, expert_bytes * g.n_experts * n_layers
+    small = point.drafter
+    slm_kv = small.n_layers * small.kv_elements_per_token_layer * batch * point.context_tokens if small else 0.0
     private = law.head_bytes if point.scheme == EAGLE else 0.0
-    if point.scheme == SLM and drafter is not None:
-        private = drafter.resident_bytes + slm_kv
-    needed = static + shape.embedding_bytes + private
-    room = max(0.0, machine.hb_bytes - needed)
-    is_copy = point.scheme == QUANT and shape.is_sliced
+    if point.scheme == SLM and small is not None:
+        table = small.vocab * small.hidden
+        private = Q8 * (small.non_expert_params - table) + 2 * table + slm_kv
+    needed = static + 2 * g.vocab * g.hidden + private
+    room = max(0.0, hb_bytes - needed)
+    is_copy = point.scheme == QUANT and is_sliced
     share = 0.0 if is_copy else min(1.0, room / all_bytes)
 
     def phase(experts: float, hits: float, size: float, base_s: float) -> float:
-        moved = experts * size * shape.n_layers
+        moved = experts * size * n_layers
         return base_s + max((1.0 - hits) * moved / ext, hits * moved / hb)
 
-    ar_bytes = unique(batch) * shape.expert_bytes * shape.n_layers
+    ar_bytes = unique(batch) * expert_bytes * n_layers
     xpu_s = (static + ar_bytes) / ext
-    ar_s = phase(unique(batch), hit(share, law.beta, batch), shape.expert_bytes, static / hb)
+    ar_s = phase(unique(batch), hit(share, law.beta, batch), expert_bytes, static / hb)
     n_verified, faded = spec.verify_tokens * batch**spec.growth, 1.0 - (1.0 - law.beta) * batch**-spec.fade
-    slices = min(1.0, 2.0 * share) if point.scheme == ELASTIC and shape.is_sliced else 0.0
+    slices = min(1.0, 2.0 * share) if point.scheme == ELASTIC and is_sliced else 0.0
     hits = 0.5 * hit(slices, faded, n_verified) if slices else hit(share, faded, n_verified)
-    verify_s = phase(unique(n_verified), hits, shape.expert_bytes, static / hb)
+    verify_s = phase(unique(n_verified), hits, expert_bytes, static / hb)
     n_drafted = spec.draft_tokens * batch**spec.growth
-    draft_static = shape.static_bytes * Q4 / Q8 + kv
+    draft_static = static_bytes * Q4 / Q8 + kv
     if point.scheme in (EAGLE, SLM):
-        read = law.head_bytes if point.scheme == EAGLE else (drafter.read_bytes + slm_kv if drafter else 0.0)
-        spill = min(read, max(0.0, needed - machine.hb_bytes))
+        read = law.head_bytes if point.scheme == EAGLE else (Q8 * small.non_expert_params + slm_kv if small else 0.0)
+        spill = min(read, max(0.0, needed - hb_bytes))
         draft_s = (read - spill) / hb + spill / ext
     elif point.scheme == ELASTIC:
-        pool = (slices if shape.is_sliced else share) * shape.n_experts
-        size = shape.expert_bytes * (0.5 if shape.is_sliced else 1.0)
-        draft_s = draft_static / hb + min(unique(n_drafted), pool) * size * shape.n_layers / hb
+        pool = (slices if is_sliced else share) * g.n_experts
+        size = expert_bytes * (0.5 if is_sliced else 1.0)
+        draft_s = draft_static / hb + min(unique(n_drafted), pool) * size * n_layers / hb
     elif is_copy:
-        copied = min(1.0, max(0.0, (room - shape.static_bytes * Q4 / Q8) / (all_bytes * Q4 / Q8)))
+        copied = min(1.0, max(0.0, (room - static_bytes * Q4 / Q8) / (all_bytes * Q4 / Q8)))
         hits = hit(copied, faded, n_drafted)
-        draft_s = phase(unique(n_drafted), hits, shape.expert_bytes * Q4 / Q8, draft_static / hb)
+        draft_s = phase(unique(n_drafted), hits, expert_bytes * Q4 / Q8, draft_static / hb)
     else:
-        draft_s = phase(unique(n_drafted), hit(share, faded, n_drafted), shape.expert_bytes, draft_static / hb)
+        draft_s = phase(unique(n_drafted), hit(share, faded, n_drafted), expert_bytes, draft_static / hb)
     return xpu_s / ar_s, (1.0 + point.accepted) * xpu_s / (spec.n_draft_steps * draft_s + verify_s)
 
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
+from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
-from tokentape.replay.elmoe3d.cells import cells
-from tokentape.replay.elmoe3d.energy import joules_per_token, prices_of
-from tokentape.replay.elmoe3d.points import SCHEMES, Compute, Point, Points
-from tokentape.replay.elmoe3d.runs import ours
-from tokentape.replay.elmoe3d.shape import STATIC_FORMAT, drafter_of, machine_of, shape_of
-from tokentape.replay.elmoe3d.timing import Outcome
+from tokentape.hw.profile import PHYSICAL
+from tokentape.replay.elmoe3d.cells import cells, without_windows
+from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Compute, Point, Points
+from tokentape.replay.elmoe3d.runs import Mode, ours
+from tokentape.replay.elmoe3d.timing import PAPER, Outcome
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -39,18 +39,22 @@ class Options:
     exponent: float | None = None
     head_gb: float | None = None
     nodes: str | None = None
+    profile: str | None = None
 
     def points(self) -> list[Point]:
         """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
         study, found, constants = Settings.shipped(), models.load(self.model), load(self.fit).constants
         formats = {m.name: m.expert_format for m in study.models}
         expert_format = self.expert_format or formats.get(found.name, STATIC_FORMAT)
-        law, machine = self._law(constants, found.name), machine_of(load_hardware(self.hardware))
-        shape, drafter = shape_of(found.name, found.geometry, expert_format), drafter_of(models.load(study.drafter).geometry)
+        law, machine = self._law(constants, found.name), load_hardware(self.hardware)
+        geometry = without_windows(found.geometry) if self.is_papers else found.geometry
+        drafter = models.load(study.drafter).geometry
         is_given = self.alpha is not None or self.accepted is not None
         return [
             Point(
-                shape=shape,
+                model=found.name,
+                geometry=geometry,
+                expert_format=expert_format,
                 machine=machine,
                 law=law,
                 speculation=constants.speculation,
@@ -62,15 +66,21 @@ class Options:
                 context_tokens=self.context,
                 hit_model=self.hit_model,
                 drafter=drafter,
-                compute=self._compute(),
+                compute=self._compute(constants.speculation.n_draft_steps),
             )
             for scheme in map(_scheme, self.scheme.split(","))
             for batch in _numbers("--batch", self.batch)
         ]
 
-    def _compute(self) -> Compute | None:
+    @property
+    def is_papers(self) -> bool:
+        """Counted as the paper's Table 3 is: no windows, and operations of drafts and verification only where nodes are told."""
+        return profiles.load(self.profile or PHYSICAL).name == PAPER
+
+    def _compute(self, depth: int) -> Compute | None:
+        """Nodes that are told, else those of a chain of drafts, the fewest that a round can have."""
         if self.nodes is None:
-            return None
+            return None if self.is_papers else Compute(verify_nodes=depth + 1.0, draft_nodes=1.0)
         found = _numbers("--nodes", self.nodes)
         if len(found) != 2 or min(found) <= 0.0:
             raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
@@ -87,12 +97,12 @@ class Options:
         return ModelLaw(beta=beta, exponent=exponent, head_bytes=fitted_bytes if self.head_gb is None else 1e9 * self.head_gb)
 
 
-def joules(hardware: str, points: Points, found: Outcome) -> dict[str, NDArray[np.float64]]:
-    """Energy per token in either mode, at the machine file's values."""
-    unknown = Settings.shipped().platforms
-    prices = prices_of(load_hardware(hardware), unknown.near_pj_per_bit, unknown.pool_write_frac)
-    runs = {"AR J per token": ours(points, found, "ar"), "SD J per token": ours(points, found, "sd")}
-    return {name: np.sum(list(joules_per_token(run, prices).values()), axis=0) for name, run in runs.items()}
+def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np.float64]]:
+    """Nominal energy per token in either mode, of an outcome with joules."""
+    written, costs = Settings.shipped().platforms.pool_write_frac, profiles.load(profile)
+    modes: dict[str, Mode] = {"AR J per token": "ar", "SD J per token": "sd"}
+    runs = {name: ours(points, found, mode, costs, written) for name, mode in modes.items()}
+    return {name: np.asarray(sum(part[0] for part in run.joules_per_token.values())) for name, run in runs.items()}
 
 
 def _scheme(name: str) -> str:

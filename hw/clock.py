@@ -8,9 +8,9 @@ and power x seconds.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -35,17 +35,58 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class StepCost:
-    """Of n steps. joules_of: what the joules are the sum of: tiers and links (bytes), engines (operations), background (power);
-    background_of: its static power, leakage and refresh. busy_s: by tier, link and engine. rows_s: id of rows -> nominal (steps,
-    blocks) seconds by themselves. uncounted: kind -> (bytes, operations) that no lane takes."""
+    """Of n steps; what is not asked for is not computed."""
 
     seconds: Band
-    joules: Band
-    joules_of: dict[str, Band]
-    background_of: dict[str, Band]
-    busy_s: dict[str, Band]
-    rows_s: dict[int, Floats]
-    uncounted: dict[str, tuple[float, float]]
+    work: Work
+    all_rows: tuple[Rows, ...]  # with those of what it was clocked on
+    profile: Profile
+    at_end: dict[str, _End]
+
+    @cached_property
+    def rows_s(self) -> dict[int, Floats]:
+        """Id of rows -> nominal (steps, blocks) seconds by themselves."""
+        return {rows: _pooled(lane, parts) for rows, (lane, parts) in self.at_end["value"].of_rows.items()}
+
+    @cached_property
+    def joules_of(self) -> dict[str, Band]:
+        """By what the joules are the sum of: tiers and links (bytes), engines (operations), background (power)."""
+        return self._bands(lambda end: self.at_end[end].joules()) | {BACKGROUND: _sum_of(self.background_of)}
+
+    @cached_property
+    def background_of(self) -> dict[str, Band]:
+        """Static power, leakage and refresh."""
+        return self._bands(lambda end: self.at_end[end].background_j(getattr(self.seconds, end)))
+
+    @cached_property
+    def joules(self) -> Band:
+        """All of them."""
+        return _sum_of(self.joules_of)
+
+    @cached_property
+    def busy_s(self) -> dict[str, Band]:
+        """By tier, link and engine."""
+        return self._bands(lambda end: self.at_end[end].busy_s())
+
+    @cached_property
+    def uncounted(self) -> dict[str, tuple[float, float]]:
+        """Kind -> (bytes, operations) that no lane takes."""
+        found: dict[str, tuple[float, float]] = {}
+        for rows in (rows for rows in self.all_rows if self.profile.lane_of(rows) is None):
+            moved, work = _moved(rows, self.profile), self.work
+            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
+            before = found.get(rows.kind, (0.0, 0.0))
+            found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
+        return found
+
+    def _bands(self, at: Callable[[str], Mapping[str, Floats]]) -> dict[str, Band]:
+        by_end, zero = {end: at(end) for end in self.at_end}, np.zeros(self.work.n_steps)
+        told = [by_end.get(end, by_end["value"]) for end in ENDS]
+        return {name: Band(*(of.get(name, zero) for of in told)) for name in by_end["value"]}
+
+
+def _sum_of(bands: Mapping[str, Band]) -> Band:
+    return Band(*(reduce(np.add, (getattr(band, end) for band in bands.values())) for end in ENDS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +98,7 @@ class Prepared:
 
 
 def prepare(
-    work: Work,
-    machine: HardwareSpec,
-    profile: Profile,
-    fits: Mapping[str, Fit] | None = None,
-    ends: Sequence[str] = ENDS,
+    work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None, ends: Sequence[str] = ENDS
 ) -> Prepared:
     """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
@@ -82,35 +119,10 @@ def clock(
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
     below = on.ends if on else {}
     at_end = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ends}
-    seconds = {end: of.seconds(profile.steps[end]) for end, of in at_end.items()}
-    background = {end: of.background_j(seconds[end]) for end, of in at_end.items()}
-    joules = {end: of.joules() | {BACKGROUND: reduce(np.add, background[end].values())} for end, of in at_end.items()}
-    busy = {end: of.busy_s() for end, of in at_end.items()}
-    zero, told = np.zeros(work.n_steps), [end if end in ends else "value" for end in ENDS]
-
-    def band(by_end: Mapping[str, Mapping[str, Floats]], name: str) -> Band:
-        return Band(*(by_end[end].get(name, zero) for end in told))
-
-    return StepCost(
-        Band(*(seconds[end] for end in told)),
-        Band(*(reduce(np.add, joules[end].values()) for end in told)),
-        {part: band(joules, part) for part in joules["value"]},
-        {part: band(background, part) for part in background["value"]},
-        {resource: band(busy, resource) for resource in busy["value"]},
-        at_end["value"].rows_s,
-        _uncounted((*(on.work.rows if on else ()), *work.rows), work, profile),
-    )
-
-
-def _uncounted(all_rows: tuple[Rows, ...], work: Work, profile: Profile) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
-    for rows in all_rows:
-        if profile.lane_of(rows) is None:
-            moved = _moved(rows, profile)
-            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
-            before = found.get(rows.kind, (0.0, 0.0))
-            found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
-    return found
+    seconds = {end: of.seconds() for end, of in at_end.items()}
+    all_rows = (*(on.work.rows if on else ()), *work.rows)
+    band = Band(*(seconds.get(end, seconds["value"]) for end in ENDS))
+    return StepCost(band, work, all_rows, profile, at_end)
 
 
 def _moved(rows: Rows, profile: Profile) -> Floats:
@@ -123,21 +135,26 @@ class _Tally:
     """Rows of one lane, summed by cell where no end of a range can change the sums."""
 
     def __init__(self, work: Work, rows: Rows, lane: Lane, profile: Profile) -> None:
-        self.rows, self.lane = rows, lane
+        self.work, self.rows, self.lane = work, rows, lane
         self.bytes, self.ops = _moved(rows, profile), np.asarray(rows.ops, np.float64)  # as time sees them
-        self.cell_bytes, self.cell_ops = work.by_cell(rows, self.bytes), work.by_cell(rows, self.ops)
-        self.moved, self.computed = work.total(self.cell_bytes), work.total(self.cell_ops)  # as energy sees them
-        self.step_bytes, self.step_ops = self.moved, self.computed
+        self.moved = self.cell_bytes = work.by_cell(rows, self.bytes)  # as energy and as time sees them
+        self.computed = self.cell_ops = work.by_cell(rows, self.ops)
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
             streams = np.maximum(rows.streams, 1.0)
             self.bytes = self.bytes * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
             self.cell_bytes = work.by_cell(rows, self.bytes)
-            self.step_bytes = work.total(self.cell_bytes)
         if lane.ops_by_bits:
             self.ops = self.ops * np.asarray(rows.bits) / 16.0
             self.cell_ops = work.by_cell(rows, self.ops)
-            self.step_ops = work.total(self.cell_ops)
         self.cell_count = work.by_cell(rows, rows.count) if lane.per == "pool" and np.any(rows.count) else None
+        self.priced_as = (lane.name, rows.kind, rows.tier, rows.target, rows.engine)
+        self.totals: dict[str, Floats] = {}
+
+    def total(self, name: str) -> Floats:
+        """(steps,) sums of moved, computed, cell_bytes or cell_ops, the same at every end."""
+        if name not in self.totals:
+            self.totals[name] = self.work.total(getattr(self, name))
+        return self.totals[name]
 
 
 class _End:
@@ -155,18 +172,20 @@ class _End:
     ) -> None:
         self.work, self.machine, self.profile, self.fits, self.end = work, machine, profile, fits, end
         self.gpu = gpu_of(machine) if fits else None
-        self.tallies = [(tally, rates_of(machine, tally.rows, tally.lane, end)) for tally in tallies]
+        rates = {tally.priced_as: tally for tally in tallies}
+        found = {key: rates_of(machine, tally.rows, tally.lane, end) for key, tally in rates.items()}
+        self.tallies = [(tally, found[tally.priced_as]) for tally in tallies]
         self.demand: dict[str, Demand] = {lane.name: dict(on.demand[lane.name]) if on else {} for lane in profile.lanes}
         # Of pooled lanes bytes, operations and counts, of the others the seconds of their rows.
         self.parts: dict[str, dict[str, Floats]] = {lane.name: dict(on.parts[lane.name]) if on else {} for lane in profile.lanes}
-        self.rows_s = {id(tally.rows): self._add(tally, rates) for tally, rates in self.tallies}
+        self.of_rows = {id(tally.rows): (tally.lane, self._add(tally, rates)) for tally, rates in self.tallies}
         if on:
             self.tallies += on.tallies
-            self.rows_s |= on.rows_s
-        self.lane_s = {lane.name: _pooled(lane, self.parts[lane.name]) for lane in profile.lanes}
+            self.of_rows |= on.of_rows
+        self.lanes = {lane.name: lane for lane in profile.lanes}
 
-    def _add(self, tally: _Tally, rates: Rates) -> Floats:
-        """Puts rows into their lane; the seconds of each block's rows by themselves."""
+    def _add(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
+        """Puts rows into their lane; what of it is theirs."""
         lane, rows, parts = tally.lane, tally.rows, self.parts[tally.lane.name]
         memory = tally.cell_bytes * rates.s_per_byte if rows.tier else None
         compute = tally.cell_ops * rates.s_per_op if rates.engine else None
@@ -176,14 +195,11 @@ class _End:
             for resource, s_per_byte in rates.busy_s_per_byte.items():
                 _plus(demand, resource, tally.cell_bytes * s_per_byte)
             _plus(demand, rates.engine, compute)
-        if lane.per == "item":
-            seconds = self._items_s(tally, rates)
-            _plus(parts, "item", seconds)
-            return seconds
-        found = {"bytes": memory, "ops": compute, "fixed": fixed}
+        whole = {"item": self._items_s(tally, rates)} if lane.per == "item" else {"bytes": memory, "ops": compute, "fixed": fixed}
+        found = {part: values for part, values in whole.items() if values is not None}
         for part, values in found.items():
             _plus(parts, part, values)
-        return _pooled(lane, {part: values for part, values in found.items() if values is not None})
+        return found
 
     def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
         """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
@@ -200,8 +216,12 @@ class _End:
         found: dict[str, Floats] = {}
         for tally, rates in self.tallies:
             for part, j_per_byte in rates.j_per_byte.items():
-                _plus(found, part, tally.moved * j_per_byte)
-            _plus(found, rates.engine, tally.computed * rates.j_per_op if rates.engine and not tally.lane.no_energy else None)
+                _plus(found, part, tally.total("moved") * j_per_byte)
+            _plus(
+                found,
+                rates.engine,
+                tally.total("computed") * rates.j_per_op if rates.engine and not tally.lane.no_energy else None,
+            )
         return found
 
     def busy_s(self) -> Demand:
@@ -209,8 +229,8 @@ class _End:
         found: Demand = {}
         for tally, rates in self.tallies:
             for resource, s_per_byte in rates.busy_s_per_byte.items():
-                _plus(found, resource, tally.step_bytes * s_per_byte)
-            _plus(found, rates.engine, tally.step_ops * rates.s_per_op if rates.engine else None)
+                _plus(found, resource, tally.total("cell_bytes") * s_per_byte)
+            _plus(found, rates.engine, tally.total("cell_ops") * rates.s_per_op if rates.engine else None)
         return found
 
     def background_j(self, seconds: Floats) -> dict[str, Floats]:
@@ -218,20 +238,19 @@ class _End:
         watts = background_w(self.machine, self.profile, self.end, self.work.held_bytes)
         return {part: np.asarray(of * seconds) for part, of in watts.items()}
 
-    def seconds(self, step: ast.expr) -> Floats:
+    def seconds(self) -> Floats:
         """(steps,) seconds of the composed step."""
+        step = self.profile.step_of(self.end, tuple(name for name, parts in self.parts.items() if parts))
         return np.broadcast_to(self._walk(step, False, False)[0], (self.work.n_steps,))
 
     def _walk(self, node: ast.expr, is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
         """Seconds of a node, (steps, blocks) inside `layers`, (steps,) outside; and its demand where it runs beside another."""
         if isinstance(node, ast.Constant):
             return np.asarray(float(node.value)), {}  # type: ignore[arg-type]
-        if isinstance(node, ast.Name):
-            return self._placed(self.lane_s[node.id], self.demand[node.id] if is_shared else {}, is_inside)
-        if isinstance(node, ast.Attribute):
-            assert isinstance(node.value, ast.Name)
-            name = node.value.id
-            found = self.parts[name].get(node.attr, np.zeros((1, 1)))
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.value.id  # type: ignore[attr-defined]
+            parts = self.parts[name]
+            found = _pooled(self.lanes[name], parts) if isinstance(node, ast.Name) else parts.get(node.attr, np.zeros((1, 1)))
             return self._placed(found, self.demand[name] if is_shared else {}, is_inside)
         if isinstance(node, ast.BinOp):
             is_or = isinstance(node.op, ast.BitOr)

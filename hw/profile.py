@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
 from pathlib import Path
@@ -108,8 +108,18 @@ class Profile:
             self._lanes[key] = next((lane for lane in self.lanes if lane.takes(rows)), None)
         return self._lanes[key]
 
+    def step_of(self, end: str, lanes: tuple[str, ...]) -> ast.expr:
+        """The step of work with rows in these lanes alone."""
+        if (end, lanes) not in self._steps:
+            self._steps[end, lanes] = _of_lanes(self.steps[end], lanes) or ast.Constant(0.0)
+        return self._steps[end, lanes]
+
     @cached_property
     def _lanes(self) -> dict[tuple[str, ...], Lane | None]:
+        return {}
+
+    @cached_property
+    def _steps(self) -> dict[tuple[str, tuple[str, ...]], ast.expr]:
         return {}
 
 
@@ -260,6 +270,15 @@ class _Numbers(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(self.numbers[node.id]) if node.id in self.numbers else node
+
+
+def _of_lanes(node: ast.expr, lanes: Sequence[str]) -> ast.expr | None:
+    """Sums and maxima without the lanes that are not among these, which take no time; None where nothing is left."""
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mult):
+        left, right = _of_lanes(node.left, lanes), _of_lanes(node.right, lanes)
+        return ast.BinOp(left, node.op, right) if left and right else left or right
+    name = node.value if isinstance(node, ast.Attribute) else node
+    return None if isinstance(name, ast.Name) and name.id not in lanes else node
 
 
 def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:

@@ -129,10 +129,14 @@ def _ops_per_s(machine: HardwareSpec, engine: Engine, lane: Lane, end: str) -> f
 def _bytes_per_s(machine: HardwareSpec, tier: MemTier, lane: Lane, end: str, engine: Engine | None) -> float:
     """What one device reads from a tier: in-memory compute sees more of its own memory than the pins carry."""
     peak = tier.peak_bytes_per_s
-    if engine is not None and engine.memory_bytes_per_s is not None and machine.tiers[engine.memory or machine.fast] is tier:
+    if engine is not None and engine.memory_bytes_per_s is not None and _is_own(machine, engine, tier):
         peak = engine.memory_bytes_per_s
     frac = lane.bytes_frac if lane.bytes_frac is not None else at(tier.efficiency_frac, OPPOSITE[end])
     return at(peak, OPPOSITE[end]) * frac
+
+
+def _is_own(machine: HardwareSpec, engine: Engine, tier: MemTier) -> bool:
+    return machine.tiers[engine.memory or machine.fast] is tier
 
 
 def _link_bytes_per_s(link: Link, lane: Lane, end: str) -> float:
@@ -149,7 +153,13 @@ def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple
     if rows.target and lane.link_only:
         return found
     tier = _must(machine, rows.tier)
-    of_source = at(tier.write_pj_per_bit, end) if rows.kind == "kv_write" else stream_pj_per_bit(tier, end)
+    engine = _engine(machine, rows)
+    if rows.kind == "kv_write":
+        of_source = at(tier.write_pj_per_bit, end)
+    elif engine is not None and engine.read_pj_per_bit is not None and _is_own(machine, engine, tier):
+        of_source = at(engine.read_pj_per_bit, end)
+    else:
+        of_source = stream_pj_per_bit(tier, end)
     found[source] = found.get(source, 0.0) + 8e-12 * of_source
     if rows.target:
         target = _key(machine, rows.target)

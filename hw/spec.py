@@ -34,6 +34,7 @@ class Engine:
     energy_pj_per_op: Sourced
     memory: str = ""  # tier it computes from; empty: the machine's fast tier
     memory_bytes_per_s: Sourced | None = None  # what it reads from there, where it is not the tier's own peak (in-memory compute)
+    read_pj_per_bit: Sourced | None = None  # of those reads, where they do not cost what the tier's own do
     n_units: Sourced | None = None  # streaming multiprocessors, processing elements
     macs_per_unit: dict[str, Sourced] = field(default_factory=dict)  # per cycle, by dtype
     other_ops_per_cycle: Sourced | None = None  # counted by the source beside its multiply-adds

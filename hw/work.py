@@ -85,16 +85,19 @@ class Work:
             return self.nothing
         if not (np.isscalar(rows.times) and rows.times == 1.0):
             each = each * np.asarray(rows.times)
-        size = self.size(rows)
-        full = each if each.shape == size else np.broadcast_to(each, size)
         if rows.cells is not None:
-            n = self.n_steps * self.n_blocks
-            return np.asarray(np.bincount(rows.cells, full, n).reshape(self.n_steps, self.n_blocks), np.float64)
+            n, weights = self.n_steps * self.n_blocks, np.broadcast_to(each, rows.cells.size)
+            return np.asarray(np.bincount(rows.cells, weights, n).reshape(self.n_steps, self.n_blocks), np.float64)
         if rows.blocks is None:
-            return full
+            return self._whole(each)
         placed = np.zeros((self.n_steps, self.n_blocks))
-        placed[:, rows.blocks] = full
+        placed[:, rows.blocks] = each
         return placed
+
+    def _whole(self, values: Floats) -> Floats:
+        """Broadcast to (steps, blocks)."""
+        shape = (self.n_steps, self.n_blocks)
+        return values if values.shape == shape else np.broadcast_to(values, shape)
 
     def shapes(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """The arguments of the rows' operator, each as long as the rows are many."""
@@ -105,14 +108,13 @@ class Work:
         """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
         if values is self.nothing:
             return values[:, 0]
-        size = (self.n_steps, self.n_blocks)
-        full = values if values.shape == size else np.broadcast_to(values, size)
+        full = self._whole(values)
         if self.is_once:
             return full[:, 0] if self.n_blocks == 1 else np.asarray(full.sum(axis=1))
         times = np.asarray(self.block_times)
         if times.shape == (1, self.n_blocks):  # the same in every step
             return np.asarray(full @ times[0])
-        return np.asarray(np.einsum("ij,ij->i", full, np.broadcast_to(times, size)))
+        return np.asarray(np.einsum("ij,ij->i", full, np.broadcast_to(times, full.shape)))
 
     @cached_property
     def is_once(self) -> bool:

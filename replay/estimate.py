@@ -71,6 +71,7 @@ def estimate(
     fits: Mapping[str, Fit] | None = None,
     weight_format: str = ACTIVATION,
     profile: str = profiles.PHYSICAL,
+    kv_format: str = ACTIVATION,
 ) -> Estimate:
     """One step. active_experts: distinct routed experts per MoE layer, from a tape or a closed form; not used by dense models.
     fits: constants of this machine's operators, in bf16; without them the roofline. Raises ValueError for a format or geometry it
@@ -80,16 +81,19 @@ def estimate(
     blocks, n_tokens = blocks_of(geometry, by_layer=True), np.array([[float(load.n_tokens)]])
     tokens = Tokens(decodes=load.batch, context=load.context_tokens, prompt=load.prompt_tokens)
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)
-    work = steps_of(geometry, machine, tokens, experts, blocks, weight_format)
+    work = steps_of(geometry, machine, tokens, experts, blocks, weight_format, kv_format)
     cost = clock(work, machine, profiles.load(profile), fits)
-    outside = (*overfull(machine, _held(geometry, machine, load, weight_format)), *(_beyond(work, fits) if fits else ()))
+    outside = (
+        *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
+        *(_beyond(work, fits) if fits else ()),
+    )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
 
-def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str) -> dict[str, float]:
+def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str, kv_format: str) -> dict[str, float]:
     """Bytes by role: all experts where the step reads them."""
     experts = value_bytes(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params, weight_format)
-    kv = load.batch * kv_bytes(geometry, load.context_tokens, ACTIVATION) + kv_bytes(geometry, load.prompt_tokens, ACTIVATION)
+    kv = load.batch * kv_bytes(geometry, load.context_tokens, kv_format) + kv_bytes(geometry, load.prompt_tokens, kv_format)
     return {
         "weights_home": weight_bytes(geometry, weight_format, weight_format, ACTIVATION) - experts,
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,

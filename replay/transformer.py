@@ -24,10 +24,11 @@ _VALUE = bytes_per_value(ACTIVATION)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokens:
     """What S steps carry, each broadcast to (S,). decodes: requests that decode one token each, attending to `context` tokens,
-    itself included (their mean). prompt: tokens of prompts' slices in all, shared evenly by `prompts`, each after `before` of its
-    tokens that are in the cache. turns: how often the step runs, one token of it after the other. budget: tokens that the cache
-    keeps of a request. kv_frac: bytes of its keys and values over those of their format. recomputed: share of the kept tokens of
-    which it holds the layer's input instead, to be multiplied anew."""
+    itself included (their mean); nodes: tokens of each that are computed at once, as drafts are verified. prompt: tokens of
+    prompts' slices in all, shared evenly by `prompts`, each after `before` of its tokens that are in the cache. turns: how often
+    the step runs, one token of it after the other. budget: tokens that the cache keeps of a request. kv_frac: bytes of its keys
+    and values over those of their format. recomputed: share of the kept tokens of which it holds the layer's input instead, to be
+    multiplied anew."""
 
     decodes: Values = 0.0
     context: Values = 0.0
@@ -38,32 +39,33 @@ class Tokens:
     budget: Values = np.inf
     kv_frac: Values = 1.0
     recomputed: Values = 0.0
+    nodes: Values = 1.0
 
     def sums(self, windows: Ints) -> Sums:
         """The same for layers of these windows."""
         given = (getattr(self, part.name) for part in fields(self))
         parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed = (part[:, None] for part in parts)
+        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = (part[:, None] for part in parts)
         width = np.where(windows > 0, windows, np.inf)
         most = np.minimum(budget, width)
         n, keys = prompt / prompts, decodes * np.minimum(context, most)
         pairs = _pairs(before + n, width) - _pairs(before, width)
         return Sums(
-            tokens=decodes + prompt,
+            tokens=decodes * nodes + prompt,
             decodes=decodes,
             context=context,
             keys=keys,
-            scores=keys,
+            scores=keys * nodes,
             prompt=prompt,
             prompts=prompts,
             pairs=prompts * pairs,
             length=_length(pairs, width),
             seen=prompts * (n + np.minimum(before, width)),
             held=keys + prompts * np.minimum(before + n, most) * (prompt > 0),
-            kept=decodes + np.minimum(prompt, prompts * budget),
+            kept=decodes * nodes + np.minimum(prompt, prompts * budget),
             kv_frac=kv_frac,
             recomputed=recomputed,
-            logits=decodes + np.where(prompt > 0, prompts, 0.0),
+            logits=decodes * nodes + np.where(prompt > 0, prompts, 0.0),
             carries_prompt=np.where(prompt > 0, 1.0, 0.0),
             turns=1.0 if np.all(turns == 1.0) else turns,
         )

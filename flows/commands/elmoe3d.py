@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import asked
+from tokentape.flows.options import ProfileOption, asked
 
 if TYPE_CHECKING:
     from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
@@ -85,7 +85,7 @@ def speculate(
     ctx: typer.Context,
     model: Annotated[str, typer.Option("--model", help="A model that ships (`tokentape models list`) or a config.json.")],
     hardware: Annotated[
-        str, typer.Option("--hardware", help="Machine with tiers hb and ext: elmoe3d-4gb, elmoe3d-8gb or a file.")
+        str, typer.Option("--hardware", help="Any machine: elmoe3d-4gb, elmoe3d-8gb, h100, ... or a file.")
     ] = "elmoe3d-8gb",
     scheme: Annotated[
         str, typer.Option("--scheme", help="EAGLE3, SLM-SD, Quant-SD, Elastic-SD, or several with commas.")
@@ -122,7 +122,8 @@ def speculate(
         str | None,
         typer.Option(
             "--nodes",
-            help="Nodes verified per request and drafted per step, such as 16,3: adds operations and energy.",
+            help="Nodes verified per request and drafted per step, such as 16,3: adds energy. [default: a chain of drafts, or, "
+            "with profile elmoe3d, none]",
             show_default=False,
         ),
     ] = None,
@@ -131,6 +132,7 @@ def speculate(
         typer.Option("--tau", help="Speculate from this batch on, as the paper's policy does.", show_default=False),
     ] = None,
     fit: Annotated[str, typer.Option("--fit", help="Constants: a shipped fit or a file.")] = "elmoe3d-l1",
+    profile: ProfileOption = None,
 ) -> None:
     """Latency and traffic of decoding with and without self-speculation on hybrid-bonded memory, and which mode wins (ELMoE-3D).
 
@@ -144,13 +146,15 @@ def speculate(
     """
     from tokentape.flows.console import note, number, print_table, quantity
     from tokentape.flows.elmoe3d_points import Options, joules
+    from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
+    from tokentape.replay.elmoe3d.work import findings
 
     points = asked(Options, ctx).points()
-    arrays = as_points(points)
-    found = evaluate(arrays)
-    energy = joules(hardware, arrays, found) if nodes else {}
+    arrays, costs = as_points(points), profile or PHYSICAL
+    found = evaluate(arrays, costs, with_joules=nodes is not None)
+    energy = joules(arrays, found, costs) if nodes else {}
     by_tau = {} if tau is None else {f"from {tau:g} on x": policy_phi(found, arrays.batch, tau)}
     rows = []
     for i, point in enumerate(points):
@@ -173,10 +177,14 @@ def speculate(
             )
         )
     columns = ("scheme", "batch", "best", "AR x", "SD x", *by_tau, "AR per token", "SD per token", "accepted", "hits AR, verify")
-    title = f"{points[0].shape.name} on {points[0].machine.name}, {hit_model}, over the xPU with everything in EXT"
+    machine = points[0].machine
+    reference = f"over the same engine with everything in {machine.roles.expert_home}"
+    title = f"{points[0].model} on {machine.name}, {hit_model}, {reference}"
     print_table(title, (*columns, "AR step from HB, EXT", *energy), rows, numbers=columns[1:])
     for name in dict.fromkeys(point.scheme for point in points):
         paying = [p.batch for p, is_sd in zip(points, found.is_sd_better, strict=True) if p.scheme == name and is_sd]
         note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")
+    for said in findings(machine):
+        note(said)
     if found.mapping.cold_bytes.any():
         note("static weights and KV exceed HB: what does not fit is read from EXT in every pass, beyond the paper's settings")

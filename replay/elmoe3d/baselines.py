@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.sourced import Sourced
-from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.replay.elmoe3d.cells import Cell, Setup
-from tokentape.replay.elmoe3d.energy import ENDS, End, Prices, joules_per_token, prices_of
-from tokentape.replay.elmoe3d.platforms import Platform, baseline, platform_of
-from tokentape.replay.elmoe3d.points import ELASTIC, Compute, Floats, as_points
+from tokentape.replay.elmoe3d.platforms import Holds, baseline
+from tokentape.replay.elmoe3d.points import ELASTIC, Compute, Floats, Points, as_points
 from tokentape.replay.elmoe3d.runs import Mode, Run, ours
 from tokentape.replay.elmoe3d.timing import evaluate
 
@@ -44,9 +44,8 @@ class Assumed:
     draft_nodes: float
     near_ext_ratios: tuple[float, ...]
     headline_near_ext_ratio: float
-    holds: tuple[Literal["dense", "experts"], ...]
-    headline_holds: Literal["dense", "experts"]
-    near_pj_per_bit: Sourced
+    holds: tuple[Holds, ...]
+    headline_holds: Holds
     pool_write_frac: Sourced
 
 
@@ -57,7 +56,6 @@ class Ran:
     platform: str
     cells: Sequence[Cell]
     runs: dict[Mode, Run]
-    prices: Prices
     verify_nodes: float
     hit_model: str
     level: str
@@ -73,11 +71,11 @@ class Ran:
     def best_token_s(self) -> Floats:
         return np.minimum(self.runs["ar"].token_s, self.runs["sd"].token_s)
 
-    def j_per_token(self, mode: Mode, end: End) -> Floats:
+    def j_per_token(self, mode: Mode, end: str) -> Floats:
         """All parts together."""
-        return np.asarray(np.sum(list(joules_per_token(self.runs[mode], self.prices, end).values()), axis=0))
+        return np.asarray(sum(joules[ENDS.index(end)] for joules in self.runs[mode].joules_per_token.values()))
 
-    def best_j_per_token(self, end: End) -> Floats:
+    def best_j_per_token(self, end: str) -> Floats:
         """In the faster mode."""
         return np.where(self.is_sd, self.j_per_token("sd", end), self.j_per_token("ar", end))
 
@@ -88,34 +86,58 @@ def platform_runs(
     setup: Setup,
     table: Sequence[Cell],
     fit: ELMoE3DConstants,
-    hit_model: str,
-    verify_nodes: float,
+    hit_models: Sequence[str],
+    profile: Profile,
 ) -> Iterator[Ran]:
-    """Ours, HB-xPU, then every baseline; near-memory compute once per ratio and holding. Order of cells: by model and batch.
+    """Ours, HB-xPU, then every baseline, each by hit model and number of verified nodes; near-memory compute once per ratio and
+    holding. Order of cells: by model and batch.
 
     specs: the baselines' machines by name, and ours.
     """
-    compute = Compute(verify_nodes=verify_nodes, draft_nodes=of.draft_nodes)
+    settings = list(product(hit_models, of.verify_nodes))
 
-    def priced(name: str) -> Prices:
-        return prices_of(specs[name], of.near_pj_per_bit, of.pool_write_frac)
+    def points(cells: Sequence[Cell], machine: HardwareSpec) -> Points:
+        """Setting by setting."""
+        computes = {nodes: Compute(verify_nodes=nodes, draft_nodes=of.draft_nodes) for nodes in of.verify_nodes}
+        return as_points(
+            [
+                setup.point(cell, fit, machine=machine, hit_model=law, compute=computes[nodes])
+                for law, nodes in settings
+                for cell in cells
+            ]
+        )
+
+    def ran(name: str, cells: Sequence[Cell], runs: dict[Mode, Run], *near: Any) -> Iterator[Ran]:
+        for i, (law, nodes) in enumerate(settings):
+            steps = slice(i * len(cells), (i + 1) * len(cells))
+            yield Ran(name, cells, {mode: run.of(steps) for mode, run in runs.items()}, nodes, law, fit.level, *near)
 
     def chosen(scheme: str) -> list[Cell]:
         return [cell for cell in table if cell.hb_gb == of.ours_gb and cell.scheme == scheme]
 
     for name, scheme in ((OURS, ELASTIC), (HB_XPU, of.drafted_by)):
-        points = as_points([setup.point(cell, fit, hit_model=hit_model, compute=compute) for cell in chosen(scheme)])
-        found = evaluate(points)
-        runs: dict[Mode, Run] = {mode: ours(points, found, mode) for mode in MODES}
-        yield Ran(name, chosen(scheme), runs, priced(OURS), verify_nodes, hit_model, fit.level)
-    for name in of.baselines:  # the points of HB-xPU, without its HB
-        spec, short = specs[name], name.removeprefix("elmoe3d-")
-        options: list[tuple[Platform, float | None, str | None]] = [(platform_of(spec), None, None)]
-        if short == NEAR:
-            options = [(platform_of(spec, ratio, holds), ratio, holds) for ratio in of.near_ext_ratios for holds in of.holds]
-        for platform, ratio, holds in options:
-            runs = {mode: baseline(points, platform, mode) for mode in MODES}
-            yield Ran(short, chosen(of.drafted_by), runs, priced(name), verify_nodes, hit_model, fit.level, ratio, holds)
+        at = points(chosen(scheme), specs[OURS])
+        found = evaluate(at, profile, with_joules=True)
+        runs: dict[Mode, Run] = {mode: ours(at, found, mode, profile, of.pool_write_frac) for mode in MODES}
+        yield from ran(name, chosen(scheme), runs)
+    cells = chosen(of.drafted_by)
+    for name in of.baselines:
+        short = name.removeprefix("elmoe3d-")
+        if short != NEAR:
+            yield from ran(short, cells, baseline(points(cells, specs[name]), "dense", profile))
+            continue
+        for ratio in of.near_ext_ratios:
+            at = points(cells, near_at(specs[name], ratio))
+            for holds in of.holds:
+                yield from ran(short, cells, baseline(at, holds, profile), ratio, holds)
+
+
+def near_at(machine: HardwareSpec, ratio: float) -> HardwareSpec:
+    """With compute next to channels at so many times the bandwidth of all channels."""
+    name = machine.roles.near_compute
+    tiers = (machine.engines[name].memory, machine.roles.expert_home)
+    whole = sum(machine.tiers[tier].peak_bytes_per_s.value for tier in tiers)
+    return with_values(machine, {f"engines.{name}.memory_bytes_per_s": ratio * whole})
 
 
 def is_headline(of: Assumed, ran: Ran) -> bool:
@@ -150,17 +172,17 @@ def energy_rows(of: Assumed, all_runs: Sequence[Ran]) -> Iterator[dict[str, Any]
         if not is_headline(of, ran):
             continue
         for mode in MODES:
-            value, low, high = (joules_per_token(ran.runs[mode], ran.prices, end) for end in ENDS)
+            joules = ran.runs[mode].joules_per_token
             for i, cell in enumerate(ran.cells):
-                for part in value:
+                for part, (value, low, high) in joules.items():
                     yield {
                         **_where(ran, cell),
                         "step_mode": mode,
                         "is_best": bool(ran.is_sd[i]) == (mode == "sd"),
                         "part": part,
-                        "j_per_token": float(value[part][i]),
-                        "low": float(low[part][i]),
-                        "high": float(high[part][i]),
+                        "j_per_token": float(value[i]),
+                        "low": float(low[i]),
+                        "high": float(high[i]),
                     }
 
 
@@ -187,7 +209,7 @@ class Ratios:
     energy_over_xpu: Floats
     energy_over_prior: Floats
     near: Ran
-    end: End
+    end: str
 
     @property
     def assumed(self) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.points import Point
-from tokentape.replay.elmoe3d.shape import Drafter, Machine, Shape
+from tokentape.warehouse.geometry import Geometry
 
 PAPER = "elmoe3d"
 TABLE = "Table 3"
@@ -72,18 +73,26 @@ def _cell(model: str, setting: str, of: Mapping[str, Mapping[str, Any]]) -> Cell
     )
 
 
+def without_windows(geometry: Geometry) -> Geometry:
+    """As the paper's rows have it: every layer attends to all tokens."""
+    return geometry.model_copy(update={"sliding_windows": ()})
+
+
 @dataclass(frozen=True)
 class Setup:
-    """What the paper ran: shapes by name, machines by GB of HB, the small model of SLM-SD."""
+    """What the paper ran: models by name with the format of their experts, machines by GB of HB, the small model of SLM-SD."""
 
-    shapes: Mapping[str, Shape]
-    machines: Mapping[int, Machine]
-    drafter: Drafter
+    models: Mapping[str, tuple[Geometry, str]]
+    machines: Mapping[int, HardwareSpec]
+    drafter: Geometry
 
     def point(self, cell: Cell, fit: ELMoE3DConstants, **changed: Any) -> Point:
         """The cell as a point; changed: fields of Point that differ. Raises ValueError for a model without a law."""
+        geometry, expert_format = self.models[cell.model]
         fields: dict[str, Any] = {
-            "shape": self.shapes[cell.model],
+            "model": cell.model,
+            "geometry": geometry,
+            "expert_format": expert_format,
             "machine": self.machines[cell.hb_gb],
             "law": fit.law(cell.model),
             "speculation": fit.speculation,

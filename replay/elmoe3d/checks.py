@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
 from tokentape.replay.elmoe3d.fit import fit_speculation
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, SCHEMES, as_points
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, SCHEMES, SLICED_FORMATS, as_points
 from tokentape.replay.elmoe3d.runs import tokens_until_link_binds
-from tokentape.replay.elmoe3d.timing import Outcome, evaluate
+from tokentape.replay.elmoe3d.timing import PAPER, Outcome, evaluate
 
 Floats = NDArray[np.float64]
 FAR_BATCH = 4  # from which the paper compares Elastic-SD with EAGLE3
@@ -104,12 +105,12 @@ def link_checks(table: Sequence[Cell], setup: Setup, fit: ELMoE3DConstants, veri
     The latter at the table's largest batch, with so many nodes verified per request. Of sliced models, with the largest HB.
     """
     batch, largest = max(cell.batch for cell in table), max(setup.machines)
-    sliced = [cell for cell in table if (cell.scheme, cell.batch, cell.hb_gb) == (ELASTIC, batch, largest)]
+    elastic = [cell for cell in table if (cell.scheme, cell.batch, cell.hb_gb) == (ELASTIC, batch, largest)]
     made = []
-    for cell in (cell for cell in sliced if setup.shapes[cell.model].is_sliced):
+    for cell in (cell for cell in elastic if setup.models[cell.model][1] in SLICED_FORMATS):
         point = setup.point(cell, fit)
         hottest = float(-np.expm1(-as_points([point]).weights[0, 0])) * batch * verify_nodes
-        carried = float(tokens_until_link_binds(point))
+        carried = float(tokens_until_link_binds(point, profiles.load(PAPER)))
         made.append(Check(f"Tokens in one expert a link carries during a slice's fetch, {cell.model}", carried, "tokens", 1))
         made.append(
             Check(f"Tokens in the hottest expert, batch {batch}, {verify_nodes:g} nodes, {cell.model}", hottest, "tokens", 1)

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw import profile as profiles
 from tokentape.hw.coverage import STEEPEST
 from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.fit_files import Fit
+from tokentape.hw.work import Rows
 from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, as_points
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.mapping import map_bytes
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, as_points, cache_of
+from tokentape.replay.elmoe3d.runs import s_per_byte
+from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +67,7 @@ def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tupl
         assert cell.phi_ar is not None
         return float(found.phi_ar[0]) - cell.phi_ar
 
-    room = setup.machines[by_scheme[EAGLE].hb_gb].hb_bytes
+    room = cache_of(setup.machines[by_scheme[EAGLE].hb_gb]).capacity_bytes.value
     beta = _root(lambda b: error(by_scheme[ELASTIC], ModelLaw(beta=b, exponent=1.0)), *_betas(by_scheme[ELASTIC], setup), "beta")
     tied = ModelLaw(beta=beta, exponent=1.0 - beta)
     head = _root(lambda e: error(by_scheme[EAGLE], replace(tied, head_bytes=e)), 1.0, room, f"{model}: head_bytes")
@@ -79,8 +84,9 @@ def _betas(cell: Cell, setup: Setup) -> tuple[float, float]:
     """Where Phi_AR falls with beta: below the first one HB would be the slower tier."""
     law = ModelLaw(beta=1.0, exponent=0.0)
     point = setup.point(cell, ELMoE3DConstants("", "", START, {cell.model: law}))
-    share, machine = evaluate(as_points([point])).mapping.share[0], point.machine
-    both_busy = machine.hb_bytes_per_s / (machine.hb_bytes_per_s + machine.ext_bytes_per_s)
+    share, profile = map_bytes(as_points([point])).share[0], profiles.load(PAPER)
+    hb, ext = (s_per_byte(point.machine, Rows(kind="expert", tier=tier), profile) for tier in ("expert_cache", "expert_home"))
+    both_busy = ext / (hb + ext)
     return max(LEAST_BETA, float(np.log(both_busy) / np.log(share))), 1.0
 
 
@@ -107,17 +113,29 @@ def fit_speculation(
         raise ValueError(f"{len(cells)} cells cannot fix {len(BOUNDS)} constants of speculation")
     fit = ELMoE3DConstants("", "", start, laws)
     published = np.array([cell.phi_sd for cell in cells], np.float64)
-    points = as_points([setup.point(cell, fit) for cell in cells])
+    points = as_points([setup.point(cell, fit) for cell in cells] * (1 + len(BOUNDS)))
+    at_once = ready(points, profiles.load(PAPER))
+    low, high = np.array(list(BOUNDS.values())).T
 
-    def errors(values: Floats) -> Floats:
-        return evaluate(with_speculation(points, dict(zip(BOUNDS, values, strict=True)))).phi_sd / published - 1.0
+    @lru_cache(maxsize=2)
+    def tried(of: bytes) -> tuple[Floats, Floats]:
+        """Errors, and their slopes by differences to one side: in one evaluation."""
+        values = np.frombuffer(of)
+        step = np.sqrt(np.finfo(float).eps) * np.maximum(1.0, np.abs(values))
+        step = np.where(values + step > high, -step, step)
+        beside = values[:, None] + np.hstack([np.zeros((values.size, 1)), np.diag(step)])
+        told = dict(zip(BOUNDS, np.repeat(beside, published.size, axis=1), strict=True))
+        errors = evaluate(replace(points, **told), on=at_once).phi_sd.reshape(-1, published.size) / published - 1.0
+        return errors[0], (errors[1:] - errors[0]).T / step
 
-    bounds = np.array(list(BOUNDS.values())).T
-    found = least_squares(errors, [getattr(start, name) for name in BOUNDS], bounds=tuple(bounds), x_scale="jac", xtol=1e-12)
+    begin = [getattr(start, name) for name in BOUNDS]
+    found = least_squares(
+        lambda x: tried(x.tobytes())[0],
+        begin,
+        lambda x: tried(x.tobytes())[1],
+        bounds=(low, high),
+        x_scale="jac",
+        xtol=1e-12,
+    )
     values = {name: float(value) for name, value in zip(BOUNDS, found.x, strict=True)}
     return replace(start, **values), float((found.fun**2).mean())  # type: ignore[arg-type]
-
-
-def with_speculation(points: Points, values: dict[str, float]) -> Points:
-    """The points with other constants of speculation."""
-    return replace(points, **{name: np.full(len(points), value) for name, value in values.items()})

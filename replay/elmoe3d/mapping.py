@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokentape.replay.elmoe3d.points import Floats, Points
-from tokentape.replay.elmoe3d.shape import DRAFT_FRAC
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, Floats, Points
 
 SLICE_FRAC = 0.5  # an MSB or an LSB slice over its INT8 expert, the scale split evenly
 
 
 @dataclass(frozen=True, eq=False)
 class Mapping:
-    """Bytes in HB of n points, (n,) each.
+    """Bytes in HB of n points, (n,) each; a machine without a tier in front of the experts' home holds all of them.
 
     private_bytes: EAGLE's head or the small model with its KV. resident_bytes, share: R and x of 8-bit experts in AR and in
     verification (slices of Elastic take the same room). draft_bytes: static weights of a separate 4-bit copy; copy_share: of that

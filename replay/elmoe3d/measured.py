@@ -11,9 +11,9 @@ import polars as pl
 
 from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
+from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.replay.elmoe3d.mapping import SLICE_FRAC
-from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, Point
-from tokentape.replay.elmoe3d.shape import Machine, shape_of
+from tokentape.replay.elmoe3d.points import Point, as_points
 from tokentape.replay.trace import Trace
 
 HALF = 0.5
@@ -56,7 +56,7 @@ def through_machine(
     drafted: Mapping[str, Any],
     scheme: str,
     batch: int,
-    largest: Machine,
+    largest: HardwareSpec,
     fit: ELMoE3DConstants,
 ) -> Point:
     """The tape's model under the scheme that it was drafted with: its own popularity, accepted length, depth and batch.
@@ -64,15 +64,18 @@ def through_machine(
     drafted: the drafter's settings. HB is as large as holds its pool, with the rates of the `largest` machine; what a round costs
     is the fit's.
     """
-    shape = shape_of(model, trace.geometry)
-    pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * shape.all_expert_bytes
-    needed = shape.static_bytes + shape.embedding_bytes + batch * CONTEXT_TOKENS * shape.kv_bytes_per_token
-    return Point(
-        shape=shape,
-        machine=replace(largest, hb_bytes=needed + pool_bytes),
+    point = Point(
+        model=model,
+        geometry=trace.geometry,
+        machine=largest,
         law=law_of(trace),
         speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])),
         scheme=scheme,
         batch=batch,
         accepted_len=mean_accepted(rounds),
     )
+    of = as_points([point])
+    pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * of.expert_bytes * of.n_experts * of.n_layers
+    held_bytes = of.static_bytes + of.embedding_bytes + of.kv_bytes + pool_bytes
+    key = f"tiers.{largest.roles.expert_cache}.capacity_bytes"
+    return replace(point, machine=with_values(largest, {key: float(held_bytes[0])}))

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.spec import HardwareSpec, MemTier
 from tokentape.replay.elmoe3d.acceptance import FORMS
 from tokentape.replay.elmoe3d.hits import HIT_LAWS
-from tokentape.replay.elmoe3d.shape import Drafter, Machine, Shape
 from tokentape.replay.elmoe3d.unions import weights_of
+from tokentape.warehouse.formats import EXPERT_FORMATS, value_bytes
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 EAGLE, SLM, QUANT, ELASTIC = SCHEMES = ("EAGLE3", "SLM-SD", "Quant-SD", "Elastic-SD")
 CONTEXT_TOKENS = 1024  # of a sequence, in every row of the paper
+KV_FORMAT, STATIC_FORMAT, DRAFT_FORMAT = "int8", "int8-g32", "int4"  # of keys and values, of the target and of its draft
+BYTES_PER_PARAM = EXPERT_FORMATS[STATIC_FORMAT]
+DRAFT_FRAC = EXPERT_FORMATS[DRAFT_FORMAT] / BYTES_PER_PARAM  # bytes of a 4-bit copy over the INT8 original
+SLICED_FORMATS = (STATIC_FORMAT,)  # whose experts split into an MSB and an LSB slice of equal size; MXFP4 is never sliced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +42,12 @@ class Compute:
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """One point. Acceptance is `alpha`, which `accepted_form` turns into tokens, or a measured mean `accepted_len` per round
-    without the bonus token. compute: None leaves operations out, as the paper's table seems to."""
+    without the bonus token. drafter: the small model of SLM-SD, dense. compute: None leaves operations of drafts and verification
+    out, as the paper's table seems to. A layer counts where it has experts."""
 
-    shape: Shape
-    machine: Machine
+    model: str
+    geometry: Geometry
+    machine: HardwareSpec
     law: ModelLaw
     speculation: Speculation
     scheme: str
@@ -45,8 +57,9 @@ class Point:
     accepted_form: str = "linear"
     context_tokens: float = CONTEXT_TOKENS
     hit_model: str = "paper_law"
-    drafter: Drafter | None = None
+    drafter: Geometry | None = None
     compute: Compute | None = None
+    expert_format: str = STATIC_FORMAT
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -56,6 +69,8 @@ class Point:
         ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is unknown; choose {', '.join(known)}")
+        if not self.geometry.moe_layers:
+            raise ValueError(f"{self.model} has no experts; ELMoE-3D speculates on a mixture of experts")
         if not 1.0 <= self.batch < float("inf"):
             raise ValueError(f"batch is {self.batch}; it must be at least 1")
         if not 1.0 <= self.context_tokens < float("inf"):
@@ -63,7 +78,7 @@ class Point:
         if self.scheme == SLM and self.drafter is None:
             raise ValueError(f"scheme {SLM} needs the small model as drafter")
         if self.scheme == EAGLE and not self.law.head_bytes:
-            raise ValueError(f"scheme {EAGLE} needs the head's size; give head_bytes for {self.shape.name}")
+            raise ValueError(f"scheme {EAGLE} needs the head's size; give head_bytes for {self.model}")
 
     @property
     def accepted(self) -> float:
@@ -74,7 +89,7 @@ class Point:
             return self.accepted_len
         if self.alpha is None:
             raise ValueError(
-                f"{self.shape.name}, {self.scheme}, batch {self.batch:g}: the acceptance is unknown; give alpha or accepted_len"
+                f"{self.model}, {self.scheme}, batch {self.batch:g}: the acceptance is unknown; give alpha or accepted_len"
             )
         if not 0.0 <= self.alpha <= 1.0:
             raise ValueError(f"alpha is {self.alpha}; it must be between 0 and 1")
@@ -83,10 +98,22 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
+class Group:
+    """Points of one model on one machine; at: their indices."""
+
+    machine: HardwareSpec
+    geometry: Geometry
+    drafter: Geometry | None
+    at: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Points:
     """n points as (n,) arrays named as in Point and its parts; weights: (n, N) of unions.py; hit_model: (n,) names.
 
-    verify_nodes, draft_nodes: 0 where operations are left out.
+    static_bytes: everything but routed experts that a decode step reads; embedding_bytes: the input table, which only takes room.
+    hb_bytes: capacity of the experts' cache, infinite where the machine has none. verify_nodes, draft_nodes: 0 where operations
+    are left out.
     """
 
     static_bytes: Floats
@@ -96,24 +123,17 @@ class Points:
     n_layers: Floats
     n_experts: Floats
     is_sliced: Flags
-    static_params: Floats
-    layer_params: Floats  # of the experts of one token
-    moved_bytes: Floats  # partial sums of one token, in all its experts
     hb_bytes: Floats
-    hb_bytes_per_s: Floats
-    ext_bytes_per_s: Floats
-    ops_per_s: Floats
-    draft_ops_per_s: Floats
     is_eagle: Flags
     is_slm: Flags
     is_quant: Flags
     batch: Floats
+    context_tokens: Floats
     beta: Floats
     head_bytes: Floats
     slm_bytes: Floats
     slm_read_bytes: Floats
     slm_kv_bytes: Floats
-    slm_params: Floats
     verify_tokens: Floats
     draft_tokens: Floats
     growth: Floats
@@ -124,64 +144,109 @@ class Points:
     draft_nodes: Floats
     weights: Floats
     hit_model: NDArray[np.str_]
+    groups: tuple[Group, ...]
 
     @property
     def is_elastic(self) -> Flags:
         return ~(self.is_eagle | self.is_slm | self.is_quant)
 
+    @property
+    def is_self(self) -> Flags:
+        """The model drafts for itself."""
+        return self.is_quant | self.is_elastic
+
     def __len__(self) -> int:
         return len(self.batch)
 
 
-_NO_DRAFTER = Drafter(0.0, 0.0, 0.0, 0.0, 0.0)
+def cache_of(machine: HardwareSpec) -> MemTier:
+    """The tier in front of the experts' home; without one, that home."""
+    return machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
 
 
-def _row(p: Point) -> dict[str, float | bool]:
-    shape, machine, spec, drafter = p.shape, p.machine, p.speculation, p.drafter or _NO_DRAFTER
-    sequences = p.batch * p.context_tokens
+@lru_cache
+def _sizes(geometry: Geometry, expert_format: str) -> dict[str, float]:
     return {
-        "static_bytes": shape.static_bytes,
-        "embedding_bytes": shape.embedding_bytes,
-        "kv_bytes": shape.kv_bytes_per_token * sequences,
-        "expert_bytes": shape.expert_bytes,
-        "n_layers": shape.n_layers,
-        "n_experts": shape.n_experts,
-        "is_sliced": shape.is_sliced,
-        "static_params": shape.static_params,
-        "layer_params": shape.top_k * shape.expert_params,
-        "moved_bytes": shape.n_layers * shape.top_k * shape.partial_sum_bytes,
-        "hb_bytes": machine.hb_bytes,
-        "hb_bytes_per_s": machine.hb_bytes_per_s,
-        "ext_bytes_per_s": machine.ext_bytes_per_s,
-        "ops_per_s": machine.ops_per_s,
-        "draft_ops_per_s": machine.draft_ops_per_s,
-        "is_eagle": p.scheme == EAGLE,
-        "is_slm": p.scheme == SLM,
-        "is_quant": p.scheme == QUANT,
-        "batch": p.batch,
-        "beta": p.law.beta,
-        "head_bytes": p.law.head_bytes,
-        "slm_bytes": drafter.resident_bytes,
-        "slm_read_bytes": drafter.read_bytes,
-        "slm_kv_bytes": drafter.kv_bytes_per_token * sequences,
-        "slm_params": drafter.params,
-        "verify_tokens": spec.verify_tokens,
-        "draft_tokens": spec.draft_tokens,
-        "growth": spec.growth,
-        "fade": spec.fade,
-        "n_draft_steps": spec.n_draft_steps,
-        "accepted_len": p.accepted,
-        "verify_nodes": p.compute.verify_nodes if p.compute else 0.0,
-        "draft_nodes": p.compute.draft_nodes if p.compute else 0.0,
+        "static_bytes": static_bytes(geometry, STATIC_FORMAT),
+        "embedding_bytes": value_bytes(geometry.vocab * geometry.hidden, "fp16"),
+        "expert_bytes": geometry.expert_bytes(expert_format)[0],
+        "n_layers": len(geometry.moe_layers),
+        "n_experts": geometry.n_experts,
+        "is_sliced": expert_format in SLICED_FORMATS,
     }
+
+
+@lru_cache
+def _drafter(geometry: Geometry | None) -> dict[str, float]:
+    """At rest its output head is its input table, kept in FP16 and read as INT8."""
+    if geometry is None:
+        return {"slm_bytes": 0.0, "slm_read_bytes": 0.0}
+    table = geometry.vocab * geometry.hidden
+    body = value_bytes(geometry.non_expert_params - table, STATIC_FORMAT)
+    return {"slm_bytes": body + value_bytes(table, "fp16"), "slm_read_bytes": static_bytes(geometry, STATIC_FORMAT)}
 
 
 def as_points(points: Sequence[Point]) -> Points:
     """The points as arrays. Raises ValueError for none, and for a point whose acceptance is unknown."""
     if not points:
         raise ValueError("no points to evaluate")
-    rows = [_row(p) for p in points]
-    columns = {name: np.array([row[name] for row in rows], bool if name.startswith("is_") else np.float64) for name in rows[0]}
-    weights = weights_of([(p.shape.n_experts, p.shape.top_k, p.law.exponent) for p in points])
-    assert set(columns) == {field.name for field in fields(Points)} - {"weights", "hit_model"}, "a column was lost"
-    return Points(**columns, weights=weights, hit_model=np.array([p.hit_model for p in points]))
+    keys = [(id(p.machine), id(p.geometry), p.expert_format, id(p.drafter)) for p in points]
+    firsts = dict(zip(keys, points, strict=True))  # one of each kind: their parts alone are read
+    number = {key: i for i, key in enumerate(firsts)}
+    kind = np.array([number[key] for key in keys])
+    shared = [
+        {
+            **_sizes(p.geometry, p.expert_format),
+            **_drafter(p.drafter),
+            "hb_bytes": cache_of(p.machine).capacity_bytes.value * p.machine.n_devices
+            if p.machine.roles.expert_cache
+            else np.inf,
+        }
+        for p in firsts.values()
+    ]
+    columns: dict[str, Any] = {
+        name: np.array([of[name] for of in shared], bool if name.startswith("is_") else np.float64)[kind] for name in shared[0]
+    }
+    own = {
+        "batch": [p.batch for p in points],
+        "context_tokens": [p.context_tokens for p in points],
+        "accepted_len": [p.accepted for p in points],
+        "verify_nodes": [p.compute.verify_nodes if p.compute else 0.0 for p in points],
+        "draft_nodes": [p.compute.draft_nodes if p.compute else 0.0 for p in points],
+        **{name: [getattr(p.law, name) for p in points] for name in ("beta", "head_bytes")},
+        **{field.name: [getattr(p.speculation, field.name) for p in points] for field in fields(Speculation)},
+    }
+    columns |= {name: np.array(values, np.float64) for name, values in own.items()}
+    scheme = np.array([p.scheme for p in points])
+    columns |= {"is_eagle": scheme == EAGLE, "is_slm": scheme == SLM, "is_quant": scheme == QUANT}
+    for name, of in (("kv_bytes", [p.geometry for p in firsts.values()]), ("slm_kv_bytes", [p.drafter for p in firsts.values()])):
+        columns[name] = columns["batch"] * _kv_bytes(of, kind, columns["context_tokens"])
+    columns["weights"] = weights_of([(p.geometry.n_experts, p.geometry.top_k, p.law.exponent) for p in points])
+    columns["hit_model"] = np.array([p.hit_model for p in points])
+    return Points(**columns, groups=_groups(list(firsts.values()), kind))
+
+
+def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens: Floats) -> Floats:
+    """(n,) of a sequence; a layer with a window keeps no more than the window."""
+    found = np.zeros(kind.size)
+    for i, of in enumerate(geometries):
+        if of is not None:
+            chosen = kind == i
+            windows, times = np.unique(of.sliding_windows or (0,) * of.n_layers, return_counts=True)
+            held = np.minimum(context_tokens[chosen, None], np.where(windows > 0, windows, np.inf))
+            found[chosen] = (held * times).sum(axis=1) * kv_layer_bytes_per_token(of, KV_FORMAT)
+    return found
+
+
+def _groups(kinds: Sequence[Point], kind: Ints) -> tuple[Group, ...]:
+    """Machines that differ in the capacity of the experts' cache alone are one: a column has that, and it costs nothing."""
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for i, p in enumerate(kinds):
+        capacity = f"tiers.{p.machine.roles.expert_cache}.capacity_bytes"
+        told = [(key, of.value, of.low, of.high) for key, of in p.machine.numbers() if key != capacity]
+        key = (repr((p.machine.roles, p.machine.n_devices, p.machine.dtype, told)), p.geometry, p.drafter)
+        members.setdefault(key, []).append(i)
+    return tuple(
+        Group(kinds[of[0]].machine, kinds[of[0]].geometry, kinds[of[0]].drafter, np.flatnonzero(np.isin(kind, of)))
+        for of in members.values()
+    )

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
 from tokentape.replay.elmoe3d.cells import Cell
-from tokentape.replay.elmoe3d.points import Point, as_points
-from tokentape.replay.elmoe3d.timing import Outcome, evaluate
+from tokentape.replay.elmoe3d.points import Point, as_points, cache_of
+from tokentape.replay.elmoe3d.timing import PAPER, Outcome, evaluate
 
 TABLE_SERIES, MEASURED = "table-3", "measured"
 
@@ -24,9 +24,9 @@ class Job:
     cell: Cell | None = None
 
 
-def rows_of(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def rows_of(jobs: Sequence[Job], profile: str = PAPER) -> list[dict[str, Any]]:
     """Rows of elmoe3d_points, in order."""
-    return rows(jobs, evaluate(as_points([job.point for job in jobs])))
+    return rows(jobs, evaluate(as_points([job.point for job in jobs]), profile))
 
 
 def rows(jobs: Sequence[Job], found: Outcome) -> list[dict[str, Any]]:
@@ -57,16 +57,17 @@ def rows(jobs: Sequence[Job], found: Outcome) -> list[dict[str, Any]]:
 
 def _named(job: Job) -> dict[str, Any]:
     p, fit, cell = job.point, job.fit, job.cell
+    cache = cache_of(p.machine)
     is_measured = p.accepted_len is not None
     return {
         "series": job.series,
         "hardware": p.machine.name,
-        "model_id": p.shape.name,
+        "model_id": p.model,
         "sd_scheme": p.scheme,
         "batch": int(p.batch),
         "context_tokens": int(p.context_tokens),
-        "hb_bytes": p.machine.hb_bytes,
-        "hb_bytes_per_s": p.machine.hb_bytes_per_s,
+        "hb_bytes": cache.capacity_bytes.value,
+        "hb_bytes_per_s": cache.peak_bytes_per_s.value * cache.efficiency_frac.value,
         "hit_model": p.hit_model,
         "level": fit.level,
         "fit": fit.rows or ROWS[0],

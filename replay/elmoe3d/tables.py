@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.profile import Profile
 from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.cells import Cell, Setup
 from tokentape.replay.elmoe3d.checks import Check, checks, held_out, link_checks
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import EAGLE, Compute, as_points
-from tokentape.replay.elmoe3d.runs import target_ops
-from tokentape.replay.elmoe3d.timing import Outcome, evaluate
+from tokentape.replay.elmoe3d.runs import knee
+from tokentape.replay.elmoe3d.timing import Outcome, reads_of
+from tokentape.warehouse.geometry import Geometry
 
 PUBLISHED_MEAN = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
 
@@ -29,7 +31,7 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> 
         for (tier, part), taken in parts.items():
             yield {
                 "hardware": point.machine.name,
-                "model_id": point.shape.name,
+                "model_id": point.model,
                 "sd_scheme": point.scheme,
                 "batch": int(point.batch),
                 "context_tokens": int(point.context_tokens),
@@ -39,7 +41,9 @@ def mapping_rows(setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> 
             }
 
 
-def intensity_rows(of: Assumed, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[dict[str, Any]]:
+def intensity_rows(
+    of: Assumed, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants, profile: Profile
+) -> Iterator[dict[str, Any]]:
     """Operations per byte of the static part and of the experts, in AR and in verification, and where each tier's roofline bends.
 
     Attention over the context is not counted, its bytes are.
@@ -47,24 +51,27 @@ def intensity_rows(of: Assumed, setup: Setup, table: Sequence[Cell], fit: ELMoE3
     compute = Compute(verify_nodes=of.headline_verify_nodes, draft_nodes=of.draft_nodes)
     chosen = [cell for cell in table if cell.scheme == EAGLE]
     points = as_points([setup.point(cell, fit, compute=compute) for cell in chosen])
-    found = evaluate(points)
-    static_bytes = points.static_bytes + points.kv_bytes
-    for mode, made, tokens in (("ar", found.ar, points.batch), ("sd", found.verify, points.batch * points.verify_nodes)):
-        static_ops = 2.0 * tokens * points.static_params
-        by_part = {
-            "static": static_ops / static_bytes,
-            "experts": (target_ops(points, tokens) - static_ops) / made.expert_bytes,
-        }
+    reads = reads_of(points, map_bytes(points))
+    models = [setup.models[cell.model][0] for cell in chosen]
+    static, routed = (np.array(params, np.float64) for params in zip(*map(_params_per_token, models), strict=True))
+    for mode, made in (("ar", reads["ar"]), ("sd", reads["verify"])):
+        ops = 2.0 * points.batch * made.nodes
+        by_part = {"static": ops * static / made.static_bytes, "experts": ops * routed / made.expert_bytes}
         for part, values in by_part.items():
             for cell, value in zip(chosen, values.tolist(), strict=True):
                 where = {"hardware": setup.machines[cell.hb_gb].name, "model_id": cell.model, "batch": cell.batch}
                 yield {**where, "step_mode": mode, "part": part, "ops_per_byte": value}
     for machine in setup.machines.values():
-        for tier in ("hb", "ext"):
-            bytes_per_s, ops_per_s = machine.roofline(machine.n_units, tier)
-            for model in setup.shapes:
+        for tier, role in (("hb", "expert_cache"), ("ext", "expert_home")):
+            bends_at = knee(machine, role, profile)
+            for model in setup.models:
                 where = {"hardware": machine.name, "model_id": model, "batch": 1, "step_mode": "ar"}
-                yield {**where, "part": f"knee {tier}", "ops_per_byte": ops_per_s / bytes_per_s}
+                yield {**where, "part": f"knee {tier}", "ops_per_byte": bends_at}
+
+
+def _params_per_token(geometry: Geometry) -> tuple[int, int]:
+    """(all but routed experts, of the experts of a token)."""
+    return geometry.non_expert_params, len(geometry.moe_layers) * geometry.top_k * geometry.expert_params
 
 
 def check_rows(

@@ -1,33 +1,37 @@
-"""Seconds of an AR step, a draft step and a verification, for many points at once (paper sections 4 and 6, the forms ours).
+"""An AR step, a draft step and a verification, for many points at once (paper sections 4 and 6, the forms ours): what they read
+where, and what that costs on the machine under a cost profile.
 
-In a pass the static part runs from HB, then the experts run from both tiers at the same time. The reference is the same PEs with
-everything in EXT. Nothing overlaps a draft with a verification.
+The reference is the same engine with everything in EXT. Nothing overlaps a draft with a verification.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import Prepared, StepCost, clock, prepare
+from tokentape.hw.profile import ENDS, Profile
+from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of
 from tokentape.replay.elmoe3d.hits import HIT_LAWS
 from tokentape.replay.elmoe3d.mapping import SLICE_FRAC, Mapping, map_bytes
-from tokentape.replay.elmoe3d.points import Flags, Floats, Points
-from tokentape.replay.elmoe3d.shape import BYTES_PER_PARAM, DRAFT_FRAC
+from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, Flags, Floats, Group, Ints, Points
 from tokentape.replay.elmoe3d.unions import touched
+from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
+
+PAPER = "elmoe3d"  # the cost profile
+NOMINAL = ("value",)
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """A pass over the model, (n,) each: expected experts of a layer, their bytes over all layers, the share of those bytes that
-    HB brings, bytes of either tier with the static part's, and seconds."""
+class Pass(Reads):
+    """A pass over the model: what it reads, its seconds (n,) and, where they are asked for, joules."""
 
-    experts: Floats
-    expert_bytes: Floats
-    hit_frac: Floats
-    hb_bytes: Floats
-    ext_bytes: Floats
     seconds: Floats
+    joules: Joules
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,11 @@ class Outcome:
     phi_ar: Floats
     phi_sd: Floats
 
+    def of(self, points: slice) -> Outcome:
+        """Of some points, without joules."""
+        parts = {name: _some(value, points) for name, value in vars(self).items()}
+        return Outcome(**parts)
+
     @property
     def is_sd_better(self) -> Flags:
         """Speculation pays; ties go to AR."""
@@ -55,30 +64,81 @@ class Outcome:
         return np.maximum(self.phi_ar, self.phi_sd)
 
 
-def evaluate(p: Points) -> Outcome:
-    """Every point. Asserts that no pass is faster than either tier alone, that the tiers' bytes add up, and that no AR step gains
-    more over the xPU than both tiers busy all the time would."""
+Static = tuple[tuple[str, ...], Group, str, Prepared]
+Costed = tuple[tuple[str, ...], Ints, StepCost]  # names of passes, their points, and their steps' cost, pass by pass
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A group, priced but for routed experts. routed: names of passes, their points, phase, and their steps without experts;
+    whole: drafts of other models, and the reference."""
+
+    group: Group
+    routed: tuple[Static, ...]
+    whole: tuple[Costed, ...]
+
+
+def evaluate(p: Points, profile: str | Profile = PAPER, on: Sequence[Ready] | None = None, with_joules: bool = False) -> Outcome:
+    """Every point. on: what `ready` found of the same points, whose constants of speculation alone may be others since."""
+    costs = profiles.load(profile) if isinstance(profile, str) else profile
     mapped = map_bytes(p)
-    ar = _ar(p, mapped)
-    verify = _verify(p, mapped)
-    draft = _draft(p, mapped)
-    ops = 2.0 * p.batch * (p.verify_nodes > 0.0)
-    busy_s = ops * (p.static_params + p.layer_params * p.n_layers) / p.ops_per_s
-    xpu_s = np.maximum((p.static_bytes + p.kv_bytes + ar.expert_bytes) / p.ext_bytes_per_s, busy_s)
-    round_s = p.n_draft_steps * draft.seconds + verify.seconds
-    phi_ar = xpu_s / ar.seconds
-    assert np.all(phi_ar <= (1.0 + p.hb_bytes_per_s / p.ext_bytes_per_s) * (1.0 + 1e-12)), "AR is faster than both tiers together"
+    reads = reads_of(p, mapped)
+    seconds = {name: np.zeros(len(p)) for name in (*reads, "xpu")}
+    joules = {name: nothing(len(p)) for name in seconds}
+    for of in ready(p, costs, with_joules, reads) if on is None else on:
+        for names, at, cost in (*_routed(of, p, reads, costs, with_joules), *of.whole):
+            parts = parts_of(cost, of.group.machine) if with_joules else {}
+            for i, name in enumerate(names):
+                steps = slice(i * at.size, (i + 1) * at.size)
+                seconds[name][at] = cost.seconds.value[steps]
+                for part, values in parts.items():
+                    joules[name][part][:, at] = values[:, steps]
+    found = {name: Pass(**vars(of), seconds=seconds[name], joules=joules[name]) for name, of in reads.items()}
+    round_s = p.n_draft_steps * seconds["draft"] + seconds["verify"]
     return Outcome(
         mapping=mapped,
-        ar=ar,
-        draft=draft,
-        verify=verify,
-        xpu_s=xpu_s,
+        **found,
+        xpu_s=seconds["xpu"],
         accepted_len=p.accepted_len,
         round_s=round_s,
-        phi_ar=phi_ar,
-        phi_sd=(1.0 + p.accepted_len) * xpu_s / round_s,
+        phi_ar=seconds["xpu"] / seconds["ar"],
+        phi_sd=(1.0 + p.accepted_len) * seconds["xpu"] / round_s,
     )
+
+
+def ready(p: Points, profile: Profile, with_joules: bool = False, found: dict[str, Reads] | None = None) -> tuple[Ready, ...]:
+    """One per group of points. found: what their passes read, where that is known."""
+    reads = found or reads_of(p, map_bytes(p))
+    ends = ENDS if with_joules else NOMINAL
+    return tuple(_ready(of, p, reads, profile, ends) for of in p.groups)
+
+
+def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends: tuple[str, ...]) -> Ready:
+    passes, drafts = [reads["ar"], reads["verify"]], reads["draft"]
+    reference, one = replace(of, machine=alone(of.machine)), np.ones((of.at.size, 1))
+    static = static_work(reference, p, passes[:1])
+    xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one)])))
+    whole: list[Costed] = [(("xpu",), of.at, clock(xpu, reference.machine, profile, ends=NOMINAL))]
+    routed: list[Static] = [(("ar", "verify"), of, "decode", prepare(static_work(of, p, passes), of.machine, profile, ends=ends))]
+    eagle, small, own = (replace(of, at=of.at[kind[of.at]]) for kind in (p.is_eagle, p.is_slm, p.is_self))
+    if eagle.at.size:
+        whole.append((("draft",), eagle.at, clock(head_work(eagle, p, drafts), of.machine, profile, ends=ends)))
+    if small.at.size and of.drafter is not None:
+        work = static_work(replace(small, geometry=of.drafter), p, [drafts], phase="draft", home="draft_home")
+        whole.append((("draft",), small.at, clock(work, of.machine, profile, ends=ends)))
+    if own.at.size:
+        work = static_work(own, p, [drafts], DRAFT_FORMAT, "draft")
+        routed.append((("draft",), own, "draft", prepare(work, of.machine, profile, ends=ends)))
+    return Ready(of, tuple(routed), tuple(whole))
+
+
+def _routed(of: Ready, p: Points, reads: dict[str, Reads], profile: Profile, with_joules: bool) -> Iterator[Costed]:
+    """AR and verification, and the model's own drafts, with their experts."""
+    for names, group, phase, prepared in of.routed:
+        chosen = [reads[name] for name in names]
+        rows = (*routed_rows(group, p, chosen, phase), *(partial_sums(group, p, chosen) if with_joules else ()))
+        work, ends = replace(prepared.work, rows=rows), ENDS if with_joules else NOMINAL
+        yield names, group.at, clock(work, group.machine, profile, on=prepared, ends=ends)
 
 
 def policy_phi(found: Outcome, batch: Floats, tau: float) -> Floats:
@@ -86,18 +146,23 @@ def policy_phi(found: Outcome, batch: Floats, tau: float) -> Floats:
     return np.where(batch >= tau, found.phi_sd, found.phi_ar)
 
 
-def _ar(p: Points, mapped: Mapping) -> Pass:
-    experts = touched(p.weights, p.batch)
-    hits = _hits(p, mapped.share, p.beta, p.batch)
-    return _pass(p, mapped, experts, hits, p.batch * (p.verify_nodes > 0.0))
-
-
-def _verify(p: Points, mapped: Mapping) -> Pass:
-    n_tokens = p.verify_tokens * p.batch**p.growth
+def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:
+    """Of the passes by name."""
     slices = p.is_elastic & p.is_sliced  # each hit brings its MSB half from HB, its LSB half from EXT
-    share = np.where(slices, mapped.slice_share, mapped.share)
-    hits = _hits(p, share, faded(p), n_tokens)
-    return _pass(p, mapped, touched(p.weights, n_tokens), np.where(slices, SLICE_FRAC * hits, hits), p.batch * p.verify_nodes)
+    n_verified = p.verify_tokens * p.batch**p.growth
+    verify_hits = hits(p, np.where(slices, mapped.slice_share, mapped.share), faded(p), n_verified)
+    return {
+        "ar": _pass(p, mapped, p.batch, hits(p, mapped.share, p.beta, p.batch), np.ones(len(p))),
+        "verify": _pass(p, mapped, n_verified, np.where(slices, SLICE_FRAC * verify_hits, verify_hits), p.verify_nodes),
+        "draft": _draft(p, mapped),
+    }
+
+
+def _pass(p: Points, mapped: Mapping, n_tokens: Floats, hit_frac: Floats, nodes: Floats) -> Reads:
+    """A pass of the target, through the experts that n_tokens independent tokens touch."""
+    experts = touched(p.weights, n_tokens)
+    expert_bytes = experts * p.expert_bytes * p.n_layers
+    return Reads(experts, expert_bytes, hit_frac, p.static_bytes + p.kv_bytes, mapped.cold_bytes, nodes)
 
 
 def faded(p: Points) -> Floats:
@@ -105,33 +170,31 @@ def faded(p: Points) -> Floats:
     return 1.0 - (1.0 - p.beta) * p.batch**-p.fade
 
 
-def _draft(p: Points, mapped: Mapping) -> Pass:
-    """One draft step, by scheme; experts, expert_bytes and hits are 0 where a small model or a head drafts."""
+def _draft(p: Points, mapped: Mapping) -> Reads:
+    """One draft step, by scheme; experts, their bytes and hits are 0 where a small model or a head drafts."""
     n_tokens = p.draft_tokens * p.batch**p.growth
     touches = touched(p.weights, n_tokens)
     # Elastic: confined to its pool, twice as many slices as whole experts; everything is in HB.
     pool = np.where(p.is_sliced, mapped.slice_share, mapped.share) * p.n_experts
     frac = np.where(p.is_sliced, SLICE_FRAC, 1.0)
-    elastic_experts = np.minimum(touches, pool)
     # Quant: a 4-bit copy of INT8 experts, or MXFP4 experts as they are.
     has_copy = p.is_quant & p.is_sliced
     copy_frac = np.where(has_copy, DRAFT_FRAC, 1.0)
-    copy_hits = _hits(p, np.where(has_copy, mapped.copy_share, mapped.share), faded(p), n_tokens)
-    is_self = p.is_quant | p.is_elastic
-    experts = np.select([p.is_quant, p.is_elastic], [touches, elastic_experts], 0.0)
-    expert_bytes = experts * p.expert_bytes * p.n_layers * np.where(p.is_quant, copy_frac, frac)
-    hits = np.select([p.is_quant, p.is_elastic], [copy_hits, 1.0], 0.0)
+    copy_hits = hits(p, np.where(has_copy, mapped.copy_share, mapped.share), faded(p), n_tokens)
+    experts = np.select([p.is_quant, p.is_elastic], [touches, np.minimum(touches, pool)], 0.0)
     private = np.where(p.is_slm, p.slm_read_bytes + p.slm_kv_bytes, p.head_bytes)
-    static = np.where(is_self, p.static_bytes * DRAFT_FRAC + p.kv_bytes, private)
-    cold = np.minimum(static, np.where(is_self, mapped.cold_bytes, mapped.spill_bytes))
-    params = np.select([p.is_slm, p.is_eagle], [p.slm_params, p.head_bytes / BYTES_PER_PARAM], p.static_params)
-    computed = np.where(is_self, 1.0, 0.0) * p.layer_params * p.n_layers
-    ops = 2.0 * p.batch * p.draft_nodes / p.draft_ops_per_s
-    static_s = np.maximum((static - cold) / p.hb_bytes_per_s + cold / p.ext_bytes_per_s, ops * params)
-    return _of(p, experts, expert_bytes, hits, static, cold, static_s, ops * computed)
+    static = np.where(p.is_self, p.static_bytes * DRAFT_FRAC + p.kv_bytes, private)
+    return Reads(
+        experts=experts,
+        expert_bytes=experts * p.expert_bytes * p.n_layers * np.where(p.is_quant, copy_frac, frac),
+        hit_frac=np.select([p.is_quant, p.is_elastic], [copy_hits, 1.0], 0.0),
+        static_bytes=static,
+        cold_bytes=np.minimum(static, np.where(p.is_self, mapped.cold_bytes, mapped.spill_bytes)),
+        nodes=p.draft_nodes,
+    )
 
 
-def _hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
+def hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
     """(n,) hit rates, each point by its own law; 0..1."""
     found = np.zeros(len(p))
     for name in np.unique(p.hit_model):
@@ -141,30 +204,11 @@ def _hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
     return np.minimum(found, 1.0)
 
 
-def _pass(p: Points, mapped: Mapping, experts: Floats, hits: Floats, n_tokens: Floats) -> Pass:
-    """A pass of the target; n_tokens: computed ones, 0 where operations are left out."""
-    static = p.static_bytes + p.kv_bytes
-    cold, ops = mapped.cold_bytes, 2.0 * n_tokens / p.ops_per_s
-    memory_s = (static - cold) / p.hb_bytes_per_s + cold / p.ext_bytes_per_s
-    expert_bytes = experts * p.expert_bytes * p.n_layers
-    static_s = np.maximum(memory_s, ops * p.static_params)
-    return _of(p, experts, expert_bytes, hits, static, cold, static_s, ops * p.layer_params * p.n_layers)
-
-
-def _of(
-    p: Points,
-    experts: Floats,
-    expert_bytes: Floats,
-    hits: Floats,
-    static: Floats,
-    cold: Floats,
-    static_s: Floats,
-    expert_ops_s: Floats,
-) -> Pass:
-    from_hb, from_ext = hits * expert_bytes, (1.0 - hits) * expert_bytes
-    experts_s = np.maximum(np.maximum(from_ext / p.ext_bytes_per_s, from_hb / p.hb_bytes_per_s), expert_ops_s)
-    hb_bytes, ext_bytes, seconds = static - cold + from_hb, cold + from_ext, static_s + experts_s
-    least = np.maximum(hb_bytes / p.hb_bytes_per_s, ext_bytes / p.ext_bytes_per_s)
-    assert np.all(seconds >= least * (1 - 1e-12)), "a pass is faster than a tier"
-    assert np.allclose(hb_bytes + ext_bytes, static + expert_bytes, rtol=1e-12), "bytes were lost between the tiers"
-    return Pass(experts, expert_bytes, hits, hb_bytes, ext_bytes, seconds)
+def _some(of: Any, points: slice) -> Any:
+    if isinstance(of, dict):
+        return {}
+    return (
+        of[points]
+        if isinstance(of, np.ndarray)
+        else replace(of, **{name: _some(value, points) for name, value in vars(of).items()})
+    )

@@ -200,7 +200,9 @@ def test_intensity_knees_are_where_rooflines_bend(rows):
     found = rows["elmoe3d_intensity"]
     machine = SETUP.machines[8]
     knee = found.filter((pl.col("part") == "knee ext") & (pl.col("hardware") == "elmoe3d-8gb"))["ops_per_byte"]
-    assert knee.to_list() == pytest.approx([machine.ops_per_s / machine.ext_bytes_per_s] * 4)
+    ext = machine.tiers["ext"]
+    bends_at = machine.engines["xpu"].ops_per_s["int8"].value / (ext.peak_bytes_per_s.value * ext.efficiency_frac.value)
+    assert knee.to_list() == pytest.approx([bends_at] * 4)
     static = found.filter((pl.col("part") == "static") & (pl.col("step_mode") == "ar")).sort("batch")
     for _, of in static.group_by("hardware", "model_id", maintain_order=True):
         assert np.all(np.diff(of["ops_per_byte"]) > 0.0)
@@ -270,14 +272,14 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
 def test_ratios_are_taken_under_every_assumption():
     fit, of = load("elmoe3d-l0-all-open").constants, STUDY.platforms
     study = STUDY.model_copy(update={"platforms": replace(of, verify_nodes=(16.0,))})
-    found = list(ratios(elmoe3d.platforms(study, SETUP, CELLS, fit)["paper_law"]))
+    found = list(ratios([ran for ran in elmoe3d.platforms(study, SETUP, CELLS, fit) if ran.hit_model == "paper_law"]))
     assert len(found) == len(of.near_ext_ratios) * len(of.holds) * 3
     values = [r for r in found if r.end == "value" and r.near.holds == "dense"]
     assert [r.over_prior.mean() for r in values] == pytest.approx([2.5, 2.05, 1.65], abs=0.06)
 
 
 def test_settings_say_what_is_assumed():
-    assert Settings.SHIPPED.read_text().count("assumed") >= 3
+    assert Settings.SHIPPED.read_text().count("assumed") >= 2
     with pytest.raises(ValueError, match="Extra inputs"):
         type(STUDY).model_validate({**STUDY.model_dump(), "more": 1})
 
@@ -335,7 +337,8 @@ def test_speculate_prints_both_modes(tokentape: Cli):
         (("--model", "qwen3-30b-a3b", "--scheme", "medusa", "--alpha", ".5"), "scheme 'medusa' is unknown"),
         (("--model", "qwen3-30b-a3b", "--batch", "a"), "--batch 'a': give numbers"),
         (("--model", "qwen3-30b-a3b", "--nodes", "3"), "give two numbers"),
-        (("--model", "qwen3-30b-a3b", "--hardware", "h100", "--alpha", ".5"), "tiers.hb is missing"),
+        (("--model", "qwen3-30b-a3b", "--hardware", "h100"), "give --alpha or --accepted"),
+        (("--model", "qwen3-30b-a3b", "--alpha", ".5", "--profile", "papers"), "unknown cost profile 'papers'"),
         (("--model", "llama-3-8b", "--alpha", ".5", "--beta", ".5", "--exponent", "1"), "has no experts"),
         (("--model", "qwen3-30b-a3b", "--alpha", "1.5"), "it must be between 0 and 1"),
     ],

@@ -294,6 +294,29 @@ def test_numbers_have_names_and_a_fit_finds_others(tmp_path):
         profile.with_values(str(own), {"lane.a.bytes_frac": 0.5})
 
 
+def test_reads_next_to_a_memory_cost_what_the_engine_there_says():
+    """In-memory compute spares the pins, at the favourable end; the xPU's reads of the same memory do not."""
+    pim = load("elmoe3d-xpu-pim")
+    own = replace(pim.engines["pim"], read_pj_per_bit=replace(pim.tiers["ext"].read_pj_per_bit, low=1.0))
+    pim = replace(pim, engines={**pim.engines, "pim": own})
+    for engine, number in (("near_compute", pim.engines["pim"].read_pj_per_bit), ("main", pim.tiers["ext"].read_pj_per_bit)):
+        rows = (Rows(kind="expert", tier="expert_home", engine=engine, bytes=1e9),)
+        spent = clock(Work(n_steps=1, n_blocks=1, rows=rows), pim, made("a", {"a": {"kind": "expert"}})).joules_of["tiers.ext"]
+        assert (spent.value[0], spent.low[0], spent.high[0]) == pytest.approx(
+            [8e-3 * end for end in (number.value, number.low, number.high)]
+        )
+
+
+@pytest.mark.parametrize(
+    "step", ["a + (b | c)", "c + a | b", "2.0 * c + partial(0.5, a, b)", "layers(c | a) + b.bytes", "c.ops | a"]
+)
+def test_lanes_without_rows_take_no_time(step):
+    """c has none: the step is as long as with rows of nothing in it."""
+    lanes = {**TWO, "c": {"kind": "head"}}
+    rows = [read(1e6, 1e3), fetch(1e5)]
+    assert seconds(step, rows, lanes) == seconds(step, [*rows, read(0.0, kind="head")], lanes)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from elmoe3d_paper import DEEPSEEK, GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, point
 
+from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import load
-from tokentape.hw.spec import load as load_machine
+from tokentape.hw.work import Rows
 from tokentape.replay.elmoe3d.checks import HONESTY, checks, held_out
 from tokentape.replay.elmoe3d.fit import calibrate
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import SCHEMES, as_points
-from tokentape.replay.elmoe3d.runs import tokens_until_link_binds
+from tokentape.replay.elmoe3d.runs import knee, s_per_byte, tokens_until_link_binds
 from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
 from tokentape.replay.elmoe3d.unions import touched
 
+PROFILE = profiles.load("elmoe3d")
 # R GB, x, X GB, h, T_AR ms, t ms, Phi_AR, X_v GB, h_v, t_v ms, t_d ms, L, Phi_SD
 DRAFT_MS = 10
 GOLDEN = {
@@ -77,19 +79,20 @@ def test_the_small_model_spills():
     ],
 )
 def test_geometry(model, params, static_gb, expert_mb, all_gb, kv):
-    shape = SETUP.shapes[model]
-    assert shape.static_params / 1e9 == pytest.approx(params, rel=1e-4)
-    assert shape.static_bytes / 1e9 == pytest.approx(static_gb, rel=5e-4)
-    assert shape.expert_bytes / 1e6 == pytest.approx(expert_mb, rel=1e-4)
-    assert shape.all_expert_bytes / 1e9 == pytest.approx(all_gb, rel=4e-4)
-    assert shape.kv_bytes_per_token == kv
-    assert shape.is_sliced == (model != GPT)
+    of = as_points([point(model, context_tokens=1)])
+    assert SETUP.models[model][0].non_expert_params / 1e9 == pytest.approx(params, rel=1e-4)
+    assert of.static_bytes / 1e9 == pytest.approx([static_gb], rel=5e-4)
+    assert of.expert_bytes / 1e6 == pytest.approx([expert_mb], rel=1e-4)
+    assert of.expert_bytes * of.n_experts * of.n_layers / 1e9 == pytest.approx([all_gb], rel=4e-4)
+    assert of.kv_bytes.tolist() == [kv]
+    assert of.is_sliced.tolist() == [model != GPT]
 
 
 def test_the_small_model():
-    assert SETUP.drafter.params / 1e9 == pytest.approx(1.3102 + 0.2334, rel=1e-4)
-    assert SETUP.drafter.resident_bytes / 1e9 == pytest.approx(1.859, rel=5e-4)
-    assert SETUP.drafter.kv_bytes_per_token == 28 * 512
+    of = as_points([point(context_tokens=1)])
+    assert SETUP.drafter.non_expert_params / 1e9 == pytest.approx(1.3102 + 0.2334, rel=1e-4)
+    assert of.slm_bytes / 1e9 == pytest.approx([1.859], rel=5e-4)
+    assert of.slm_kv_bytes.tolist() == [28 * 512]
 
 
 def test_elastic_capacity_at_batch_1_and_16():
@@ -101,32 +104,22 @@ def test_elastic_capacity_at_batch_1_and_16():
 
 
 def test_machines_follow_from_their_parts():
-    for gb, n_units, tops, bandwidth, rate, ceiling in (
-        (4, 16, 524.3, 819.2, 0.1276, 8.84),
-        (8, 32, 1048.6, 1638.4, 0.0638, 16.68),
-    ):
-        machine, spec = SETUP.machines[gb], load_machine(f"elmoe3d-{gb}gb")
+    for gb, n_units, tops, rate, ceiling in ((4, 16, 524.3, 0.1276, 8.84), (8, 32, 1048.6, 0.0638, 16.68)):
+        machine = SETUP.machines[gb]
         assert 16384 * n_units * 2 * 1e9 / 1e12 == pytest.approx(tops, rel=1e-3)
-        assert machine.draft_ops_per_s == pytest.approx(tops * 1e12, rel=2e-3)
-        assert machine.draft_ops_per_s == pytest.approx(2 * machine.ops_per_s)
-        assert machine.hb_bytes_per_s == pytest.approx(0.97 * bandwidth * 1e9)
-        assert machine.hb_bytes == gb * 2**30
-        assert machine.rate_frac == pytest.approx(rate, rel=1e-3)
-        assert 1.0 + 1.0 / machine.rate_frac == pytest.approx(ceiling, rel=1e-3)
-        assert spec.tiers["ext"].read_pj_per_bit.value / spec.tiers["hb"].read_pj_per_bit.value == pytest.approx(9.02, rel=1e-3)
-
-
-def test_hb_is_coupled_and_ext_is_not():
-    machine = SETUP.machines[8]
-    assert machine.roofline(1, "hb") == (pytest.approx(51.2e9 * 0.97), pytest.approx(machine.ops_per_s / 32))
-    assert machine.roofline(1, "ext") == (machine.ext_bytes_per_s, pytest.approx(machine.ops_per_s / 32))
-    assert machine.roofline(32, "hb", is_draft=True) == (machine.hb_bytes_per_s, machine.draft_ops_per_s)
-    with pytest.raises(ValueError, match="1 to 32 PEs"):
-        machine.roofline(0, "hb")
+        xpu, hb, ext = machine.engines["xpu"], machine.tiers["hb"], machine.tiers["ext"]
+        assert xpu.ops_per_s["int4"].value == pytest.approx(tops * 1e12, rel=2e-3)
+        assert xpu.ops_per_s["int4"].value == pytest.approx(2 * xpu.ops_per_s["int8"].value)
+        assert hb.capacity_bytes.value == gb * 2**30
+        hb_s, ext_s = (s_per_byte(machine, Rows(kind="expert", tier=role), PROFILE) for role in ("expert_cache", "expert_home"))
+        assert hb_s / ext_s == pytest.approx(rate, rel=1e-3)
+        assert 1.0 + ext_s / hb_s == pytest.approx(ceiling, rel=1e-3)
+        assert ext.read_pj_per_bit.value / hb.read_pj_per_bit.value == pytest.approx(9.02, rel=1e-3)
+        assert knee(machine, "expert_cache", PROFILE) == pytest.approx(xpu.ops_per_s["int8"].value * hb_s)
 
 
 def test_partial_sums_cross_a_link_while_slices_stream_in():
-    assert tokens_until_link_binds(point(QWEN)) == 51
+    assert tokens_until_link_binds(point(QWEN), PROFILE) == 51
 
 
 def outcome(fit, **changed):

@@ -6,48 +6,56 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from elmoe3d_paper import GPT, PRINTED, QWEN, SETUP, TABLE, point
+from elmoe3d_paper import GPT, PRINTED, QWEN, SETUP, STUDY, TABLE, point
 
+from tokentape.hw import profile as profiles
+from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import exact
-from tokentape.hw.spec import load
-from tokentape.replay.elmoe3d.energy import ENDS, PARTS, Prices, joules_per_token, prices_of
-from tokentape.replay.elmoe3d.platforms import baseline, platform_of
+from tokentape.hw.spec import load, shipped, with_values
+from tokentape.replay.elmoe3d.baselines import near_at
+from tokentape.replay.elmoe3d.energy import PARTS
+from tokentape.replay.elmoe3d.platforms import baseline
 from tokentape.replay.elmoe3d.points import Compute, as_points
-from tokentape.replay.elmoe3d.runs import ours
+from tokentape.replay.elmoe3d.runs import ours, written_bytes
 from tokentape.replay.elmoe3d.timing import evaluate
 
+PROFILE = profiles.load("elmoe3d")
 NODES = Compute(verify_nodes=16.0, draft_nodes=3.0)
 PIM, LOGIC, NMP, XPU = (load(f"elmoe3d-xpu{name}") for name in ("-pim", "-logicpim", "-nmp", ""))
+NONE = exact(0.0, "left out")
 
 
 def of_scheme(scheme, compute=NODES, **changed):
     return as_points([SETUP.point(c, PRINTED, compute=compute, **changed) for c in TABLE if (c.hb_gb, c.scheme) == (8, scheme)])
 
 
-def best(run_ar, run_sd):
-    return np.minimum(run_ar.token_s, run_sd.token_s)
+def best(runs):
+    return np.minimum(runs["ar"].token_s, runs["sd"].token_s)
 
 
-def ours_at(scheme, **changed):
+def ours_at(scheme, written=NONE, **changed):
     points = of_scheme(scheme, **changed)
-    found = evaluate(points)
-    return ours(points, found, "ar"), ours(points, found, "sd")
+    found = evaluate(points, PROFILE, with_joules=True)
+    return {mode: ours(points, found, mode, PROFILE, written) for mode in ("ar", "sd")}
 
 
-def prior_at(points, ratio, holds="dense"):
-    platforms = [platform_of(spec) for spec in (XPU, PIM, LOGIC)] + [platform_of(NMP, ratio, holds)]
-    return np.min([best(baseline(points, on, "ar"), baseline(points, on, "sd")) for on in platforms], axis=0)
+def on(machine, scheme="EAGLE3", holds="dense", **changed):
+    return baseline(of_scheme(scheme, machine=machine, **changed), holds, PROFILE)
+
+
+def prior_at(ratio, holds="dense"):
+    return np.min([best(on(machine, holds=holds)) for machine in (XPU, PIM, LOGIC, near_at(NMP, ratio))], axis=0)
 
 
 @pytest.mark.parametrize(("ratio", "mean", "largest"), [(2, 2.5, 7.0), (3, 2.0, 4.7), (4, 1.6, 3.5)])
 def test_best_prior_over_ours(ratio, mean, largest):
     """Rounded as printed."""
-    over = prior_at(of_scheme("EAGLE3"), ratio) / best(*ours_at("Elastic-SD"))
+    over = prior_at(ratio) / best(ours_at("Elastic-SD"))
     assert (over.mean(), over.max()) == (pytest.approx(mean, abs=0.06), pytest.approx(largest, abs=0.06))
 
 
 def test_hb_with_eagle_over_ours():
-    assert (best(*ours_at("EAGLE3")) / best(*ours_at("Elastic-SD"))).mean() == pytest.approx(1.35, abs=0.01)
+    assert (best(ours_at("EAGLE3")) / best(ours_at("Elastic-SD"))).mean() == pytest.approx(1.35, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -56,98 +64,103 @@ def test_hb_with_eagle_over_ours():
 )
 def test_energy_of_the_xpu_over_ours(pj_per_mac, watts, mean, largest):
     """No links, no pool writes; rounded as printed."""
-    none = exact(0.0, "left out")
-    prices = Prices(
-        pj_per_op=exact(pj_per_mac / 2, "tried"),
-        ext_pj_per_bit=XPU.tiers["ext"].read_pj_per_bit,
-        hb_pj_per_bit=load("elmoe3d-8gb").tiers["hb"].read_pj_per_bit,
-        link_pj_per_bit=none,
-        near_pj_per_bit=none,
-        static_w=exact(watts, "tried"),
-        pool_write_frac=none,
-    )
-    joules = {}
-    ar, sd = ours_at("Elastic-SD")
-    for name, run in (("ar", ar), ("sd", sd), ("xpu", baseline(of_scheme("Elastic-SD"), platform_of(XPU), "ar"))):
-        joules[name] = sum(joules_per_token(run, prices).values())
-    over = joules["xpu"] / np.where(sd.token_s < ar.token_s, joules["sd"], joules["ar"])
+    own = {"engines.xpu.energy_pj_per_op": pj_per_mac / 2, "static_w": watts}
+    mine = ours_at("Elastic-SD", machine=with_values(SETUP.machines[8], {**own, "links.aggregation.energy_pj_per_bit": 0.0}))
+    xpu = on(with_values(XPU, own), "Elastic-SD")["ar"]
+    ar, sd, reference = (sum(run.joules_per_token.values())[0] for run in (mine["ar"], mine["sd"], xpu))
+    over = reference / np.where(mine["sd"].token_s < mine["ar"].token_s, sd, ar)
     assert (over.mean(), over.max()) == (pytest.approx(mean, abs=0.051), pytest.approx(largest, abs=0.051))
 
 
 def test_no_baseline_is_slower_than_the_xpu_alone():
-    points = of_scheme("EAGLE3")
+    alone = on(XPU)
+    near = [on(near_at(NMP, ratio), holds=holds) for ratio in (1, 4) for holds in ("dense", "experts")]
     for mode in ("ar", "sd"):
-        alone = baseline(points, platform_of(XPU), mode).seconds
-        for on in (platform_of(PIM), platform_of(LOGIC), *(platform_of(NMP, r, h) for r in (1, 4) for h in ("dense", "experts"))):
-            assert np.all(baseline(points, on, mode).seconds <= alone * (1 + 1e-12))
+        for runs in (on(PIM), on(LOGIC), *near):
+            assert np.all(runs[mode].seconds <= alone[mode].seconds * (1 + 1e-12))
 
 
 def test_bytes_are_those_of_the_model_wherever_they_come_from():
-    points = of_scheme("EAGLE3")
-    whole = baseline(points, platform_of(XPU), "sd").ext_bytes
-    for on in (platform_of(PIM), platform_of(NMP, 3.0), platform_of(NMP, 3.0, "experts")):
-        run = baseline(points, on, "sd")
-        assert run.ext_bytes + run.near_bytes == pytest.approx(whole)
-        assert np.all(run.near_bytes >= 0.0)
+    """All memories at one price: as many joules."""
+    dear = {name: with_values(NMP, {"engines.nmp.memory_bytes_per_s": of}) for name, of in (("slow", 100e9), ("fast", 800e9))}
+    ext = [on(machine, holds=holds)["sd"].joules["ext"][0] for machine in dear.values() for holds in ("dense", "experts")]
+    for joules in (on(PIM)["sd"].joules["ext"][0], *ext):
+        assert joules == pytest.approx(on(XPU)["sd"].joules["ext"][0])
 
 
 def test_the_xpu_is_the_reference():
-    points = of_scheme("Elastic-SD", Compute(verify_nodes=1.0, draft_nodes=1.0))
-    assert baseline(points, platform_of(XPU), "ar").seconds == pytest.approx(evaluate(points).xpu_s)
+    compute = Compute(verify_nodes=1.0, draft_nodes=1.0)
+    assert on(XPU, "Elastic-SD", compute=compute)["ar"].seconds == pytest.approx(evaluate(of_scheme("Elastic-SD", compute)).xpu_s)
 
 
 def test_more_bandwidth_near_memory_never_hurts():
-    points = of_scheme("EAGLE3")
-    times = [baseline(points, platform_of(NMP, ratio), "ar").seconds for ratio in (1, 2, 3, 4, 8)]
+    times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
     assert np.all(np.diff(times, axis=0) <= 1e-15)
 
 
 def test_pim_is_bound_by_its_operations_when_many_nodes_are_verified():
     """Analog compute: with enough nodes, bringing experts to the xPU is faster, and both platforms are as fast."""
-    points = of_scheme("EAGLE3", Compute(verify_nodes=500.0, draft_nodes=3.0))
-    assert baseline(points, platform_of(PIM), "sd").seconds == pytest.approx(baseline(points, platform_of(XPU), "sd").seconds)
+    many = {"compute": Compute(verify_nodes=500.0, draft_nodes=3.0)}
+    assert on(PIM, **many)["sd"].seconds == pytest.approx(on(XPU, **many)["sd"].seconds)
 
 
 def test_energy_by_part():
-    prices = prices_of(load("elmoe3d-8gb"), exact(3.88, "as EXT"), exact(0.0, "none"))
     points = as_points([point(QWEN, batch=4, compute=NODES)])
-    found = evaluate(points)
-    run = ours(points, found, "sd")
-    parts = joules_per_token(run, prices)
+    found = evaluate(points, PROFILE, with_joules=True)
+    parts = ours(points, found, "sd", PROFILE, NONE).joules_per_token
     assert tuple(parts) == PARTS
     tokens = 4 * (1 + found.accepted_len[0])
     ext = 8 * found.draft.ext_bytes[0] + found.verify.ext_bytes[0]
     hb = 8 * found.draft.hb_bytes[0] + found.verify.hb_bytes[0]
-    assert parts["ext"][0] == pytest.approx(8e-12 * 3.88 * ext / tokens)
-    assert parts["hb"][0] == pytest.approx(8e-12 * 0.43 * hb / tokens)
-    assert parts["static"][0] == pytest.approx(5.0 * found.round_s[0] / tokens)
-    shape = SETUP.shapes[QWEN]
-    macs = 4 * (16 + 8 * 3) * (shape.static_params + 48 * 8 * shape.expert_params)
-    assert parts["compute"][0] == pytest.approx(0.25e-12 * 2 * macs / tokens)
-    low, high = (joules_per_token(run, prices, end) for end in ENDS[1:])
-    assert all(low[part][0] <= parts[part][0] <= high[part][0] for part in PARTS)
+    assert parts["ext"][0, 0] == pytest.approx(8e-12 * 3.88 * ext / tokens)
+    assert parts["hb"][0, 0] == pytest.approx(8e-12 * 0.43 * hb / tokens)
+    assert parts["static"][0, 0] == pytest.approx(5.0 * found.round_s[0] / tokens)
+    geometry, _ = SETUP.models[QWEN]
+    macs = 4 * (16 + 8 * 3) * (geometry.non_expert_params + 48 * 8 * geometry.expert_params)
+    assert parts["compute"][0, 0] == pytest.approx(0.25e-12 * 2 * macs / tokens)
+    moved = 4 * (16 + 8 * 3) * 48 * 8 * 4 * (2 * 768 + 2048)
+    assert parts["links"][0, 0] == pytest.approx(8e-12 * 0.1 * moved / tokens)
+    assert all(low <= value <= high for value, low, high in (of[:, 0] for of in parts.values()))
 
 
 def test_pool_writes_cost_as_reads_do():
     points = as_points([point(QWEN, batch=4, compute=NODES), point(GPT, batch=1, compute=NODES)])
-    run = ours(points, evaluate(points), "sd")
-    none, all_ = (prices_of(load("elmoe3d-8gb"), exact(3.88, "x"), exact(share, "x")) for share in (0.0, 1.0))
-    added = joules_per_token(run, all_)["hb"] - joules_per_token(run, none)["hb"]
-    assert added == pytest.approx(8e-12 * 0.43 * run.written_bytes / run.tokens)
-    assert run.written_bytes[0] > 0.0
-    assert run.written_bytes[1] == 0.0  # whole MXFP4 experts have no slice
+    found = evaluate(points, PROFILE, with_joules=True)
+    none, half = (ours(points, found, "sd", PROFILE, exact(share, "x")).joules_per_token["hb"] for share in (0.0, 0.5))
+    written, tokens = written_bytes(points, found), points.batch * (1.0 + points.accepted_len)
+    assert (half - none)[0] == pytest.approx(0.5 * 8e-12 * 0.43 * written / tokens)
+    assert (half - none)[ENDS.index("high")] == pytest.approx(0.5 * 8e-12 * 1.0 * written / tokens)
+    assert written[0] > 0.0
+    assert written[1] == 0.0  # whole MXFP4 experts have no slice
 
 
 def test_nodes_are_never_assumed():
     points = of_scheme("EAGLE3", None)
-    for refused in (lambda: ours(points, evaluate(points), "ar"), lambda: baseline(points, platform_of(XPU), "ar")):
+    found = evaluate(points, PROFILE, with_joules=True)
+    for refused in (lambda: ours(points, found, "ar", PROFILE, NONE), lambda: baseline(points, "dense", PROFILE)):
         with pytest.raises(ValueError, match="the paper gives no number of verified nodes"):
             refused()
 
 
-def test_other_machines_are_refused():
-    with pytest.raises(ValueError, match="h100: needs a tier ext and an engine xpu"):
-        platform_of(load("h100"))
-    without = replace(PIM, engines={**PIM.engines, "pim": replace(PIM.engines["pim"], memory_bytes_per_s=None)})
-    with pytest.raises(ValueError, match=r"engines\.pim needs a memory"):
-        platform_of(without)
+@pytest.mark.parametrize("profile", ["elmoe3d", "physical"])
+@pytest.mark.parametrize("name", shipped())
+def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
+    """Finite on all machines: what one lacks changes what is read where."""
+    machine, costs = load(name), profiles.load(profile)
+    points = as_points(
+        [replace(point(QWEN, scheme, batch=4, compute=NODES), machine=machine) for scheme in ("EAGLE3", "Elastic-SD")]
+    )
+    found = evaluate(points, costs, with_joules=True)
+    runs = [
+        *baseline(points, "dense", costs).values(),
+        *(ours(points, found, mode, costs, STUDY.platforms.pool_write_frac) for mode in ("ar", "sd")),
+    ]
+    for run in runs:
+        total = sum(run.joules.values())
+        assert np.all(np.isfinite(run.seconds) & (run.seconds > 0.0))
+        assert np.all((total[1] <= total[0] * (1 + 1e-12)) & (total[0] <= total[2] * (1 + 1e-12)))
+    roles = machine.roles
+    home, static = (machine.tiers[tier].peak_bytes_per_s.value for tier in (roles.expert_home, roles.weights_home))
+    assert np.all(found.phi_ar >= 1.0 - 1e-12) or static < home  # elmoe3d-xpu-nmp: static weights in two of eight channels
+    if machine.roles.expert_home == machine.roles.weights_home and not machine.roles.kv_cache:
+        assert found.phi_ar == pytest.approx(1.0)  # all of it lies there already

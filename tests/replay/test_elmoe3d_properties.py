@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.spec import with_values
 from tokentape.replay.elmoe3d.acceptance import FORMS
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.hits import HIT_LAWS
@@ -33,7 +34,13 @@ def run(*points):
 
 def machine(gib=8.0, factor=1.0):
     base = SETUP.machines[8]
-    return replace(base, hb_bytes=gib * GIB, hb_bytes_per_s=factor * base.hb_bytes_per_s)
+    faster = factor * base.tiers["hb"].peak_bytes_per_s.value
+    return with_values(base, {"tiers.hb.capacity_bytes": gib * GIB, "tiers.hb.peak_bytes_per_s": faster})
+
+
+def rate(of, tier):
+    """Reached bytes per second of a tier."""
+    return of.tiers[tier].peak_bytes_per_s.value * of.tiers[tier].efficiency_frac.value
 
 
 @QUICK
@@ -71,13 +78,17 @@ def test_hit_rates_lie_between_0_and_1_and_rise_with_what_is_resident(law, shape
     st.floats(0.5, 64.0), st.floats(0.2, 4.0), st.integers(1, 131072), st.floats(0.0, 1.0), st.booleans(),
 )  # fmt: skip
 def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, context, alpha, computes):
-    """evaluate itself asserts that bytes of the tiers add up and that no pass beats a tier."""
+    """No pass beats a tier, nor does AR gain more than both tiers busy all the time would."""
     compute = Compute(verify_nodes=24.0, draft_nodes=3.0) if computes else None
     given_ = point(model, scheme, batch=1, hit_model=law, machine=machine(gib, factor), context_tokens=context, alpha=alpha)
     arrays = as_points([replace(given_, batch=batch, compute=compute)])
     found = evaluate(arrays)
     slack = 1.0 + 1e-9
-    assert 0.0 < found.phi_ar[0] <= (1.0 + 1.0 / machine(gib, factor).rate_frac) * slack
+    hb, ext = (rate(machine(gib, factor), tier) for tier in ("hb", "ext"))
+    assert 0.0 < found.phi_ar[0] <= (1.0 + hb / ext) * slack
+    for of in (found.ar, found.verify, found.draft):
+        assert of.seconds[0] * slack >= max(of.hb_bytes[0] / hb, of.ext_bytes[0] / ext)
+        assert of.hb_bytes[0] + of.ext_bytes[0] == pytest.approx(of.static_bytes[0] + of.expert_bytes[0])
     assert found.phi_sd[0] > 0.0
     assert 0.0 <= found.mapping.share[0] <= 1.0
     in_hb = sum(taken[0] for (tier, _), taken in placed(arrays, found.mapping).items() if tier == "hb")
@@ -95,8 +106,8 @@ def test_more_hits_help_until_hb_is_the_slower_tier():
     betas = np.linspace(1.0, 0.001, 300)
     found = run(*(point(QWEN, batch=4, law=ModelLaw(beta=float(b), exponent=0.7)) for b in betas))
     hits, phi = found.ar.hit_frac, found.phi_ar
-    m = SETUP.machines[8]
-    turn = m.hb_bytes_per_s / (m.hb_bytes_per_s + m.ext_bytes_per_s)
+    hb, ext = (rate(SETUP.machines[8], tier) for tier in ("hb", "ext"))
+    turn = hb / (hb + ext)
     rising = hits < turn
     assert rising.any()
     assert (~rising).any()
@@ -107,13 +118,13 @@ def test_more_hits_help_until_hb_is_the_slower_tier():
 def test_capacity_moves_results_by_what_the_equations_say():
     small, large = machine(6.0), machine(7.0)
     found = run(*(point(QWEN, machine=m, batch=4) for m in (small, large)))
-    shape, fit = SETUP.shapes[QWEN], PRINTED
-    needed = shape.static_bytes + shape.embedding_bytes + 4 * 1024 * shape.kv_bytes_per_token
+    of = as_points([point(QWEN, batch=4)])
+    needed = (of.static_bytes + of.embedding_bytes + of.kv_bytes)[0]
     assert found.mapping.resident_bytes == pytest.approx([6 * GIB - needed, 7 * GIB - needed])
-    share = found.mapping.resident_bytes / shape.all_expert_bytes
-    assert found.ar.hit_frac == pytest.approx(share ** fit.laws[QWEN].beta)
-    static_s = (shape.static_bytes + 4 * 1024 * shape.kv_bytes_per_token) / small.hb_bytes_per_s
-    expected = static_s + (1 - found.ar.hit_frac) * found.ar.expert_bytes / small.ext_bytes_per_s
+    share = found.mapping.resident_bytes / (of.expert_bytes * of.n_experts * of.n_layers)
+    assert found.ar.hit_frac == pytest.approx(share ** PRINTED.laws[QWEN].beta)
+    static_s = (of.static_bytes + of.kv_bytes) / rate(small, "hb")
+    expected = static_s + (1 - found.ar.hit_frac) * found.ar.expert_bytes / rate(small, "ext")
     assert found.ar.seconds == pytest.approx(expected)
     assert found.phi_ar[1] > found.phi_ar[0]
 
@@ -121,7 +132,7 @@ def test_capacity_moves_results_by_what_the_equations_say():
 def test_bandwidth_moves_results_by_what_the_equations_say():
     found = run(*(point(QWEN, "Quant-SD", machine=machine(8.0, factor), batch=8) for factor in (1.0, 2.0)))
     static = found.ar.hb_bytes[0]  # no cache: the static part alone comes from HB
-    saved = static / SETUP.machines[8].hb_bytes_per_s / 2.0
+    saved = static / rate(SETUP.machines[8], "hb") / 2.0
     assert found.ar.seconds[0] - found.ar.seconds[1] == pytest.approx(saved)
     assert np.ptp(found.xpu_s) == 0.0
 
@@ -188,7 +199,7 @@ def test_everything_fits():
     found = run(*(point(GPT, machine=machine(64.0), hit_model=law) for law in HIT_LAWS))
     assert found.mapping.share.tolist() == [1.0] * 3
     assert found.ar.hit_frac == pytest.approx(1.0)
-    assert found.phi_ar == pytest.approx(1.0 / SETUP.machines[8].rate_frac)
+    assert found.phi_ar == pytest.approx(rate(SETUP.machines[8], "hb") / rate(SETUP.machines[8], "ext"))
     assert run(point(QWEN, machine=machine(64.0))).verify.hit_frac == pytest.approx(0.5)
 
 
@@ -203,20 +214,20 @@ def test_fewer_slots_than_a_token_needs():
 
 def test_past_the_paper_what_does_not_fit_is_read_from_ext():
     fits, not_ = run(*(point(QWEN, context_tokens=context) for context in (1024, 131072))).mapping.cold_bytes
-    shape = SETUP.shapes[QWEN]
     assert fits == 0.0
     assert not_ == 0.0
     long = run(point(QWEN, batch=4, context_tokens=131072))
-    assert long.mapping.cold_bytes[0] == pytest.approx(shape.static_bytes + 4 * 131072 * 49152 - 8 * GIB)
+    static = as_points([point(QWEN)]).static_bytes[0]
+    assert long.mapping.cold_bytes[0] == pytest.approx(static + 4 * 131072 * 49152 - 8 * GIB)
     assert long.ar.ext_bytes[0] == pytest.approx(long.mapping.cold_bytes[0] + long.ar.expert_bytes[0])
     assert 1.0 < long.phi_ar[0] < run(point(QWEN, batch=4)).phi_ar[0]
 
 
 def test_batch_1_uses_k_experts_and_no_shared_expert_is_needed():
     found = run(*(point(model) for model in MODELS))
-    assert found.ar.experts == pytest.approx([SETUP.shapes[model].top_k for model in MODELS])
-    assert SETUP.shapes[GLM].n_layers == 46  # one first layer without experts
-    assert SETUP.shapes[DEEPSEEK].n_layers == 26
+    assert found.ar.experts == pytest.approx([SETUP.models[model][0].top_k for model in MODELS])
+    layers = as_points([point(GLM), point(DEEPSEEK)]).n_layers
+    assert layers.tolist() == [46, 26]  # one first layer without experts
 
 
 def test_operations_bind_where_they_are_counted():
@@ -225,10 +236,10 @@ def test_operations_bind_where_they_are_counted():
         counted = run(point(QWEN, batch=16, compute=Compute(verify_nodes=nodes, draft_nodes=1.0)))
         assert counted.ar.seconds == pytest.approx(free.ar.seconds)  # AR never becomes compute bound
         assert (counted.verify.seconds[0] > free.verify.seconds[0]) == binds
-    shape, m = SETUP.shapes[QWEN], SETUP.machines[8]
-    static_s = 2 * shape.static_params * 16 * 60 / m.ops_per_s
+    of, m = as_points([point(QWEN, batch=16)]), SETUP.machines[8]
+    static_s = 2 * SETUP.models[QWEN][0].non_expert_params * 16 * 60 / m.engines["xpu"].ops_per_s["int8"].value
     assert static_s == pytest.approx(4.5e-3, rel=0.01)
-    saved = (shape.static_bytes + 16 * 1024 * shape.kv_bytes_per_token) / m.hb_bytes_per_s
+    saved = (of.static_bytes + of.kv_bytes)[0] / rate(m, "hb")
     assert counted.verify.seconds[0] - free.verify.seconds[0] == pytest.approx(static_s - saved, rel=1e-6)
 
 

@@ -13,6 +13,7 @@ from tokentape.hw import calibrate
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load as load_machine
 from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.transformer import Tokens, blocks_of, steps_of
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.models import load, names
@@ -149,3 +150,16 @@ def test_keys_and_values_lie_in_their_own_memory_as_far_as_they_fit_and_new_ones
         assert moved["kv_read", "kv_home"] == pytest.approx((1 - near) * held, abs=1e-6)
         assert moved["kv_write", "kv_cache"] == pytest.approx(near * g.n_layers * token_bytes)
         assert moved["kv_write", "kv_home"] == pytest.approx((1 - near) * g.n_layers * token_bytes, abs=1e-6)
+
+
+def test_nodes_verified_at_once_read_weights_and_cache_once():
+    geometry, machine = load("qwen3-30b-a3b").geometry, load_machine("elmoe3d-8gb")
+    one, four = (
+        steps_of(geometry, machine, Tokens(decodes=2.0, context=1000.0, nodes=nodes), (), blocks_of(geometry))
+        for nodes in (1.0, 4.0)
+    )
+    for alone, together in zip(one.rows, four.rows, strict=True):
+        more = 4.0 if alone.kind == "kv_write" else 1.0
+        assert np.allclose(together.bytes, more * np.asarray(alone.bytes)), alone.name
+        assert np.allclose(together.ops, 4.0 * np.asarray(alone.ops)), alone.name
+        assert np.allclose(together.activation_bytes, 4.0 * np.asarray(alone.activation_bytes)), alone.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -12,9 +11,11 @@ from tokentape.flows.answers import Answer
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
+from tokentape.hw.profile import PHYSICAL
+from tokentape.hw.spec import HardwareSpec, MemTier, with_values
 from tokentape.replay.elmoe3d.baselines import Assumed
-from tokentape.replay.elmoe3d.cells import Setup
-from tokentape.replay.elmoe3d.shape import Machine, drafter_of, machine_of, shape_of
+from tokentape.replay.elmoe3d.cells import Setup, without_windows
+from tokentape.replay.elmoe3d.points import cache_of
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"
@@ -28,10 +29,18 @@ class Model(Part):
     like: str = ""
 
 
-CHANGES: dict[str, Callable[[Machine, float], Machine]] = {
-    "hb_gib": lambda machine, value: replace(machine, hb_bytes=value * 2**30),
-    "hb_bandwidth": lambda machine, factor: replace(machine, hb_bytes_per_s=factor * machine.hb_bytes_per_s),
+CHANGES: dict[str, Callable[[MemTier, float], tuple[str, float]]] = {  # by field: a number of the experts' cache, and its value
+    "hb_gib": lambda _, gib: ("capacity_bytes", gib * 2**30),
+    "hb_bandwidth": lambda tier, factor: ("peak_bytes_per_s", factor * tier.peak_bytes_per_s.value),
 }
+
+
+def changed(machine: HardwareSpec, name: str, value: float) -> HardwareSpec:
+    """The machine with a field of CHANGES; the same where that is what it has."""
+    tier = cache_of(machine)
+    number, told = CHANGES[name](tier, value)
+    key = f"tiers.{machine.roles.expert_cache or machine.roles.expert_home}.{number}"
+    return machine if getattr(tier, number).value == told else with_values(machine, {key: told})
 
 
 class Sweep(Grid):
@@ -71,11 +80,12 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. inputs: by metric of a claim, where a machine's file has it and in which unit; bars: least and most, by the
-    words of view elmoe3d_checks."""
+    """study.toml. profile: what costs what, by name or file; inputs: by metric of a claim, where a machine's file has it and in
+    which unit; bars: least and most, by the words of view elmoe3d_checks."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
+    profile: str = PHYSICAL
     drafter: str
     hit_models: tuple[str, ...]
     headline: str
@@ -98,7 +108,7 @@ class Settings(StudyFile):
 def setup_of(study: Settings) -> Setup:
     """The paper's models, machines and small model."""
     return Setup(
-        shapes={m.name: shape_of(m.name, models.load(m.name).geometry, m.expert_format) for m in study.models},
-        machines={gb: machine_of(load_hardware(name)) for gb, name in study.machines.items()},
-        drafter=drafter_of(models.load(study.drafter).geometry),
+        models={m.name: (without_windows(models.load(m.name).geometry), m.expert_format) for m in study.models},
+        machines={gb: load_hardware(name) for gb, name in study.machines.items()},
+        drafter=models.load(study.drafter).geometry,
     )

@@ -15,6 +15,7 @@ from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
+from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, Ran, energy_rows, platform_rows, platform_runs, ratios
 from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
@@ -22,6 +23,7 @@ from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import rows, rows_of
 from tokentape.replay.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
 from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.work import findings
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
@@ -39,7 +41,8 @@ def run(at: Running) -> list[Row]:
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
     made = closed_forms(study, setup, table, list(fits.values()))
     at.write(made)
-    at.tell([] if study.is_copy else summary(study, made["elmoe3d_checks"]))
+    beside = [said for machine in setup.machines.values() for said in findings(machine)]
+    at.tell([*([] if study.is_copy else summary(study, made["elmoe3d_checks"])), *dict.fromkeys(beside)])
     at.did("closed forms")
     dict(at.each(live.run_job, inside))
     made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elmoe3d_points"])
@@ -56,44 +59,42 @@ def live_answers(study: Settings, points: list[Row]) -> list[Row]:
 
 def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
-    headline, mine = fits[0], ran(setup, table)
+    headline, mine, profile = fits[0], ran(setup, table), profiles.load(study.profile)
     jobs = table_jobs(study, setup, mine, fits)
-    found, made = {}, []
+    every_job = [*jobs, *sweep_jobs(study, setup, table, headline)]
+    all_found = evaluate(as_points([job.point for job in every_job]), profile)
+    made, found = rows(every_job, all_found), {}
     checked: list[dict[str, Any]] = []
     n = max(1, len(mine))
     for i in range(0, len(jobs), n):  # one fit and one law at a time
-        of = jobs[i : i + n]
-        outcome, fit, law = evaluate(as_points([job.point for job in of])), of[0].fit, of[0].point.hit_model
+        outcome, fit, law = all_found.of(slice(i, i + n)), jobs[i].fit, jobs[i].point.hit_model
         if fit is headline:
             found[law] = outcome
-        made += rows(of, outcome)
         nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
         if not study.is_copy:
             checked += check_rows(study.bars, stated(PAPER), setup, table, fit, law, outcome, nodes)
-    made += rows_of(list(sweep_jobs(study, setup, table, headline)))
     if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return {"elmoe3d_points": made, "answers": []}
-    by_law = platforms(study, setup, mine, headline)
-    every = [one for of in by_law.values() for one in of]
+    every = platforms(study, setup, mine, headline)
+    by_law = {law: list(ratios([one for one in every if one.hit_model == law])) for law in MODES}
     return {
         "elmoe3d_points": made,
         "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
         "elmoe3d_platforms": list(platform_rows(every)),
         "elmoe3d_energy": list(energy_rows(study.platforms, every)),
-        "elmoe3d_intensity": list(intensity_rows(study.platforms, setup, mine, headline)),
+        "elmoe3d_intensity": list(intensity_rows(study.platforms, setup, mine, headline, profile)),
         "elmoe3d_checks": checked,
-        "answers": [] if study.is_copy else answers(study, table, found, {law: list(ratios(of)) for law, of in by_law.items()}),
+        "answers": [] if study.is_copy else answers(study, table, found, by_law),
     }
 
 
-def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> dict[str, list[Ran]]:
+def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> list[Ran]:
     """By hit model, under every number of verified nodes."""
-    of = study.platforms
+    of, profile = study.platforms, profiles.load(study.profile)
     specs = {OURS: load_hardware(study.machines[of.ours_gb])} | {name: load_hardware(name) for name in of.baselines}
-    return {
-        law: [one for nodes in of.verify_nodes for one in platform_runs(of, specs, setup, table, fit, law, nodes)]
-        for law in MODES
-    }
+    runs = platform_runs(of, specs, setup, table, fit, list(MODES), profile)
+    order = {law: i for i, law in enumerate(MODES)}
+    return sorted(runs, key=lambda one: (order[one.hit_model], of.verify_nodes.index(one.verify_nodes)))
 
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
@@ -105,7 +106,7 @@ def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstan
             made[name] += of
         measured = tapes.measured_jobs(store, study, setup, fit, trace_id)
         if measured:
-            points += rows_of(measured)
+            points += rows_of(measured, study.profile)
     return made
 
 

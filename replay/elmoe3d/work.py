@@ -1,0 +1,164 @@
+"""The work of ELMoE-3D's passes as rows: static weights, keys and values, experts, drafts, each where its decisions have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Rows, Work
+from tokentape.replay.elmoe3d.points import BYTES_PER_PARAM, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
+from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.warehouse.geometry import Geometry
+
+PARTIAL_SUM_BYTES = 4  # FP32
+STATIC_KINDS = ("proj", "router", "shared", "dense_ffn", "head", "kv_read", "draft")  # kinds of what lies beside the experts
+Place = tuple[
+    str, str, Floats
+]  # of experts: role of their tier, role of the engine that computes them, (n,) share of their bytes
+
+blocks = lru_cache(blocks_of)
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """What a pass of n points reads, (n,) each. experts: expected distinct ones of a layer; expert_bytes: of them all, over all
+    layers; hit_frac: share of those that HB brings; static_bytes: all else; cold_bytes: of that, from EXT; nodes: tokens computed
+    per request."""
+
+    experts: Floats
+    expert_bytes: Floats
+    hit_frac: Floats
+    static_bytes: Floats
+    cold_bytes: Floats
+    nodes: Floats
+
+    @property
+    def hb_bytes(self) -> Floats:
+        return self.static_bytes - self.cold_bytes + self.hit_frac * self.expert_bytes
+
+    @property
+    def ext_bytes(self) -> Floats:
+        return self.cold_bytes + (1.0 - self.hit_frac) * self.expert_bytes
+
+
+def alone(machine: HardwareSpec) -> HardwareSpec:
+    """The same engines with everything at the experts' home: the reference, which the paper calls the xPU."""
+    home = machine.roles.expert_home
+    roles = replace(machine.roles, weights_home=home, kv_home=home, draft_home=home, expert_cache="", kv_cache="")
+    return machine if roles == machine.roles else replace(machine, roles=roles)
+
+
+def stacked(passes: Sequence[Reads], name: str, at: Ints) -> Floats:
+    """(passes x points, 1): one pass after the other."""
+    return np.concatenate([getattr(reads, name)[at] for reads in passes])[:, None]
+
+
+def static_work(
+    of: Group, p: Points, passes: Sequence[Reads], weight_format: str = STATIC_FORMAT, phase: str = "decode", home: str = ""
+) -> Work:
+    """Steps of the passes, one after the other, without routed experts. home: role of the tier of the weights, in place of the
+    target's."""
+    n, at = len(passes), of.at
+    tokens = Tokens(
+        decodes=np.tile(p.batch[at], n), context=np.tile(p.context_tokens[at], n), nodes=stacked(passes, "nodes", at)[:, 0]
+    )
+    work = steps_of(of.geometry, of.machine, tokens, (), blocks(of.geometry), weight_format, KV_FORMAT)
+    if phase != "decode":
+        homes = {"weights_home": home or "weights_home"}
+        work = replace(work, rows=tuple(replace(row, phase=phase, tier=homes.get(row.tier, row.tier)) for row in work.rows))
+    return _overflowing(work, of, stacked(passes, "static_bytes", at), stacked(passes, "cold_bytes", at))
+
+
+def head_work(of: Group, p: Points, drafts: Reads, phase: str = "draft") -> Work:
+    """A draft step of EAGLE's head, of which the size is known and no shape."""
+    n_bytes, cold_bytes = p.head_bytes[of.at, None], drafts.cold_bytes[of.at, None]
+    ops = 2.0 * (p.batch * drafts.nodes)[of.at, None] * n_bytes / BYTES_PER_PARAM
+    row = Rows(kind="draft", name="head", tier="draft_home", engine="main", phase=phase, bytes=n_bytes, ops=ops, count=1.0)
+    return _overflowing(Work(n_steps=of.at.size, n_blocks=1, rows=(row,)), of, n_bytes, cold_bytes)
+
+
+def _overflowing(work: Work, of: Group, static_bytes: Floats, cold_bytes: Floats) -> Work:
+    """With so many of the static bytes, (S, 1) both, read from the experts' home."""
+    if not of.machine.roles.expert_cache or not cold_bytes.any():
+        return work
+    kept, last = 1.0 - cold_bytes / static_bytes, np.array([work.n_blocks - 1])
+    rows = [replace(row, bytes=row.bytes * kept) if row.kind in STATIC_KINDS else row for row in work.rows]
+    cold = Rows(
+        kind="proj",
+        name="what HB has no room for",
+        tier="expert_home",
+        engine="main",
+        phase=rows[0].phase,
+        blocks=last,
+        bytes=cold_bytes,
+    )
+    return replace(work, rows=(*rows, cold))
+
+
+def expert_rows(of: Group, p: Points, passes: Sequence[Reads], places: Sequence[Place], phase: str = "decode") -> Iterator[Rows]:
+    """Routed experts of the same steps; places: shares are (steps, 1)."""
+    experts, nodes = stacked(passes, "experts", of.at), stacked(passes, "nodes", of.at)
+    weights = stacked(passes, "expert_bytes", of.at) / len(of.geometry.moe_layers)
+    n_tokens = np.tile(p.batch[of.at], len(passes))[:, None] * nodes
+    chosen = n_tokens * of.geometry.top_k
+    (whole,) = experts_of(of.geometry, of.machine, blocks(of.geometry), n_tokens, experts, chosen, weights)
+    for tier, engine, share in places:
+        if share.any():
+            part = {name: share * getattr(whole, name) for name in ("bytes", "activation_bytes", "ops")}
+            yield replace(whole, tier=tier, engine=engine, phase=phase, count=1.0 * (share > 0.0), **part)
+
+
+def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "decode") -> tuple[Rows, ...]:
+    """Experts of the proposed design: hits from the cache; misses in place where the engine reads there, else fetched first."""
+    roles, hits = of.machine.roles, stacked(passes, "hit_frac", of.at)
+    if roles.expert_cache and roles.expert_home in roles.reads:
+        return tuple(expert_rows(of, p, passes, [("expert_cache", "main", hits), ("expert_home", "main", 1.0 - hits)], phase))
+    tier = "expert_cache" if roles.expert_cache else "expert_home"
+    found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits))], phase))
+    if not roles.expert_cache or np.all(hits == 1.0):
+        return found
+    n_missed, read = ((1.0 - hits) * stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
+    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": read / len(of.geometry.moe_layers), "count": n_missed}
+    return (Rows(kind="fetch", name="fetch missing experts", tier="expert_home", target=tier, phase=phase, **missed), *found)
+
+
+def partial_sums(of: Group, p: Points, passes: Sequence[Reads]) -> Iterator[Rows]:
+    """Between the units of an engine that shares every expert: up and gate gathered, down reduced (paper section 5)."""
+    if of.machine.roles.expert_cache:
+        n_tokens = np.tile(p.batch[of.at], len(passes))[:, None] * stacked(passes, "nodes", of.at)
+        yield Rows(
+            kind="feed",
+            name="partial sums",
+            tier="expert_cache",
+            target="expert_cache",
+            blocks=blocks(of.geometry).moe,
+            bytes=n_tokens * of.geometry.top_k * partial_sum_bytes(of.geometry),
+        )
+
+
+def partial_sum_bytes(geometry: Geometry) -> float:
+    """Of one token in one expert."""
+    return PARTIAL_SUM_BYTES * (2 * geometry.expert_intermediate + geometry.hidden)
+
+
+def pool_writes(written: Floats) -> Work:
+    """Slices that enter the pool while they stream by, (S,) bytes."""
+    row = Rows(kind="weights", name="written into the pool", tier="expert_cache", bytes=written[:, None])
+    return Work(n_steps=written.size, n_blocks=1, rows=(row,))
+
+
+def findings(machine: HardwareSpec) -> list[str]:
+    """Decisions of the design that the machine cannot carry out, and what stands for them; one sentence each."""
+    roles = machine.roles
+    if not roles.expert_cache:
+        return [f"{machine.name} has no tier in front of the experts: all are held where they are read, {roles.expert_home}"]
+    if roles.expert_home not in roles.reads:
+        return [
+            f"{machine.name} does not compute from {roles.expert_home} in place: what misses is fetched into {roles.expert_cache}"
+        ]
+    return []

@@ -1,0 +1,98 @@
+"""ELMoE-3D's seconds and joules are those that its own cost model gave before there was one clock, on random settings.
+
+tests/replay/golden/elmoe3d.parquet: a setting per row (machine's numbers, model, scheme, batch, context, constants, nodes) with
+what came out; of baselines, the platform's name. Joules are by part, at every end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from elmoe3d_paper import SETUP, STUDY
+
+from tokentape.hw import profile as profiles
+from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.profile import ENDS
+from tokentape.hw.spec import load, with_values
+from tokentape.replay.elmoe3d.baselines import near_at
+from tokentape.replay.elmoe3d.platforms import baseline
+from tokentape.replay.elmoe3d.points import Compute, Point, as_points
+from tokentape.replay.elmoe3d.runs import ours
+from tokentape.replay.elmoe3d.timing import evaluate
+
+GOLDEN = Path(__file__).parent / "golden" / "elmoe3d.parquet"
+PROFILE = profiles.load("elmoe3d")
+MODES = ("ar", "sd")
+
+
+def point_of(row, machine):
+    law = ModelLaw(**{name: row[name] for name in ("beta", "exponent", "head_bytes")})
+    names = ("verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
+    geometry, expert_format = SETUP.models[row["model"]]
+    return Point(
+        geometry=geometry,
+        expert_format=expert_format,
+        machine=machine,
+        law=law,
+        speculation=Speculation(**{name: row[name] for name in names}),
+        compute=Compute(verify_nodes=row["verify_nodes"], draft_nodes=row["draft_nodes"]) if row["verify_nodes"] else None,
+        drafter=SETUP.drafter,
+        **{name: row[name] for name in ("model", "scheme", "batch", "accepted_len", "context_tokens", "hit_model")},
+    )
+
+
+def machine_at(row):
+    spec = load(row["machine"])
+    if row["holds"]:
+        return near_at(spec, row["ratio"]) if row["ratio"] else spec
+    rates = {"tiers.hb.peak_bytes_per_s": row["hb_factor"], "tiers.ext.peak_bytes_per_s": row["ext_factor"]}
+    scaled = {key: factor * spec.tiers[key.split(".")[1]].peak_bytes_per_s.value for key, factor in rates.items()}
+    return with_values(spec, {**scaled, "tiers.hb.capacity_bytes": row["hb_gib"] * 2**30})
+
+
+def told(run, mode):
+    of = run.joules_per_token
+    return {f"{mode}_{part}_{end}_j": float(values[i][0]) for part, values in of.items() for i, end in enumerate(ENDS)}
+
+
+def ours_of(row):
+    points = as_points([point_of(row, machine_at(row))])
+    found = evaluate(points, PROFILE, with_joules=True)
+    made = {"xpu_s": found.xpu_s, "round_s": found.round_s, "phi_ar": found.phi_ar, "phi_sd": found.phi_sd}
+    made |= {name: getattr(found.mapping, name) for name in ("resident_bytes", "share", "spill_bytes", "cold_bytes")}
+    for name in ("ar", "draft", "verify"):
+        of = getattr(found, name)
+        names = ("seconds", "experts", "expert_bytes", "hit_frac", "hb_bytes", "ext_bytes")
+        made |= {f"{name}_{key}": getattr(of, key) for key in names}
+    made = {name: float(values[0]) for name, values in made.items()}
+    if row["verify_nodes"]:
+        for mode in MODES:
+            made |= told(ours(points, found, mode, PROFILE, STUDY.platforms.pool_write_frac), mode)
+    return made
+
+
+def baseline_of(row):
+    runs = baseline(as_points([point_of(row, machine_at(row))]), row["holds"], PROFILE)
+    made = {}
+    for mode in MODES:
+        made |= {f"{mode}_token_s": float(runs[mode].token_s[0]), **told(runs[mode], mode)}
+    return made
+
+
+def is_kept(name, row):
+    """Static power at the ends of its range was taken over nominal seconds; the clock takes the seconds of that end. Operations
+    of the xPU cost what those of in-memory compute did; at the ends of its range each engine now has its own."""
+    at_end = not name.endswith("_value_j")
+    return not (at_end and ("_static_" in name or ("_compute_" in name and "pim" in row["machine"])))
+
+
+def test_golden_rows():
+    rows = pl.read_parquet(GOLDEN)
+    assert rows.height >= 300
+    for row in rows.iter_rows(named=True):
+        found = (baseline_of if row["holds"] else ours_of)(row)
+        for name, value in found.items():
+            if is_kept(name, row):
+                off = abs(value - row[name]) / max(abs(row[name]), 1e-300) if value != row[name] else 0.0
+                assert off <= 1e-9, (name, value, row)
