@@ -46,7 +46,7 @@ class StepCost:
     @cached_property
     def rows_s(self) -> dict[int, Floats]:
         """Id of rows -> nominal (steps, blocks) seconds by themselves."""
-        return {rows: _pooled(lane, parts) for rows, (lane, parts) in self.at_end["value"].of_rows.items()}
+        return self.at_end["value"].rows_s
 
     @cached_property
     def joules_of(self) -> dict[str, Band]:
@@ -210,6 +210,11 @@ class _End:
             return self.work.by_cell(rows, seconds)
         shapes = self.work.shapes(rows)
         return self.work.by_cell(rows, np.asarray(fit.seconds(self.gpu, shapes)).reshape(self.work.size(rows)))
+
+    @property
+    def rows_s(self) -> dict[int, Floats]:
+        """Id of rows -> (steps, blocks) seconds by themselves."""
+        return {rows: _pooled(lane, parts) for rows, (lane, parts) in self.of_rows.items()}
 
     def joules(self) -> dict[str, Floats]:
         """(steps,) joules of what is moved and computed, by tier, link and engine."""
