@@ -242,22 +242,3 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
     slow = tokentape("step", "kelle", "llama-2-7b", "--knobs", "zero", "--hardware", "slow.toml")
     assert "302." not in slow.out
     assert "does not fit" in tokentape("step", "kelle", "llama-2-7b", "--mode", "physical").out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("step", "kelle", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
-        (("step", "kelle", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
-        (("step", "kelle", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
-        (("step", "kelle", "llama-2-7b", "--hardware", "h100"), "tier dram is missing"),
-        (("step", "kelle", "llama-2-7b", "--batch", "0"), "batch"),
-        (("calibrate", "kelle", "--check", "other"), "no such file of kelle constants"),
-        (("claims", "kelle"), "run `tokentape study kelle` first"),
-    ],
-)
-def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert len(done.err.splitlines()) == 1
