@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
-from tokentape.capture import families, measure, models
+from tokentape.capture import measure, models
 from tokentape.capture.decode import Outcome, Pass, Request, Sampling, decode
 from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
 from tokentape.capture.routing import RoutingCapture
-from tokentape.capture.run import PACKAGES
+from tokentape.capture.run import PACKAGES, manifest_of
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import Store
 
 if TYPE_CHECKING:
     from tokentape.capture.evaluate_policy import Loop, PolicyRun
@@ -77,30 +75,8 @@ class AppliedTape:
     def finish(self) -> str:
         """Writes the manifest, unless the tape is there, and returns the trace id."""
         if not self.writer.is_finished:
-            self.writer.finish(self._manifest())
+            source, geometry = self.loaded.source.model_id, measure.geometry(self.loaded.model)
+            flags = {"policy": f"{self.settings['policy']} ran inside the model: expert_ids are what it applied"}
+            told = {"source": source, "dataset": self.dataset, "seed": self.seed, "settings": self.settings, "flags": flags}
+            self.writer.finish(manifest_of(self.loaded, geometry, self.writer, DEFAULT_TABLES, self.n_shards, **told))
         return self.trace_id
-
-    def _manifest(self) -> Manifest:
-        model, source = self.loaded.model, self.loaded.source
-        geometry = measure.geometry(model)
-        rule, params = families.score_rule(model, geometry.top_k)
-        return Manifest(
-            trace_id=self.trace_id,
-            origin="captured",
-            source=source.model_id,
-            model_id=source.model_id,
-            model_revision=source.fingerprint,
-            dataset=self.dataset,
-            geometry=geometry,
-            score_rule=rule,
-            score_params=params,
-            tables=DEFAULT_TABLES,
-            rows=self.writer.count_rows(DEFAULT_TABLES, self.n_shards),
-            n_shards=self.n_shards,
-            tokenizer_sha256=models.tokenizer_sha256(self.loaded.tokenizer),
-            seed=self.seed,
-            settings=self.settings,
-            flags={"policy": f"{self.settings['policy']} ran inside the model: expert_ids are what it applied"},
-            versions={"python": platform.python_version(), **versions(*PACKAGES)},
-            created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
-        )

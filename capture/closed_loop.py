@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch import nn
 from tokentape.capture.blocks import find_routers
 from tokentape.capture.decode import Pass
 from tokentape.capture.families import refuse_rerouting, score_rule
+from tokentape.capture.hooks import Hooked
 from tokentape.capture.sliced_experts import SlicedExperts
 from tokentape.capture.stacked_experts import experts_of, n_experts_of
 from tokentape.policies.matryoshka import MAT
@@ -35,7 +35,7 @@ SPARSEMIXER = "sparsemixer"
 _EVENTS = tuple(field.name for field in dataclasses.fields(Events))
 
 
-class ClosedLoop:
+class ClosedLoop(Hooked):
     """Context manager around a model with routers. capacity_bytes: of each request's cache.
 
     scheme: how low-bit weights follow from high-bit ones (docs/quantise.md), at the widths of system.cache; None: experts stay
@@ -70,20 +70,15 @@ class ClosedLoop:
         self._mask: torch.Tensor | None = None
         self._in_prefill, self._n_steps = False, 0
         self._counted: dict[str, np.ndarray] = {}  # of the pass under way, by request
-        self._stack = ExitStack()
 
-    def __enter__(self) -> ClosedLoop:
-        with ExitStack() as stack:
-            if self.experts is not None:
-                stack.enter_context(self.experts)
-            for index, (layer, router) in enumerate(self.routers.items()):
-                handle = router.register_forward_hook(self._hook(index, layer))
-                stack.callback(handle.remove)
-            self._stack = stack.pop_all()
-        return self
+    def _enter(self, stack: ExitStack) -> None:
+        stack.callback(self._forget)
+        if self.experts is not None:
+            stack.enter_context(self.experts)
+        for index, (layer, router) in enumerate(self.routers.items()):
+            stack.enter_context(router.register_forward_hook(self._hook(index, layer)))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.close()
+    def _forget(self) -> None:
         self._controllers = []
 
     @property

@@ -30,17 +30,17 @@ DEFAULT_WINDOWS = 16
 ALL_DOCUMENTS = 1 << 16
 
 
-class Cut(Protocol):
-    """How a run reads text: n_items windows for each seed, each of prompt_tokens and decode_tokens."""
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What a run measures on: for each seed n_items windows of text, or so many items that have an answer."""
 
-    @property
-    def prompt_tokens(self) -> int: ...
+    prompt_tokens: int = 64
+    decode_tokens: int = 192
+    n_items: int = DEFAULT_WINDOWS
 
-    @property
-    def decode_tokens(self) -> int: ...
-
-    @property
-    def n_items(self) -> int: ...
+    def __post_init__(self) -> None:
+        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
+            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
 
 class Loop(Protocol):
@@ -56,24 +56,20 @@ class Loop(Protocol):
 
 
 @dataclass(frozen=True)
-class PolicyRun:
+class PolicyRun(Cut):
     """A policy and how it is tried. name, parameters: as table `quality` holds them; cache_frac: share of all experts' bytes at
-    the high width; scheme: of the low-bit weights, None: weights as loaded. n_items: windows of text, or items with an answer."""
+    the high width; scheme: of the low-bit weights, None: weights as loaded."""
 
     system: SliceMoE
     name: str
     parameters: dict[str, Any]
     cache_frac: float
     scheme: str | None = "amat"
-    prompt_tokens: int = 64
-    decode_tokens: int = 192
-    n_items: int = DEFAULT_WINDOWS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0.0 < self.cache_frac <= 1.0:
             raise ValueError(f"cache {self.cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
-        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
-            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
 
 def evaluate_policy(
@@ -91,23 +87,40 @@ def evaluate_policy(
     """
     model = loaded.model
     loop = ClosedLoop(model, run.system, capacity_of(model, run.system.cache, run.cache_frac), run.scheme, seed)
-    found = items(dataset, run.n_items * (seed + 1))
-    with models.suitable_threads(model):
-        if all(item.answer is not None for item in found):
-            with loop:
-                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop, tape))
-        else:
-            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
-            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told, tape)
+    read = lambda told: on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told, tape)  # noqa: E731
+    scores = scored(loaded, dataset, run, seed, loop, read, progress, tape)
     totals = loop.totals
     counted = {
         "miss_frac": loop.miss_frac,
         "flash_bytes_per_token": totals["flash_bytes"] / max(1, totals["tokens"]),
         "dram_bytes_per_token": totals["dram_bytes"] / max(1, totals["tokens"]),
     }
-    parameters = json.dumps(run.parameters, sort_keys=True)
-    row = {"model_id": loaded.source.model_id, "policy": run.name, "parameters": parameters, "dataset": dataset, "seed": seed}
-    return row | NOT_MEASURED | counted | scores, totals
+    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | counted | scores, totals
+
+
+def scored(
+    loaded: models.Loaded,
+    dataset: str,
+    run: Cut,
+    seed: int,
+    loop: Loop,
+    read: Callable[[Callable[[int, int], None]], dict[str, Any]],
+    progress: Report,
+    tape: AppliedTape | None = None,
+) -> dict[str, Any]:
+    """Exact match with the policy in the loop where every item of the data set has an answer, else what `read` makes of text."""
+    found = items(dataset, run.n_items * (seed + 1))
+    with models.suitable_threads(loaded.model):
+        if any(item.answer is None for item in found):
+            return read(lambda n, of: progress(n, of, dataset))
+        with loop:
+            return exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop, tape))
+
+
+def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
+    """The key of a row of table `quality`."""
+    told = json.dumps(parameters, sort_keys=True)
+    return {"model_id": loaded.source.model_id, "policy": policy, "parameters": told, "dataset": dataset, "seed": seed}
 
 
 def in_loop(loop: Loop, tape: AppliedTape | None = None) -> Decoder:

@@ -41,10 +41,6 @@ class Family:
     outer_scale: str = ""
 
     @property
-    def has_bias(self) -> bool:
-        return bool(self.bias)
-
-    @property
     def is_plain(self) -> bool:
         """Whether a changed (logits, weights, ids) in place of the router's is all it takes to reroute a token."""
         return self.speaks == "plain" and not self.outer_scale and not self.expert_scale

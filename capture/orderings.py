@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tokentape.capture import models
 from tokentape.capture.blocks import find_blocks
 from tokentape.capture.closed_loop import ClosedLoop, capacity_of
-from tokentape.capture.evaluate_policy import PolicyRun, on_text, windows
+from tokentape.capture.evaluate_policy import Cut, on_text, windows
 from tokentape.capture.sliced_experts import SlicedExperts
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
@@ -43,7 +43,7 @@ class Lab:
 
     def __init__(self, loaded: models.Loaded, seed: int, effort: Effort) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
-        cut = PolicyRun(SliceMoE(), "", {}, 1.0, None, effort.prompt_tokens, effort.decode_tokens, effort.n_whole)
+        cut = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=effort.decode_tokens, n_items=effort.n_whole)
         self.texts = windows(loaded, DATASET, cut, seed)
         self.whole, self.run, self.acceptance = cache(self._whole), cache(self._run), cache(self._acceptance)
         self._plain = cache(self._logits)
@@ -80,7 +80,7 @@ class Lab:
         """Perplexity, miss_frac and the counts of a policy in the loop."""
         effort, model = self.effort, self.loaded.model
         n_decoded = n_decoded or effort.decode_tokens
-        run = PolicyRun(system, "", {}, cache_frac, scheme, effort.prompt_tokens, n_decoded, effort.n_windows)
+        run = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=n_decoded, n_items=effort.n_windows)
         chosen = [ids[: effort.prompt_tokens + n_decoded] for ids in self.texts[: effort.n_windows]]
         loop = ClosedLoop(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
         return on_text(self.loaded, chosen, run, loop) | loop.totals | {"miss_frac": loop.miss_frac}
@@ -119,62 +119,41 @@ class Ordering:
         return ratio <= self.margin if self.is_below else ratio >= self.margin
 
 
+def over(measure: str, above: tuple[Any, ...], below: tuple[Any, ...], key: str = "") -> Callable[[Any], float]:
+    """A measurement of a Lab by its name over the same of other arguments; key: of what it returns."""
+
+    def ratio(lab: Any) -> float:
+        ours, theirs = (getattr(lab, measure)(*of) for of in (above, below))
+        return float(ours[key] / theirs[key] if key else ours / theirs)
+
+    return ratio
+
+
 def _against_high_bit(pair: str, target_frac: float) -> Ordering:
-    return Ordering(
-        f"perplexity high-bit / DBSC, {pair}, hard {100 * target_frac:g} %",
-        False,
-        2.0,
-        lambda lab: lab.held(pair, target_frac, "high-bit") / lab.held(pair, target_frac, "dbsc"),
-    )
+    ratio = over("held", (pair, target_frac, "high-bit"), (pair, target_frac, "dbsc"))
+    return Ordering(f"perplexity high-bit / DBSC, {pair}, hard {100 * target_frac:g} %", False, 2.0, ratio)
 
 
 # The margins of the reference model's table, rows 1 to 4 and 7 to 10.
 ORDERINGS = (
-    Ordering("perplexity AMAT / base, 4 to 2 bits", True, 1.15, lambda lab: lab.whole("MAT42") / lab.whole("MAT42", "base_asym")),
-    Ordering("perplexity AMAT / base, 8 to 4 bits", True, 1.02, lambda lab: lab.whole("MAT84") / lab.whole("MAT84", "base_asym")),
+    Ordering("perplexity AMAT / base, 4 to 2 bits", True, 1.15, over("whole", ("MAT42",), ("MAT42", "base_asym"))),
+    Ordering("perplexity AMAT / base, 8 to 4 bits", True, 1.02, over("whole", ("MAT84",), ("MAT84", "base_asym"))),
+    Ordering("perplexity unshifted zero point / full, 4 to 2", False, 20, over("whole", ("MAT42", "trunc_asym"), ())),
+    Ordering("perplexity unshifted zero point / full, 8 to 4", False, 20, over("whole", ("MAT84", "trunc_asym"), ())),
     Ordering(
-        "perplexity unshifted zero point / full, 4 to 2", False, 20, lambda lab: lab.whole("MAT42", "trunc_asym") / lab.whole()
+        "perplexity symmetric / asymmetric base, 2 bits", False, 1.1, over("whole", ("MAT42", "base_sym"), ("MAT42", "base_asym"))
     ),
-    Ordering(
-        "perplexity unshifted zero point / full, 8 to 4", False, 20, lambda lab: lab.whole("MAT84", "trunc_asym") / lab.whole()
-    ),
-    Ordering(
-        "perplexity symmetric / asymmetric base, 2 bits",
-        False,
-        1.1,
-        lambda lab: lab.whole("MAT42", "base_sym") / lab.whole("MAT42", "base_asym"),
-    ),
-    Ordering(
-        "misses Cache-Prior 0.2 / 0, half cached",
-        True,
-        0.65,
-        lambda lab: lab.routed(0.2)["miss_frac"] / lab.routed(0.0)["miss_frac"],
-    ),
-    Ordering(
-        "perplexity Cache-Prior 0.2 / 0, half cached",
-        True,
-        1.03,
-        lambda lab: lab.routed(0.2)["perplexity"] / lab.routed(0.0)["perplexity"],
-    ),
+    Ordering("misses Cache-Prior 0.2 / 0, half cached", True, 0.65, over("routed", (0.2,), (0.0,), "miss_frac")),
+    Ordering("perplexity Cache-Prior 0.2 / 0, half cached", True, 1.03, over("routed", (0.2,), (0.0,), "perplexity")),
     *(_against_high_bit(pair, target_frac) for pair in ("MAT42", "MAT84") for target_frac in (0.01, 0.05, 0.10)),
     Ordering(
         "perplexity DBSC / low-bit, MAT42, hard 20 %",
         True,
         0.97,
-        lambda lab: lab.held("MAT42", 0.20, "dbsc") / lab.held("MAT42", 0.20, "low-bit"),
+        over("held", ("MAT42", 0.20, "dbsc"), ("MAT42", 0.20, "low-bit")),
     ),
-    Ordering(
-        f"misses PCW / empty, first {EARLY_STEPS} steps",
-        True,
-        0.8,
-        lambda lab: lab.early_misses("pcw") / lab.early_misses("empty"),
-    ),
-    Ordering(
-        f"misses PCW / last layer, first {EARLY_STEPS} steps",
-        True,
-        0.95,
-        lambda lab: lab.early_misses("pcw") / lab.early_misses("last_layer"),
-    ),
+    Ordering(f"misses PCW / empty, first {EARLY_STEPS} steps", True, 0.8, over("early_misses", ("pcw",), ("empty",))),
+    Ordering(f"misses PCW / last layer, first {EARLY_STEPS} steps", True, 0.95, over("early_misses", ("pcw",), ("last_layer",))),
 )
 
 # Rows 5 and 6: what a drafter that reads few bits of the experts would have accepted.

@@ -10,8 +10,8 @@ model computes what it would have computed. A policy's hook registered earlier i
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 
 from tokentape.capture.blocks import MoeBlock, find_blocks
 from tokentape.capture.families import read_choice
+from tokentape.capture.hooks import Hooked
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class RoutingStep:
     ids: torch.Tensor
 
 
-class RoutingCapture:
+class RoutingCapture(Hooked):
     """Context manager; `blocks` maps absolute layers to MoE blocks. Raises ValueError on a model without any, or with one that it
     could not record.
 
@@ -43,7 +44,6 @@ class RoutingCapture:
             name = type(model).__name__
             raise ValueError(f"{name} is a dense model without expert routers; use --tables requests,tokens,attention")
         self.with_scores, self.is_first = with_scores, is_first
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._checked: set[int] = set()
         self._seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
@@ -51,16 +51,10 @@ class RoutingCapture:
     def layers(self) -> tuple[int, ...]:
         return tuple(self.blocks)
 
-    def __enter__(self) -> RoutingCapture:
+    def _enter(self, stack: ExitStack) -> None:
+        stack.callback(self._seen.clear)
         for layer, block in self.blocks.items():
-            self._handles.append(block.router.register_forward_hook(self._hook(layer, block), prepend=self.is_first))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._seen.clear()
+            stack.enter_context(block.router.register_forward_hook(self._hook(layer, block), prepend=self.is_first))
 
     def _hook(self, layer: int, block: MoeBlock) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -88,7 +88,9 @@ def capture(
             n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
-    writer.finish(_manifest(planned, loaded, geometry, writer, n_shards, attention))
+    told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}
+    told["attention"] = _attention_notes(settings, attention)
+    writer.finish(manifest_of(loaded, geometry, writer, settings.tables, n_shards, **told))
     return planned.trace_id
 
 
@@ -199,35 +201,27 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
 
 
-def _manifest(
-    planned: Plan,
-    loaded: models.Loaded,
-    geometry: Geometry,
-    writer: TapeWriter,
-    n_shards: int,
-    attention: AttentionCapture | None,
+def manifest_of(
+    loaded: models.Loaded, geometry: Geometry, writer: TapeWriter, tables: tuple[str, ...], n_shards: int, **told: Any
 ) -> Manifest:
-    settings, model = planned.settings, loaded.model
-    rule, params = families.score_rule(model, geometry.top_k) if geometry.moe_layers else (None, {})
+    """Of a tape that `loaded` made; told: the manifest's other fields."""
+    source = loaded.source
+    rule, params = families.score_rule(loaded.model, geometry.top_k) if geometry.moe_layers else (None, {})
     return Manifest(
-        trace_id=planned.trace_id,
+        trace_id=writer.trace_id,
         origin="captured",
-        source=settings.model,
-        model_id=planned.source.model_id,
-        model_revision=planned.source.fingerprint,
-        dataset=settings.dataset,
+        model_id=source.model_id,
+        model_revision=source.fingerprint,
         geometry=geometry,
         score_rule=rule,
         score_params=params,
-        attention=_attention_notes(settings, attention),
-        tables=settings.tables,
-        rows=writer.count_rows(settings.tables, n_shards),
+        tables=tables,
+        rows=writer.count_rows(tables, n_shards),
         n_shards=n_shards,
         tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
-        seed=settings.seed,
-        settings=settings.recorded(),
         versions={"python": platform.python_version(), **versions(*PACKAGES)},
         created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
+        **told,
     )
 
 

@@ -7,14 +7,15 @@ was.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Any, Self
+from abc import abstractmethod
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import nn
 
 from tokentape.capture.blocks import find_blocks
+from tokentape.capture.hooks import Hooked
 
 
 def experts_of(model: nn.Module) -> dict[int, nn.Module]:
@@ -47,7 +48,7 @@ def is_inputs_first(experts: nn.Module) -> bool:
     return bool(getattr(experts, "is_transposed", False))
 
 
-class StackedExperts(ABC):
+class StackedExperts(Hooked):
     """Context manager; a subclass says what the copies are.
 
     `copy_of` (layer -> (n, k) int or bool: which copy each selection gets) is read by the layer's next forward pass; a layer
@@ -58,38 +59,29 @@ class StackedExperts(ABC):
         self.model, self.n_copies = model, n_copies
         self.experts = experts_of(model)
         self.copy_of: dict[int, torch.Tensor] = {}
-        self._whole: list[tuple[nn.Module, str, Any]] = []
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     @abstractmethod
     def stacked(self, layer: int, name: str) -> torch.Tensor:
         """The n copies of a matrix stack (E, ...) one after the other, (n E, ...), typed as the module keeps it."""
 
-    def __enter__(self) -> Self:
-        try:
-            for layer, experts in self.experts.items():
-                self._stack(layer, experts)
-                self._handles.append(experts.register_forward_pre_hook(self._hook(layer, experts), with_kwargs=True))
-        except BaseException:
-            self._restore()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._restore()
+    def _enter(self, stack: ExitStack) -> None:
+        stack.callback(self.copy_of.clear)
+        for layer, experts in self.experts.items():
+            self._widen(stack, layer, experts)
+            stack.enter_context(experts.register_forward_pre_hook(self._hook(layer, experts), with_kwargs=True))
 
     @torch.no_grad()
-    def _stack(self, layer: int, experts: nn.Module) -> None:
+    def _widen(self, stack: ExitStack, layer: int, experts: nn.Module) -> None:
         """Biases are the same in all copies."""
         n_experts = n_experts_of(experts)
-        self._replace(experts, "num_experts", self.n_copies * n_experts)
+        self._replace(stack, experts, "num_experts", self.n_copies * n_experts)
         for name, weights in list(experts.named_parameters(recurse=False)):
             if weights.shape[0] == n_experts:
                 made = self.stacked(layer, name) if weights.ndim == 3 else torch.cat([weights.detach()] * self.n_copies)
-                self._replace(experts, name, nn.Parameter(made, requires_grad=False))
+                self._replace(stack, experts, name, nn.Parameter(made, requires_grad=False))
 
-    def _replace(self, experts: nn.Module, name: str, value: Any) -> None:
-        self._whole.append((experts, name, getattr(experts, name)))
+    def _replace(self, stack: ExitStack, experts: nn.Module, name: str, value: Any) -> None:
+        stack.callback(setattr, experts, name, getattr(experts, name))
         setattr(experts, name, value)
 
     def _hook(self, layer: int, experts: nn.Module) -> Any:
@@ -104,12 +96,3 @@ class StackedExperts(ABC):
             return (states, ids + n_experts * copy.to(ids), *rest), kwargs
 
         return send
-
-    def _restore(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        for experts, name, value in self._whole:
-            setattr(experts, name, value)
-        self._handles.clear()
-        self._whole.clear()
-        self.copy_of.clear()

@@ -21,13 +21,6 @@ def capture_flow(
     store: str | None = None,
 ) -> str:
     """Records a tape, or finds the finished one of equal settings; its trace id. An unfinished one is continued."""
-    settings = CaptureSettings(
-        model=model,
-        dataset=dataset,
-        tables=tables,
-        max_requests=max_requests,
-        max_prompt_tokens=max_prompt_tokens,
-        max_new_tokens=max_new_tokens,
-    )
+    settings = CaptureSettings(model, dataset, tables, max_requests, max_prompt_tokens, max_new_tokens)
     with capture_bar(dataset) as show:
         return capture(settings, Store(store), resume=True, progress=show)

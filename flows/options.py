@@ -11,6 +11,16 @@ import typer
 T = TypeVar("T")
 
 
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option, of its parameter's name unless `names` say another. A help that tells the default is followed by no other."""
+    return typer.Option(*names, help=help, **{"show_default": "[default:" not in help} | more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
 def _lasting(store: str | None) -> str | None:
     if store and store.startswith("memory:"):
         raise ValueError(f"--store {store}: what lies in memory is gone when this command ends; give a folder or another URI")
@@ -19,31 +29,21 @@ def _lasting(store: str | None) -> str | None:
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        envvar="TOKENTAPE_STORE",
-        help="Folder or fsspec URI of the tapes and results. [default: ./tape]",
-        callback=_lasting,
+    option(
+        "Folder or fsspec URI of the tapes and results. [default: ./tape]", "--store", envvar="TOKENTAPE_STORE", callback=_lasting
     ),
 ]
-TraceArgument = Annotated[
-    str, typer.Argument(metavar="TRACE", help="Trace id, or the start of one (see `tokentape ls`).", show_default=False)
-]
-DatabaseOption = Annotated[
-    str | None, typer.Option("--database", help="DuckDB file. [default: <store>/warehouse.duckdb]", show_default=False)
-]
-ModelOption = Annotated[
-    str, typer.Option("--model", help="embedded, a hub id (owner/name) or a local directory in Hugging Face format.")
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="auto (the checkpoint's), float32, bfloat16, float16.")]
+TraceArgument = Annotated[str, argument("TRACE", "Trace id, or the start of one (see `tokentape ls`).")]
+DatabaseOption = Annotated[str | None, option("DuckDB file. [default: <store>/warehouse.duckdb]", "--database")]
+ModelOption = Annotated[str, option("embedded, a hub id (owner/name) or a local directory in Hugging Face format.", "--model")]
+DeviceOption = Annotated[str, option("auto, cpu, cuda, cuda:1, mps.", "--device")]
+DtypeOption = Annotated[str, option("auto (the checkpoint's), float32, bfloat16, float16.", "--dtype")]
 ProfileOption = Annotated[
-    str | None,
-    typer.Option("--profile", help="Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own."),
+    str | None, option("Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own.", "--profile")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-FormatOption = Annotated[str, typer.Option("--format", help="table, csv or parquet.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Write to this file instead of the terminal (parquet needs it).")]
+JsonOption = Annotated[bool, option("Print JSON.", "--json")]
+FormatOption = Annotated[str, option("table, csv or parquet.", "--format")]
+OutOption = Annotated[Path | None, option("Write to this file instead of the terminal (parquet needs it).", "--out")]
 
 
 def asked(kind: type[T], ctx: typer.Context, **others: Any) -> T:

@@ -20,9 +20,7 @@ class Belady:
 
 
 @dataclass(frozen=True)
-class BypassBelady:
+class BypassBelady(Belady):
     """The same, but a missed expert may be streamed through: bounds every policy, those that pin experts included."""
 
-    kind: ClassVar[str] = "future"
     bypass: ClassVar[bool] = True
-    is_bound: ClassVar[bool] = True

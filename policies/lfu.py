@@ -40,14 +40,7 @@ class LFU:
 
 
 @dataclass(frozen=True)
-class LifetimeLFU:
+class LifetimeLFU(LFU):
     """The expert with the fewest lookups since the start leaves, whether or not it was resident then."""
 
-    kind: ClassVar[str] = "ranked"
-    bypass: ClassVar[bool] = False
-    is_bound: ClassVar[bool] = False
-    profile_frac: ClassVar[float] = 0.0
     rank = staticmethod(_count_lifetime)
-
-    def params(self) -> np.ndarray:
-        return np.zeros(0)

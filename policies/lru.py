@@ -16,9 +16,7 @@ class LRU:
 
 
 @dataclass(frozen=True)
-class FIFO:
+class FIFO(LRU):
     """The expert that entered first leaves; hits change nothing."""
 
-    kind: ClassVar[str] = "queue"
     promote: ClassVar[bool] = False
-    is_bound: ClassVar[bool] = False

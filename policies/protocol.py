@@ -2,17 +2,18 @@
 
 A policy never moves bytes and never sees the cache; policies/cache.py does. It is one of four kinds:
   queue    victims leave in order of entry (`promote=False`) or of last use (`promote=True`); O(1) per lookup
-  ranked   the resident expert with the lowest rank leaves, ties by least recent use; `rank` is evaluated at every lookup
+  ranked   the resident expert with the lowest rank leaves, ties by least recent use; `rank` is evaluated at every lookup.
+           It is a compiled function; a plain Python one is compiled at first use. `params()`: its parameters, f64 (n,),
+           C-contiguous; `profile_frac`: share of the tape, from its start, that its profile counts
   uniform  a resident expert drawn uniformly leaves
   future   the expert whose next lookup is farthest away leaves: a bound, only over a recorded tape
+ranked and future: `bypass`: a missed expert that would leave at once is streamed and not kept.
 The same objects run over a recorded tape and inside a live model.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
-
-import numpy as np
+from typing import ClassVar, Protocol, runtime_checkable
 
 from tokentape.policies.kernels import array, float64, int64
 
@@ -32,35 +33,4 @@ class CachePolicy(Protocol):
     @property
     def is_bound(self) -> bool:
         """True if the policy sees the future: drawn as a bound, never as a method."""
-        ...
-
-
-@runtime_checkable
-class QueuePolicy(CachePolicy, Protocol):
-    """Victims leave in order of entry or of last use."""
-
-    promote: ClassVar[bool]
-
-
-@runtime_checkable
-class FuturePolicy(CachePolicy, Protocol):
-    """The expert needed last leaves. `bypass` as in RankedPolicy."""
-
-    bypass: ClassVar[bool]
-
-
-@runtime_checkable
-class RankedPolicy(CachePolicy, Protocol):
-    """Victims leave by falling rank. `bypass`: a missed expert that ranks lowest is streamed and not kept."""
-
-    bypass: ClassVar[bool]
-    profile_frac: float  # share of the tape, from its start, that `profile` counts
-
-    def params(self) -> np.ndarray:
-        """Parameters handed to `rank`, f64 (n,), C-contiguous."""
-        ...
-
-    @staticmethod
-    def rank(*args: Any) -> float:
-        """See RANK_SIGNATURE. Shipped policies hand over a compiled function; a plain Python one is compiled at first use."""
         ...

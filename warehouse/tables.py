@@ -43,8 +43,6 @@ VIEWS = {name: table for name, table in _DECLARED.items() if isinstance(table, V
 OWN_TABLES = (*(name for name in _DECLARED if name not in VIEWS), "answers")
 # What runs leave, `runs` first.
 RESULT_TABLES = tuple(name for name in runs.TABLES if name != "metric_defs")
-# Routing and scores of a speculative tape's nodes, accepted or not; `routing` and `scores` hold the accepted path.
-NODE_TABLES = ("node_routing", "node_scores")
 TAPE_TABLES = tuple(tape.TABLES)
 SUMMARY_TABLES = tuple(name for name in summaries.TABLES if name != "traces")
 WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *runs.TABLES, *OWN_TABLES, "claims")

@@ -7,7 +7,6 @@ runs in one pass: a token's experts depend on its place in the window alone.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,9 +20,8 @@ from torch.nn import functional as F
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.loop import Counts, CXLNDPLoop
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
-from tokentape.capture.evaluate_policy import in_loop, windows
+from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report
+from tokentape.capture.evaluate_policy import Cut, key_of, scored, windows
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
@@ -32,19 +30,11 @@ NAME = "cxl_ndp"
 
 
 @dataclass(frozen=True)
-class CXLNDPRun:
-    """A policy and how it is tried. losses: (L, E, 4), what the rule goes by. n_items: windows of text, or items that have an
-    answer."""
+class CXLNDPRun(Cut):
+    """A policy and how it is tried. losses: (L, E, 4), what the rule goes by."""
 
     policy: MixedPrecision
     losses: NDArray[np.float64]
-    prompt_tokens: int = 64
-    decode_tokens: int = 192
-    n_items: int = 16
-
-    def __post_init__(self) -> None:
-        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
-            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
     def parameters(self, experts: ReplicaExperts) -> dict[str, Any]:
         """As table `quality` holds them."""
@@ -101,17 +91,9 @@ def evaluate_cxl_ndp(
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
     loop = CXLNDPLoop(experts, run.policy, run.losses)
-    found = items(dataset, run.n_items * (seed + 1))
-    with models.suitable_threads(loaded.model):
-        if all(item.answer is not None for item in found):
-            with loop:
-                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
-        else:
-            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
-            scores = on_text(plain or PlainText(loaded, dataset, run, seed), loop, told)
-    parameters = json.dumps(run.parameters(experts), sort_keys=True)
-    key = {"model_id": loaded.source.model_id, "policy": NAME, "parameters": parameters, "dataset": dataset, "seed": seed}
-    return key | NOT_MEASURED | scores | loop.measured
+    read = lambda told: on_text(plain or PlainText(loaded, dataset, run, seed), loop, told)  # noqa: E731
+    scores = scored(loaded, dataset, run, seed, loop, read, progress)
+    return key_of(loaded, NAME, run.parameters(experts), dataset, seed) | NOT_MEASURED | scores | loop.measured
 
 
 @torch.inference_mode()

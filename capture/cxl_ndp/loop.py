@@ -13,7 +13,6 @@ Routing stays the model's own; a selection of an expert that is not hot is compu
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tokentape.capture.blocks import MoeBlock, find_blocks
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.decode import Pass
 from tokentape.capture.families import read_choice
+from tokentape.capture.hooks import Hooked
 from tokentape.policies.bits import table_loss
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
@@ -46,7 +46,7 @@ class Counts:
         np.add.at(self.weights[:, layer], (row, experts), weights.float().cpu().numpy()[counted.ravel()].ravel())
 
 
-class CXLNDPLoop:
+class CXLNDPLoop(Hooked):
     """Context manager. losses: (L, E, 4) at 1 to 4 bits, of the model (warehouse/losses.py)."""
 
     def __init__(self, experts: ReplicaExperts, policy: MixedPrecision, losses: NDArray[np.float64]) -> None:
@@ -58,18 +58,14 @@ class CXLNDPLoop:
         self._widths: NDArray[np.int8] | None = None  # of the rows of the next passes; None: a prompt
         self._first = 0  # column from which on they hold
         self._served: Ints = np.zeros((0, 2), np.int64)  # (rows, hot and all selections) of the pass
-        self._stack = ExitStack()
 
-    def __enter__(self) -> CXLNDPLoop:
-        with ExitStack() as stack:
-            stack.enter_context(self.experts)
-            for index, (layer, block) in enumerate(find_blocks(self.experts.model).items()):
-                stack.callback(block.router.register_forward_hook(self._hook(index, layer, block)).remove)
-            self._stack = stack.pop_all()
-        return self
+    def _enter(self, stack: ExitStack) -> None:
+        stack.callback(self._forget)
+        stack.enter_context(self.experts)
+        for index, (layer, block) in enumerate(find_blocks(self.experts.model).items()):
+            stack.enter_context(block.router.register_forward_hook(self._hook(index, layer, block)))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.close()
+    def _forget(self) -> None:
         self._counts = self._widths = None
 
     @property

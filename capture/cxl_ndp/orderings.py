@@ -14,7 +14,7 @@ from typing import Any
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-from tokentape.capture.orderings import DATASET, Ordering, measured
+from tokentape.capture.orderings import DATASET, Ordering, measured, over
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Tape
@@ -52,7 +52,8 @@ class Lab:
 
     def _run(self, method: str, policy: MixedPrecision) -> CXLNDPRun:
         effort = self.bench.effort
-        return CXLNDPRun(policy, self.bench.losses[method], effort.prompt_tokens, effort.decode_tokens, effort.n_windows)
+        text = {"prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens, "n_items": effort.n_windows}
+        return CXLNDPRun(policy, self.bench.losses[method], **text)
 
     def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
         """A row of table `quality`."""
@@ -65,30 +66,17 @@ class Lab:
 
 
 def _of(method: str) -> tuple[Ordering, ...]:
-    def ratio(above: tuple[Any, ...], below: tuple[Any, ...]) -> Callable[[Any], float]:
-        return lambda lab: lab.perplexity(method, *above) / lab.perplexity(method, *below)
+    def ordering(what: str, is_below: bool, margin: float, above: tuple[Any, ...], below: tuple[Any, ...]) -> Ordering:
+        ratio = over("perplexity", (method, *above), (method, *below))
+        return Ordering(f"perplexity {what}, {method}", is_below, margin, ratio)
 
     selector = "prefix_split"
     return (
-        *(
-            Ordering(
-                f"perplexity selector / uniform, {bits} bits, {method}", True, margin, ratio((selector, bits), ("uniform", bits))
-            )
-            for bits, margin in ((2, 1.0), (3, 1.01))
-        ),
-        *(
-            Ordering(
-                f"perplexity reversed / selector, {bits} bits, {method}", False, 1.0, ratio(("reversed", bits), (selector, bits))
-            )
-            for bits in (2, 3)
-        ),
-        Ordering(
-            f"perplexity selector by use / uniform, 2 bits, {method}",
-            True,
-            1.0,
-            ratio((selector, 2, "prefill_share"), ("uniform", 2)),
-        ),
-        Ordering(f"perplexity selector, 3 / 2 bits, {method}", True, 1.0, ratio((selector, 3), (selector, 2))),
+        ordering("selector / uniform, 2 bits", True, 1.0, (selector, 2), ("uniform", 2)),
+        ordering("selector / uniform, 3 bits", True, 1.01, (selector, 3), ("uniform", 3)),
+        *(ordering(f"reversed / selector, {n} bits", False, 1.0, ("reversed", n), (selector, n)) for n in (2, 3)),
+        ordering("selector by use / uniform, 2 bits", True, 1.0, (selector, 2, "prefill_share"), ("uniform", 2)),
+        ordering("selector, 3 / 2 bits", True, 1.0, (selector, 3), (selector, 2)),
     )
 
 

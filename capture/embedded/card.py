@@ -113,12 +113,5 @@ def _quality_line(row: dict[str, Any]) -> str:
 
 
 def _log_line(row: dict[str, Any]) -> str:
-    cells = (
-        f"{row['tokens'] / 1e6:.1f} M",
-        row["text_nats"],
-        row["math_nats"],
-        row["recall_nats"],
-        row["recall_level"],
-        row["tokens_per_s"],
-    )
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+    cells = (row[name] for name in ("text_nats", "math_nats", "recall_nats", "recall_level", "tokens_per_s"))
+    return f"| {row['tokens'] / 1e6:.1f} M | {' | '.join(map(str, cells))} |"

@@ -62,44 +62,13 @@ def doc_topics(held_out: bool) -> list[Item]:
 # ---------------------------------------------------------------------------------------------------------------- math
 
 NAMES = [
-    "Ann",
-    "Ben",
-    "Cara",
-    "Dan",
-    "Eve",
-    "Finn",
-    "Gia",
-    "Hugo",
-    "Iris",
-    "Jon",
-    "Kim",
-    "Leo",
-    "Mia",
-    "Ned",
-    "Ola",
-    "Pia",
-    "Raj",
-    "Sue",
-    "Tom",
-    "Uma",
-]
+    "Ann", "Ben", "Cara", "Dan", "Eve", "Finn", "Gia", "Hugo", "Iris", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia",
+    "Raj", "Sue", "Tom", "Uma",
+]  # fmt: skip
 THINGS = [
-    "apples",
-    "books",
-    "coins",
-    "pens",
-    "cards",
-    "eggs",
-    "shells",
-    "stamps",
-    "keys",
-    "cups",
-    "nuts",
-    "bolts",
-    "maps",
-    "seeds",
-    "tiles",
-]
+    "apples", "books", "coins", "pens", "cards", "eggs", "shells", "stamps", "keys", "cups", "nuts", "bolts", "maps",
+    "seeds", "tiles",
+]  # fmt: skip
 PLACES = ["boxes", "bags", "shelves", "trays", "baskets", "drawers"]
 
 

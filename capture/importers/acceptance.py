@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
 from tokentape.capture.importers.responses import REMEDY, responses
-from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
 from tokentape.warehouse.tape import Store
 
 COUNTS = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens")
@@ -101,14 +101,7 @@ def _list(stats: dict[str, Any], name: str, where: str) -> np.ndarray:
 
 
 def _tables(columns: dict[str, np.ndarray], lengths: dict[str, list[int]]) -> dict[str, pa.Table]:
-    n, n_rounds = len(lengths["n_prompt_tokens"]), len(columns["round"])
-    requests = {
-        "request_id": np.arange(n, dtype=np.uint32),
-        "dataset": ["unknown"] * n,
-        "arrival_s": np.zeros(n),
-        **lengths,
-        "prompt_sha256": pa.nulls(n, pa.string()),
-    }
+    n_rounds, requests = len(columns["round"]), request_table(lengths["n_prompt_tokens"], lengths["n_output_tokens"])
     none = {name: pa.nulls(n_rounds) for name in ("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id")}
     is_clipped = pa.array(np.zeros(n_rounds, bool))
     rounds = {**columns, **none, "n_verified": columns["n_drafted"], "is_clipped": is_clipped}

@@ -17,6 +17,7 @@ import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,22 +33,13 @@ from tokentape.capture.importers.limits import (
     shown,
     words,
 )
-from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, write_import
+from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, no_widths, write_import
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
 FORMAT = "# route_trace v1"
-COLUMNS = {
-    "turn": pl.Int64,
-    "phase": pl.Int64,
-    "step": pl.Int64,
-    "layer": pl.Int64,
-    "slot": pl.Int64,
-    "expert": pl.Int64,
-    "weight": pl.Float64,
-    "residency": pl.Int64,
-    "expert_bytes": pl.Int64,
-}
+COLUMNS: dict[str, Any] = dict.fromkeys(("turn", "phase", "step", "layer", "slot", "expert"), pl.Int64)
+COLUMNS |= {"weight": pl.Float64, "residency": pl.Int64, "expert_bytes": pl.Int64}
 _MODEL = re.compile(
     r"# model=(?P<model>.*) arch=(?P<arch>\S+) n_layer=(?P<n_layer>[0-9]{1,9}) n_expert=(?P<n_expert>[0-9]{1,9}) "
     r"n_expert_used=(?P<top_k>[0-9]{1,9})$"
@@ -120,14 +112,9 @@ def _geometry(arch: str, n_experts: int, top_k: int, layers: list[tuple[int, ...
     for layer, _, dense_bytes in layers:
         if moe:
             dense[min(int(np.searchsorted(moe, layer)), len(moe) - 1)] += dense_bytes
-    return Geometry(
-        architecture=arch,
-        n_layers=len(layers),
-        hidden=0,
-        n_heads=0,
-        n_kv_heads=0,
-        head_dim=0,
-        vocab=0,
+    return no_widths(
+        arch,
+        len(layers),
         moe_layers=tuple(moe),
         n_experts=n_experts,
         top_k=top_k,

@@ -14,13 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, span, whole_column
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read, shown, text, whole
-from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
 from tokentape.capture.importers.table_files import csv_text, need
 from tokentape.warehouse.tape import Store
 
@@ -132,15 +131,8 @@ def _write(path: Path, raw: bytes, store: Store, rows: pl.DataFrame, dataset: st
         raise BadImport(f"{path}: none of its {len(rows)} rows has prompt and output tokens; give a trace of requests")
     content = (raw, json.dumps(settings, sort_keys=True).encode())
     source = Source(path, content, "unknown", NO_MODEL, None, settings, dataset=dataset)
-    n = len(served)
-    table = {
-        "request_id": np.arange(n, dtype=np.uint32),
-        "dataset": [dataset] * n,
-        "arrival_s": (served["arrival_s"] - served["arrival_s"][0]).to_numpy(),
-        "n_prompt_tokens": served["n_prompt_tokens"].to_numpy(),
-        "n_output_tokens": served["n_output_tokens"].to_numpy(),
-        "prompt_sha256": pa.nulls(n, pa.string()),
-    }
+    n, since = len(served), (served["arrival_s"] - served["arrival_s"][0]).to_numpy()
+    table = request_table(served["n_prompt_tokens"].to_numpy(), served["n_output_tokens"].to_numpy(), dataset, since)
     if "prefix_blocks" in served.columns:
         table["prefix_blocks"] = pa.array(served["prefix_blocks"].to_list(), pa.list_(pa.uint32()))
     left_out = {"empty_requests": {"left_out": len(rows) - n, "rows": len(rows)}} if n < len(rows) else {}

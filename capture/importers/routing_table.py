@@ -32,7 +32,7 @@ from tokentape.capture.importers.limits import (
 )
 from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.routing_columns import Layout, Place, part_of
-from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, write_import
+from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, no_widths, write_import
 from tokentape.capture.importers.table_files import form_of, table
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
@@ -128,14 +128,8 @@ def _bare(rows: RoutedRows, n_experts: int, expert_bytes: int | None) -> Geometr
     k = rows.expert_ids.shape[1]
     if not k <= n_experts <= MAX_EXPERTS:
         raise BadImport(f"{n_experts} experts per layer; the rows choose {k}, and no model has more than {MAX_EXPERTS}")
-    return Geometry(
-        architecture="unknown",
+    return no_widths(
         n_layers=max(layers) + 1,
-        hidden=0,
-        n_heads=0,
-        n_kv_heads=0,
-        head_dim=0,
-        vocab=0,
         moe_layers=layers,
         n_experts=n_experts,
         top_k=k,

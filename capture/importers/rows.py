@@ -18,15 +18,35 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tokentape.capture.importers import checks
 from tokentape.capture.importers.grouped import Grouped, run_starts
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store
 
-# A trace without routing says nothing of the model.
-NO_MODEL = Geometry(architecture="unknown", n_layers=0, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0)
+
+def no_widths(architecture: str = "unknown", n_layers: int = 0, **known: Any) -> Geometry:
+    """What a trace tells of a model without its config.json."""
+    return Geometry(architecture=architecture, n_layers=n_layers, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0, **known)
+
+
+NO_MODEL = no_widths()  # a trace without routing says nothing of it
+
+
+def request_table(
+    n_prompt: ArrayLike, n_output: ArrayLike, dataset: str = "unknown", arrival_s: NDArray[np.float64] | None = None
+) -> dict[str, Any]:
+    """Columns of `requests` of a trace that has no token ids; without arrivals they came one after another."""
+    n = len(np.asarray(n_prompt))
+    return {
+        "request_id": np.arange(n, dtype=np.uint32),
+        "dataset": [dataset] * n,
+        "arrival_s": np.zeros(n) if arrival_s is None else arrival_s,
+        "n_prompt_tokens": n_prompt,
+        "n_output_tokens": n_output,
+        "prompt_sha256": pa.nulls(n, pa.string()),
+    }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ that has lost the rest. Policies that never look at attention agree at every ste
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.decode import Pass, Request, Sampling, decode
-from tokentape.capture.evaluate_policy import in_loop, requests_of, windows
+from tokentape.capture.evaluate_policy import in_loop, key_of, requests_of, windows
 from tokentape.capture.kv.cache import windows_of
 from tokentape.capture.kv.evaluate import KVRun
 from tokentape.policies.kv import KVPolicy
@@ -31,10 +30,9 @@ def divergence(loaded: models.Loaded, dataset: str, run: KVRun, seed: int = 0) -
         opened = open_trail(loaded.model, loop.policy, requests, loaded.pad_id)
         with loop:
             in_loop(loop)(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id)
-    key = {"model_id": loaded.source.model_id, "policy": run.name, "parameters": json.dumps(run.parameters, sort_keys=True)}
+    key = key_of(loaded, run.name, run.parameters, dataset, seed)
     return [
-        key
-        | {"dataset": dataset, "seed": seed, "layer": layer, "n_steps": len(opened), "same_frac": same, "identical_frac": equal}
+        key | {"layer": layer, "n_steps": len(opened), "same_frac": same, "identical_frac": equal}
         for layer, (same, equal) in enumerate(agreement(opened, loop.trail))
     ]
 

@@ -7,14 +7,12 @@ policy in the loop, compared with the unmodified model on the same tokens; items
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import NOT_MEASURED, Report, exact_match
-from tokentape.capture.evaluate_policy import in_loop, on_text, windows
+from tokentape.capture.evaluate import NOT_MEASURED, Report
+from tokentape.capture.evaluate_policy import Cut, key_of, on_text, scored, windows
 from tokentape.capture.kv.loop import KVLoop
 from tokentape.capture.kv.storage import WORDS, Leaking, Plain, Rotated
 from tokentape.policies.kv import KVPolicy
@@ -25,9 +23,9 @@ STORAGES = ("plain", *WORDS, "quarot")
 
 
 @dataclass(frozen=True)
-class KVRun:
+class KVRun(Cut):
     """A KV policy and how it is tried. name, parameters: as table `quality` holds them. storage: plain, a word that loses bits at
-    `rates` (capture/kv/storage.py), quarot (4 bits after a rotation). n_items: windows of text, or items with an answer."""
+    `rates` (capture/kv/storage.py), quarot (4 bits after a rotation)."""
 
     policy: KVPolicy
     name: str
@@ -36,15 +34,11 @@ class KVRun:
     rates: BitRates = field(default_factory=BitRates)
     resample: bool = False
     bits: int = 4
-    prompt_tokens: int = 64
-    decode_tokens: int = 192
-    n_items: int = 16
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.storage not in STORAGES:
             raise ValueError(f"storage {self.storage!r} is unknown; choose {', '.join(STORAGES)}")
-        if min(self.prompt_tokens, self.n_items) < 1 or self.decode_tokens < 2:
-            raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
     def loop(self, loaded: models.Loaded, seed: int, **options: bool) -> KVLoop:
         """The policy in the model; seed: of bit flips and of policies that draw."""
@@ -68,14 +62,7 @@ def evaluate_kv(
 
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
-    found = items(dataset, run.n_items * (seed + 1))
     loop = run.loop(loaded, seed)
-    with models.suitable_threads(loaded.model):
-        if all(item.answer is not None for item in found):
-            with loop:
-                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop))
-        else:
-            told = lambda n, of: progress(n, of, dataset)  # noqa: E731
-            scores = on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told)
-    key = {"model_id": loaded.source.model_id, "policy": run.name, "parameters": json.dumps(run.parameters, sort_keys=True)}
-    return key | {"dataset": dataset, "seed": seed} | NOT_MEASURED | scores | {"kv_bytes": loop.mean_bytes}
+    read = lambda told: on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told)  # noqa: E731
+    scores = scored(loaded, dataset, run, seed, loop, read, progress)
+    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | scores | {"kv_bytes": loop.mean_bytes}

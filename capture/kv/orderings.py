@@ -20,7 +20,7 @@ from tokentape.capture import models
 from tokentape.capture.decode import Sampling, decode
 from tokentape.capture.evaluate_policy import requests_of, windows
 from tokentape.capture.kv.evaluate import KVRun
-from tokentape.capture.orderings import Ordering, measured
+from tokentape.capture.orderings import Ordering, measured, over
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AEP
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -103,19 +103,13 @@ def _mean_score(budget: int) -> AEP:
 def _against_uniform(mean_us: int) -> Ordering:
     """2DRP over one interval for all, which takes as many refreshes."""
     intervals = REFRESH_SETS[mean_us]
-    rates, uniform = BitRates.of(intervals), BitRates.of(uniform_like(intervals))
-    return Ordering(
-        f"perplexity 2DRP / uniform, {mean_us} us, int16", True, 1.0, lambda lab: lab.flipped(rates) / lab.flipped(uniform)
-    )
+    ratio = over("flipped", (BitRates.of(intervals),), (BitRates.of(uniform_like(intervals)),))
+    return Ordering(f"perplexity 2DRP / uniform, {mean_us} us, int16", True, 1.0, ratio)
 
 
 def _against_streaming(budget: int) -> Ordering:
-    return Ordering(
-        f"perplexity mean score / StreamingLLM, long range, {budget}",
-        True,
-        0.95,
-        lambda lab: lab.long_range(_mean_score(budget), budget) / lab.long_range(Streaming(budget, sink=SINK), budget),
-    )
+    ratio = over("long_range", (_mean_score(budget), budget), (Streaming(budget, sink=SINK), budget))
+    return Ordering(f"perplexity mean score / StreamingLLM, long range, {budget}", True, 0.95, ratio)
 
 
 def _worst(budget: int) -> Ordering:
@@ -136,6 +130,7 @@ WORD_ORDERINGS = (
     Ordering("perplexity int16 losses 2e-3 / none", True, 1.05, lambda lab: lab.flipped(BitRates.uniform(2e-3))),
     Ordering("perplexity fp16 losses 1e-4 / none", False, 2.0, lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16")),
 )
+_OF_HST, _OF_LST = BitRates(hst_msb=1e-3, hst_lsb=1e-3), BitRates(lst_msb=1e-3, lst_lsb=1e-3)
 ORDERINGS = (
     *WORD_ORDERINGS,
     Ordering(
@@ -144,12 +139,7 @@ ORDERINGS = (
         1.05,
         lambda lab: 1 + lab.flipped(BitRates(hst_msb=1e-2, lst_msb=1e-2)) - lab.flipped(BitRates(hst_lsb=1e-2, lst_lsb=1e-2)),
     ),
-    Ordering(
-        "perplexity HST / LST losses 1e-3",
-        False,
-        1.0,
-        lambda lab: lab.flipped(BitRates(hst_msb=1e-3, hst_lsb=1e-3)) / lab.flipped(BitRates(lst_msb=1e-3, lst_lsb=1e-3)),
-    ),
+    Ordering("perplexity HST / LST losses 1e-3", False, 1.0, over("flipped", (_OF_HST,), (_OF_LST,))),
     *map(_against_uniform, REFRESH_SETS),
     *map(_worst, BUDGETS),
     *map(_against_streaming, BUDGETS),

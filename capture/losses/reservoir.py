@@ -11,14 +11,15 @@ expert that saw fewer than LEAST is topped up with other tokens of its layer. CX
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from tokentape.capture.hooks import Hooked
 from tokentape.capture.stacked_experts import experts_of, n_experts_of
 
 ROWS, LEAST = 4096, 64
@@ -62,14 +63,13 @@ class _Reservoir:
         return [kept[: min(self.seen, self.size)] for kept in self._kept]
 
 
-class Reservoirs:
+class Reservoirs(Hooked):
     """Context manager around a model: watches the experts of `layers`, changes nothing."""
 
     def __init__(self, model: nn.Module, layers: Iterable[int], seed: int, size: int = ROWS) -> None:
         everything = experts_of(model)
         self.seed, self._modules = seed, {layer: everything[layer] for layer in layers}
         self._mask: torch.Tensor | None = None
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._of: dict[tuple[int, int], _Reservoir] = {}
         for layer, experts in self._modules.items():
             self._of[layer, POOL] = _Reservoir(LEAST, self._rng(layer, POOL))
@@ -79,15 +79,9 @@ class Reservoirs:
     def _rng(self, layer: int, expert: int, use: int = 0) -> np.random.Generator:
         return np.random.default_rng((self.seed, layer, expert - POOL, use))
 
-    def __enter__(self) -> Reservoirs:
+    def _enter(self, stack: ExitStack) -> None:
         for layer, experts in self._modules.items():
-            self._handles.append(experts.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+            stack.enter_context(experts.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
 
     def begin(self, mask: torch.Tensor | None) -> None:
         """The next pass is a prompt; mask (batch, columns) bool of real tokens, None: no padding."""

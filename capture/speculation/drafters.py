@@ -7,16 +7,16 @@ methods and one line in `drafter_of`.
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from types import TracebackType
-from typing import Protocol, Self
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from tokentape.capture.decode import Sampling
+from tokentape.capture.hooks import Hooked
 from tokentape.capture.models import Loaded
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.text import Text, distribution, refuse_unless_croppable
@@ -31,33 +31,27 @@ from tokentape.policies.speculation.tree import Draft, ancestors
 OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inputs, and all its tokens
 
 
-class Drafter(Protocol):
+class Drafter(Hooked):
     """throttle, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
 
-    @property
-    def throttle(self) -> Throttle | None: ...
+    throttle: Throttle | None = None
+    pools: Pools | None = None
+    runs_target = False
 
-    @property
-    def pools(self) -> Pools | None: ...
-
-    @property
-    def runs_target(self) -> bool: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+    def _enter(self, stack: ExitStack) -> None:
+        if self.throttle is not None:
+            stack.enter_context(self.throttle)
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, where there is a
         throttle."""
-        ...
 
+    @abstractmethod
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
         """Grows `draft` behind `ids`, whose last is its root. text: the target's, which holds the others; left as found."""
-        ...
 
 
-class SelfDrafter:
+class SelfDrafter(Drafter):
     """The target itself: weights at fewer bits (elastic: slices, quant: a copy of their own), experts confined to a pool.
 
     It reads the target's own key-value cache; what it adds to it is taken back before verification.
@@ -67,20 +61,8 @@ class SelfDrafter:
 
     def __init__(self, model: PreTrainedModel, settings: DraftSettings, seed: int) -> None:
         self.settings, self.seed = settings, seed
-        self.throttle: Throttle | None = Throttle(model) if settings.draft == "elastic" else None
+        self.throttle = Throttle(model) if settings.draft == "elastic" else None
         self.weights = LowWeights(model, settings.pair, settings.scheme or "", settings.static == "slices")
-        self.pools: Pools | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> SelfDrafter:
-        if self.throttle is not None:
-            self._stack.enter_context(self.throttle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
-    ) -> None:
-        self._stack.close()
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         if self.throttle is not None:
@@ -102,22 +84,15 @@ class SelfDrafter:
             grow_with(text, free, sampling, on_pass)
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """A small model with the target's vocabulary and a cache of its own; it first reads what was decided since its last draft."""
-
-    throttle = None
-    pools = None
-    runs_target = False
 
     def __init__(self, loaded: Loaded, n_vocabulary: int) -> None:
         self.model, self.n_vocabulary = loaded.model, n_vocabulary
         self._texts: dict[int, Text] = {}
 
-    def __enter__(self) -> ModelDrafter:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._texts.clear()
+    def _enter(self, stack: ExitStack) -> None:
+        stack.callback(self._texts.clear)
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         self._texts.clear()
@@ -127,24 +102,11 @@ class ModelDrafter:
         grow_with(own, draft, sampling, on_pass, ids[own.length : -1], self.n_vocabulary)
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """What followed the last tokens when they stood in the text before (policies/speculation/ngram.py); certain of each token."""
-
-    throttle = None
-    pools = None
-    runs_target = False
 
     def __init__(self, n_vocabulary: int) -> None:
         self.n_vocabulary = n_vocabulary
-
-    def __enter__(self) -> NgramDrafter:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        return None
-
-    def begin(self, number: int, prompt: np.ndarray | None) -> None:
-        return None
 
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
         for token in lookup(ids, draft.shape.depth):

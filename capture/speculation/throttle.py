@@ -7,8 +7,7 @@ renormalises where the model does). A pool smaller than top-k is used whole: the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import nn
 
 from tokentape.capture.blocks import find_routers
 from tokentape.capture.families import refuse_rerouting, score_rule
+from tokentape.capture.hooks import Hooked
 from tokentape.policies.scoring import UNKNOWN, gates, ranking, weights_of
 from tokentape.policies.speculation.pool import restricted_topk, selections
 
@@ -24,7 +24,7 @@ SPARSEMIXER = "sparsemixer"
 OUTSIDE_GROUPS = 1e6  # below every score: experts of groups that do not compete fill a pool that has too few others
 
 
-class Throttle:
+class Throttle(Hooked):
     """Context manager around a model with routers. Raises ValueError for one whose choice cannot be restricted.
 
     counts (L, E): original selections since `take`. overlap, mass: of restricted tokens, the share of the original top-k that
@@ -48,17 +48,10 @@ class Throttle:
         self.n_restricted = 0
         self._counts: dict[int, np.ndarray] = {}
         self._members: np.ndarray | None = None
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
-    def __enter__(self) -> Throttle:
+    def _enter(self, stack: ExitStack) -> None:
         for index, (layer, router) in enumerate(self.routers.items()):
-            self._handles.append(router.register_forward_hook(self._hook(index, layer)))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+            stack.enter_context(router.register_forward_hook(self._hook(index, layer)))
 
     def take(self) -> np.ndarray:
         """(L, E) original selections since the last call."""

@@ -7,21 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked, option
 
 DatasetOption = Annotated[
-    str,
-    typer.Option(
-        "--dataset", help="code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file."
-    ),
+    str, option("code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file.", "--dataset")
 ]
 TablesOption = Annotated[
     str,
-    typer.Option(
-        "--tables",
-        help="Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
+    option(
+        "Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
         "acceptance and rounds, and routing and scores of all nodes. Or losses alone: experts at 1 to 4 bits, calibrated on the "
         "prompts.",
+        "--tables",
     ),
 ]
 
@@ -31,63 +28,44 @@ def capture(
     model: ModelOption,
     dataset: DatasetOption,
     tables: TablesOption = "requests,tokens,routing,scores",
-    max_requests: Annotated[int, typer.Option(help="Prompts to run.")] = 32,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are cut.")] = 256,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens after each prompt; 0 records prefill only.")] = 128,
-    batch_size: Annotated[int, typer.Option(help="Requests per forward pass; with --draft, requests that share a pool.")] = 1,
+    max_requests: Annotated[int, option("Prompts to run.")] = 32,
+    max_prompt_tokens: Annotated[int, option("Longer prompts are cut.")] = 256,
+    max_new_tokens: Annotated[int, option("Tokens after each prompt; 0 records prefill only.")] = 128,
+    batch_size: Annotated[int, option("Requests per forward pass; with --draft, requests that share a pool.")] = 1,
     teacher_forced: Annotated[
-        bool, typer.Option("--teacher-forced", help="Feed the data set's own continuation, generate nothing.")
+        bool, option("Feed the data set's own continuation, generate nothing.", "--teacher-forced")
     ] = False,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample among so many tokens; 0 is all.")] = 0,
-    chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap prompts in the model's chat template.")] = False,
-    attention: Annotated[str, typer.Option(help="What to keep of attention rows: full, top:M or block:N.")] = "full",
-    split: Annotated[
-        str | None, typer.Option(help="Split of a hub data set. [default: test, else the first]", show_default=False)
-    ] = None,
-    subset: Annotated[str | None, typer.Option(help="Configuration of a hub data set.")] = None,
-    field: Annotated[
-        str | None, typer.Option(help="Field that holds the prompt. [default: prompt, text or question]", show_default=False)
-    ] = None,
+    temperature: Annotated[float, option("0 is greedy.")] = 0.0,
+    top_p: Annotated[float, option("Nucleus sampling.")] = 1.0,
+    top_k: Annotated[int, option("Sample among so many tokens; 0 is all.")] = 0,
+    chat_template: Annotated[bool, option("Wrap prompts in the model's chat template.", "--chat-template")] = False,
+    attention: Annotated[str, option("What to keep of attention rows: full, top:M or block:N.")] = "full",
+    split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
+    subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
+    field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,
     device: DeviceOption = "auto",
-    device_map: Annotated[
-        str | None, typer.Option(help="Device map for transformers, such as auto; instead of --device.")
-    ] = None,
+    device_map: Annotated[str | None, option("Device map for transformers, such as auto; instead of --device.")] = None,
     dtype: DtypeOption = "auto",
-    seed: Annotated[int, typer.Option(help="For sampling, and for which tokens calibrate losses.")] = 0,
+    seed: Annotated[int, option("For sampling, and for which tokens calibrate losses.")] = 0,
     draft: Annotated[
         str | None,
-        typer.Option(
-            help="Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), model:ID (a "
-            "small model), ngram (prompt lookup). The output stays the model's own. [default: decode token by token]",
-            show_default=False,
+        option(
+            "Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), model:ID (a "
+            "small model), ngram (prompt lookup). The output stays the model's own. [default: decode token by token]"
         ),
     ] = None,
-    draft_depth: Annotated[int, typer.Option(help="Levels of a draft.")] = 4,
-    draft_width: Annotated[int, typer.Option(help="Nodes per level; 1 is a chain.")] = 1,
-    verify_nodes: Annotated[
-        int | None,
-        typer.Option(help="Most nodes verified in a round. [default: all]", show_default=False),
-    ] = None,
-    pool: Annotated[str, typer.Option(help="elastic: hotness, lru, static, random, oracle (a bound).")] = "hotness",
-    pool_frac: Annotated[float, typer.Option(help="elastic: share of a layer's experts in the pool.")] = 0.5,
-    draft_bits: Annotated[
-        int,
-        typer.Option(help="elastic, quant: bits of 8 that the drafter reads; 0: weights as loaded."),
-    ] = 4,
+    draft_depth: Annotated[int, option("Levels of a draft.")] = 4,
+    draft_width: Annotated[int, option("Nodes per level; 1 is a chain.")] = 1,
+    verify_nodes: Annotated[int | None, option("Most nodes verified in a round. [default: all]")] = None,
+    pool: Annotated[str, option("elastic: hotness, lru, static, random, oracle (a bound).")] = "hotness",
+    pool_frac: Annotated[float, option("elastic: share of a layer's experts in the pool.")] = 0.5,
+    draft_bits: Annotated[int, option("elastic, quant: bits of 8 that the drafter reads; 0: weights as loaded.")] = 4,
     draft_scheme: Annotated[
-        str | None,
-        typer.Option(
-            help="How low bits follow from 8 (docs/quantise.md). [default: elastic lsb_aug, quant base_sym]",
-            show_default=False,
-        ),
+        str | None, option("How low bits follow from 8 (docs/quantise.md). [default: elastic lsb_aug, quant base_sym]")
     ] = None,
-    draft_static: Annotated[
-        str, typer.Option(help="Attention, shared parts and head: slices (draft bits too) or full.")
-    ] = "slices",
+    draft_static: Annotated[str, option("Attention, shared parts and head: slices (draft bits too) or full.")] = "slices",
     store: StoreOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a capture of the same settings that was stopped.")] = False,
+    resume: Annotated[bool, option("Go on with a capture of the same settings that was stopped.", "--resume")] = False,
 ) -> None:
     """Run a model over a data set and record what it did as a tape. Prints the trace id.
 
@@ -127,10 +105,10 @@ def capture(
 
 
 def train_embedded(
-    out: Annotated[Path, typer.Option("--out", help="Folder of the checkpoint and then of the model.")],
-    tokens: Annotated[int, typer.Option(help="Length of the schedule in tokens; decides the weights.")] = 28_000_000,
-    minutes: Annotated[float | None, typer.Option(help="Pause after so long; the same command goes on.")] = None,
-    seed: Annotated[int | None, typer.Option(help="[default: the shipped model's]", show_default=False)] = None,
+    out: Annotated[Path, option("Folder of the checkpoint and then of the model.")],
+    tokens: Annotated[int, option("Length of the schedule in tokens; decides the weights.")] = 28_000_000,
+    minutes: Annotated[float | None, option("Pause after so long; the same command goes on.")] = None,
+    seed: Annotated[int | None, option("[default: the shipped model's]")] = None,
 ) -> None:
     """Train the embedded model again, on one core; about two hours for the default.
 

@@ -6,9 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
-from tokentape.flows.options import JsonOption, StoreOption
+from tokentape.flows.options import JsonOption, StoreOption, argument
 from tokentape.flows.systems import SYSTEMS
 
 COLUMNS = (
@@ -22,9 +20,7 @@ Row = dict[str, Any]
 
 
 def claims(
-    paper: Annotated[
-        str | None, typer.Argument(metavar="[PAPER]", help=f"{', '.join(SYSTEMS)}: the short name of the paper. Without: all.")
-    ] = None,
+    paper: Annotated[str | None, argument("[PAPER]", f"{', '.join(SYSTEMS)}: the short name of the paper. Without: all.")] = None,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:

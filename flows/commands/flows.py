@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from tokentape.flows.options import StoreOption, option
 
-from tokentape.flows.options import StoreOption
-
-SiteOption = Annotated[str, typer.Option("--out", help="Folder of the pages.")]
+SiteOption = Annotated[str, option("Folder of the pages.", "--out")]
 
 
 def demo(
     store: StoreOption = None,
     out: SiteOption = "site",
-    prefect: Annotated[
-        bool, typer.Option("--prefect", help="Record the run in a Prefect server that is started for it.")
-    ] = False,
+    prefect: Annotated[bool, option("Record the run in a Prefect server that is started for it.", "--prefect")] = False,
 ) -> None:
     """Everything once, offline: capture from the embedded model, replay the baselines, load, write the pages.
 
@@ -33,9 +29,9 @@ def demo(
 def serve(
     store: StoreOption = None,
     out: SiteOption = "site",
-    study: Annotated[str, typer.Option("--study", help="Study that replay-grid runs: a shipped one or my.toml.")] = "baselines",
-    port: Annotated[int, typer.Option("--port", help="Port of the Prefect server that is started.")] = 4200,
-    cron: Annotated[list[str] | None, typer.Option("--cron", help="FLOW=CRON or STUDY=CRON, repeatable; see below.")] = None,
+    study: Annotated[str, option("Study that replay-grid runs: a shipped one or my.toml.")] = "baselines",
+    port: Annotated[int, option("Port of the Prefect server that is started.")] = 4200,
+    cron: Annotated[list[str] | None, option("FLOW=CRON or STUDY=CRON, repeatable; see below.")] = None,
 ) -> None:
     """Run the flows on cron schedules against a local Prefect server, until Ctrl-C.
 

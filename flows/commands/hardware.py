@@ -8,9 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tokentape.flows.options import JsonOption, ProfileOption, StoreOption
+from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
     from tokentape.hw.measured import Measurements
@@ -20,18 +18,13 @@ if TYPE_CHECKING:
 
 TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names the folder of measured tables, which lie outside the project
 FilesArgument = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="FILES", help=f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]", show_default=False
-    ),
+    list[Path] | None, argument("FILES", f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]")
 ]
-MachinesOption = Annotated[
-    list[str] | None, typer.Option("--hardware", help="Your machine, for a device no shipped one is measured as.")
-]
+MachinesOption = Annotated[list[str] | None, option("Your machine, for a device no shipped one is measured as.", "--hardware")]
 FitsOption = Annotated[
-    Path | None, typer.Option("--fits", help="Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.")
+    Path | None, option("Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.", "--fits")
 ]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="Of the tables' rows, those with this dtype.")]
+DtypeOption = Annotated[str, option("Of the tables' rows, those with this dtype.", "--dtype")]
 
 
 def hardware_list() -> None:
@@ -43,7 +36,7 @@ def hardware_list() -> None:
     print_table("", columns, catalogue.summary(spec.shipped()))
 
 
-def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped machine or my.toml.")]) -> None:
+def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my.toml.")]) -> None:
     """Show every number of a machine: value, range and source.
 
     \b
@@ -61,8 +54,8 @@ def hardware_show(name: Annotated[str, typer.Argument(metavar="NAME", help="A sh
 
 
 def hardware_diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A shipped machine or my.toml.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    a: Annotated[str, argument("A", "A shipped machine or my.toml.")],
+    b: Annotated[str, argument("B", "Another.")],
 ) -> None:
     """Show in what two machines differ: numbers, bands, sources, names of parts.
 
@@ -79,8 +72,8 @@ def hardware_diff(
 
 
 def hardware_new(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The machine to start from: a shipped one or a .toml.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new machine; its file is NAME.toml in this folder.")],
+    source: Annotated[str, argument("FROM", "The machine to start from: a shipped one or a .toml.")],
+    name: Annotated[str, argument("NAME", "The new machine; its file is NAME.toml in this folder.")],
 ) -> None:
     """Copy a machine's file under a new name, to edit. It loads as it is, and works wherever --hardware is asked for.
 
@@ -118,12 +111,10 @@ def hardware_new(
 
 def calibrate_gpu(
     files: FilesArgument = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the constants, one file per setup.")] = Path("fits"),
+    out: Annotated[Path, option("Folder for the constants, one file per setup.")] = Path("fits"),
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
-    force: Annotated[
-        bool, typer.Option("--force", help="Write constants that are more than 50 % off on their own rows.")
-    ] = False,
+    force: Annotated[bool, option("Write constants that are more than 50 % off on their own rows.", "--force")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit the GPU operator models to measured tables and print how well they do.
@@ -172,7 +163,7 @@ def validate_hardware(
     fits: FitsOption = None,
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
-    record: Annotated[bool, typer.Option("--record", help="Write the rows to the store, for the validation page.")] = False,
+    record: Annotated[bool, option("Write the rows to the store, for the validation page.", "--record")] = False,
     store: StoreOption = None,
 ) -> None:
     """Compare the cost models with measurements: DRAM against its anchors, GPU operators against measured tables.
@@ -266,27 +257,20 @@ def _print_rows(rows: list[Row], as_json: bool, left_out: list[LeftOut] | None =
 
 
 def step(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A shipped model or the path of a config.json.", show_default=False)
-    ],
-    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "h100",
-    batch: Annotated[int, typer.Option("--batch", help="Requests that decode one token each.")] = 16,
-    context: Annotated[int, typer.Option("--context", help="Tokens each of them attends to.")] = 2048,
-    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of one prompt that the step processes too.")] = 0,
-    trace: Annotated[
-        str | None, typer.Option("--trace", help="Tape whose routing says how many experts the step touches.")
-    ] = None,
+    model: Annotated[str, argument("MODEL", "A shipped model or the path of a config.json.")],
+    hardware: Annotated[str, option("A shipped machine or my.toml.")] = "h100",
+    batch: Annotated[int, option("Requests that decode one token each.")] = 16,
+    context: Annotated[int, option("Tokens each of them attends to.")] = 2048,
+    prompt: Annotated[int, option("Tokens of one prompt that the step processes too.")] = 0,
+    trace: Annotated[str | None, option("Tape whose routing says how many experts the step touches.")] = None,
     coverage: Annotated[
-        str,
-        typer.Option(
-            "--coverage", help="recorded (needs --trace), or a closed form: uniform, pigeonhole, power-law, reuse, heaps."
-        ),
+        str, option("recorded (needs --trace), or a closed form: uniform, pigeonhole, power-law, reuse, heaps.")
     ] = "",
-    expert_format: Annotated[str, typer.Option("--weights", help="bf16, fp16, int8-g32, int4, mxfp4.")] = "bf16",
-    roofline: Annotated[bool, typer.Option("--roofline", help="Leave fitted operator constants out.")] = False,
+    expert_format: Annotated[str, option("bf16, fp16, int8-g32, int4, mxfp4.", "--weights")] = "bf16",
+    roofline: Annotated[bool, option("Leave fitted operator constants out.", "--roofline")] = False,
     fits: FitsOption = None,
     profile: ProfileOption = None,
-    record: Annotated[bool, typer.Option("--record", help="Write the operations to the store, for the hardware page.")] = False,
+    record: Annotated[bool, option("Write the operations to the store, for the hardware page.", "--record")] = False,
     store: StoreOption = None,
 ) -> None:
     """Estimate one serving step of a model on a machine, operation by operation.

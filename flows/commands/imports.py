@@ -5,24 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import StoreOption, argument, option
 
 MaxBytesOption = Annotated[
-    int,
-    typer.Option(
-        "--max-bytes",
-        min=1,
-        help="Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]",
-        show_default=False,
-    ),
+    int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
 ]
 TWO_GIB = 2 << 30
 
 
 def import_bigmoe(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A `route_trace v1` CSV of BigMoeOnEdge.", show_default=False)],
+    file: Annotated[Path, argument("FILE", "A `route_trace v1` CSV of BigMoeOnEdge.")],
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -36,14 +28,13 @@ def import_bigmoe(
 def import_vllm(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Responses of the server (JSON lines), or .npz with routed_experts and prompt_token_ids, token_ids or "
+        argument(
+            "FILE...",
+            "Responses of the server (JSON lines), or .npz with routed_experts and prompt_token_ids, token_ids or "
             "prompt_routed_experts.",
-            show_default=False,
         ),
     ],
-    config: Annotated[Path, typer.Option("--config", help="The model's config.json: the trace does not say what the model is.")],
+    config: Annotated[Path, option("The model's config.json: the trace does not say what the model is.")],
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -61,69 +52,40 @@ def import_vllm(
 
 
 def import_routing(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="CSV, JSON lines or Parquet, also packed (.gz).", show_default=False)
-    ],
-    layer: Annotated[str | None, typer.Option(help="Column: absolute layer. [default: layer]", show_default=False)] = None,
-    experts: Annotated[
-        str | None,
-        typer.Option(help="Column: list of expert ids, or one id per row. [default: expert_ids]", show_default=False),
-    ] = None,
+    files: Annotated[list[Path], argument("FILE...", "CSV, JSON lines or Parquet, also packed (.gz).")],
+    layer: Annotated[str | None, option("Column: absolute layer. [default: layer]")] = None,
+    experts: Annotated[str | None, option("Column: list of expert ids, or one id per row. [default: expert_ids]")] = None,
     phase: Annotated[
         str | None,
-        typer.Option(
-            help="Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows. [default: phase]",
-            show_default=False,
-        ),
+        option("Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows. [default: phase]"),
     ] = None,
     request: Annotated[
-        str | None,
-        typer.Option(help="Column: name of the request. [default: request_id; without it all rows are one]", show_default=False),
+        str | None, option("Column: name of the request. [default: request_id; without it all rows are one]")
     ] = None,
     position: Annotated[
         str | None,
-        typer.Option(
-            help="Column: token's position, from 0. [default: position; without it rows of a request and layer are counted]",
-            show_default=False,
-        ),
+        option("Column: token's position, from 0. [default: position; without it rows of a request and layer are counted]"),
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="Column: gate weights, as experts. [default: gate_weights; without it null]", show_default=False),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(min=1, help="Experts per token; needed with one id per row and no position.", show_default=False),
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows with it, such as type=route.", show_default=False)
-    ] = None,
+    weights: Annotated[str | None, option("Column: gate weights, as experts. [default: gate_weights; without it null]")] = None,
+    top_k: Annotated[int | None, option("Experts per token; needed with one id per row and no position.", min=1)] = None,
+    where: Annotated[str | None, option("Only rows with it, such as type=route.", metavar="COLUMN=VALUE")] = None,
     many: Annotated[
         str,
-        typer.Option(
-            "--files",
-            help="What each file is: parts (of one table, in the order given), requests (one each) or layers (one each).",
+        option(
+            "What each file is: parts (of one table, in the order given), requests (one each) or layers (one each).", "--files"
         ),
     ] = "parts",
     order: Annotated[
         str,
-        typer.Option(
-            help="What the order of rows means: requests (nothing: one after another, a prefill as one pass layer by layer, then "
+        option(
+            "What the order of rows means: requests (nothing: one after another, a prefill as one pass layer by layer, then "
             "token by token) or executed (as the engine ran them)."
         ),
     ] = "requests",
-    form: Annotated[
-        str | None, typer.Option("--form", help="csv, jsonl or parquet. [default: by the name]", show_default=False)
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="The model's config.json; or give --n-experts.", show_default=False)
-    ] = None,
-    n_experts: Annotated[
-        int | None, typer.Option(min=1, help="Experts per layer of a model without a config.", show_default=False)
-    ] = None,
-    expert_bytes: Annotated[
-        int | None, typer.Option(min=1, help="With --n-experts: bytes of one expert, for replays.", show_default=False)
-    ] = None,
+    form: Annotated[str | None, option("csv, jsonl or parquet. [default: by the name]")] = None,
+    config: Annotated[Path | None, option("The model's config.json; or give --n-experts.")] = None,
+    n_experts: Annotated[int | None, option("Experts per layer of a model without a config.", min=1)] = None,
+    expert_bytes: Annotated[int | None, option("With --n-experts: bytes of one expert, for replays.", min=1)] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -158,9 +120,7 @@ def import_routing(
 
 
 def import_acceptance(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Responses of vLLM's server: JSON or JSON lines.", show_default=False)
-    ],
+    file: Annotated[Path, argument("FILE", "Responses of vLLM's server: JSON or JSON lines.")],
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -179,23 +139,11 @@ def import_acceptance(
 
 
 def import_requests(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or JSONL, also packed (.gz).", show_default=False)],
-    form: Annotated[
-        str | None,
-        typer.Option("--form", help="azure, mooncake or csv. [default: by the name and the columns of FILE]", show_default=False),
-    ] = None,
-    arrival: Annotated[
-        str | None,
-        typer.Option("--arrival", help="Column of a CSV: seconds, or a date and time. [default: arrival_s]", show_default=False),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", help="Column of a CSV: prompt tokens. [default: n_prompt_tokens]", show_default=False),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", help="Column of a CSV: output tokens. [default: n_output_tokens]", show_default=False),
-    ] = None,
+    file: Annotated[Path, argument("FILE", "A CSV or JSONL, also packed (.gz).")],
+    form: Annotated[str | None, option("azure, mooncake or csv. [default: by the name and the columns of FILE]")] = None,
+    arrival: Annotated[str | None, option("Column of a CSV: seconds, or a date and time. [default: arrival_s]")] = None,
+    prompt: Annotated[str | None, option("Column of a CSV: prompt tokens. [default: n_prompt_tokens]")] = None,
+    output: Annotated[str | None, option("Column of a CSV: output tokens. [default: n_output_tokens]")] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -216,9 +164,9 @@ def import_requests(
     name = form or ("csv" if any(named.values()) else _form(file))
     if name not in ("azure", "mooncake", "csv"):
         raise unknown("form of requests", name, ("azure", "mooncake", "csv"))
-    for option, column in named.items():
+    for told, column in named.items():
         if column is not None and name != "csv":
-            raise ValueError(f"{option} names a column of any CSV; {name} has its own")
+            raise ValueError(f"{told} names a column of any CSV; {name} has its own")
     if name == "azure":
         trace_id = request_traces.import_azure(file, place, max_bytes)
     elif name == "mooncake":

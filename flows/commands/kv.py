@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tokentape.flows.options import StoreOption, TraceArgument
+from tokentape.flows.options import StoreOption, TraceArgument, option
 
 
 def kv(
     trace: TraceArgument,
-    policy: Annotated[
-        str,
-        typer.Option("--policy", help="full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy."),
-    ],
+    policy: Annotated[str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy.")],
     param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ..."),
+        list[str] | None, option("A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ...")
     ] = None,
     renorm: Annotated[
-        bool, typer.Option("--renorm/--no-renorm", help="Scale recorded rows to what is retained before scores are added up.")
+        bool, option("Scale recorded rows to what is retained before scores are added up.", "--renorm/--no-renorm")
     ] = True,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Also take rows of which only the largest masses were recorded (top:M).")
+        bool, option("Also take rows of which only the largest masses were recorded (top:M).", "--approximate")
     ] = False,
     store: StoreOption = None,
 ) -> None:

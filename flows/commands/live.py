@@ -6,53 +6,40 @@ from collections.abc import Callable
 from itertools import product
 from typing import Annotated, Any
 
-import typer
-
-from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, option
 
 ParamOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param",
-        help="Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
+    option(
+        "Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
         "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of cxl_ndp: "
         "losses=TRACE, bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
+        "--param",
     ),
 ]
-CacheOption = Annotated[str, typer.Option("--cache", help="Each request's cache, as a share of the experts' bytes.")]
-SchemeOption = Annotated[
-    str, typer.Option("--scheme", help="How low-bit weights follow from high-bit ones; none: weights as loaded.")
-]
+CacheOption = Annotated[str, option("Each request's cache, as a share of the experts' bytes.", "--cache")]
+SchemeOption = Annotated[str, option("How low-bit weights follow from high-bit ones; none: weights as loaded.", "--scheme")]
 
 SLICED, CXL_NDP, CACHE_FRAC, SCHEME = "slicemoe", "cxl_ndp", "37.5%", "amat"
 
 
 def evaluate(
     model: ModelOption = "embedded",
-    datasets: Annotated[
-        str, typer.Option("--datasets", help="Comma-separated, as --dataset of capture.")
-    ] = "code,docs,math,recall",
-    max_items: Annotated[
-        int | None, typer.Option(help="Items per data set. [default: as the model card]", show_default=False)
-    ] = None,
+    datasets: Annotated[str, option("Comma-separated, as --dataset of capture.")] = "code,docs,math,recall",
+    max_items: Annotated[int | None, option("Items per data set. [default: as the model card]")] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            "--policy",
-            help="Run it inside the model: slicemoe, cxl_ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
-            "random, full; my.py:MyPolicy. [default: the model as it is]",
-            show_default=False,
+        option(
+            "Run it inside the model: slicemoe, cxl_ndp, or a KV policy: kelle, aerp, aep, h2o, tova, snapkv, streaming, "
+            "random, full; my.py:MyPolicy. [default: the model as it is]"
         ),
     ] = None,
     param: ParamOption = None,
     cache: CacheOption = CACHE_FRAC,
     scheme: SchemeOption = SCHEME,
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="Of a policy: how many seeds, each on text or items of its own.", min=1)
-    ] = 1,
+    seeds: Annotated[int, option("Of a policy: how many seeds, each on text or items of its own.", min=1)] = 1,
     tape: Annotated[
-        bool,
-        typer.Option("--tape", help="Also record a policy's routing and the model's own, a tape per data set and seed."),
+        bool, option("Also record a policy's routing and the model's own, a tape per data set and seed.", "--tape")
     ] = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
@@ -100,13 +87,9 @@ def evaluate(
 def orderings(
     model: ModelOption = "embedded",
     of: Annotated[
-        str,
-        typer.Option(
-            "--of",
-            help="experts (precision, router), drafts (what is accepted), kv (eviction, refresh), or cxl_ndp (bit widths).",
-        ),
+        str, option("experts (precision, router), drafts (what is accepted), kv (eviction, refresh), or cxl_ndp (bit widths).")
     ] = "experts",
-    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
+    seeds: Annotated[int, option("Each has windows of its own.", min=1)] = 4,
     store: StoreOption = None,
 ) -> None:
     """Measure which policy beats which inside a model, against margins. Writes table `orderings`.
@@ -170,15 +153,13 @@ def _orderings_of_cxl_ndp(loaded: Any, seeds: range, progress: Any, store: Any) 
 
 def fidelity(
     model: ModelOption = "embedded",
-    datasets: Annotated[str, typer.Option("--datasets", help="Comma-separated texts, as --dataset of capture.")] = "code",
-    max_items: Annotated[int | None, typer.Option(help="Windows of text per seed. [default: 16]", show_default=False)] = None,
+    datasets: Annotated[str, option("Comma-separated texts, as --dataset of capture.")] = "code",
+    max_items: Annotated[int | None, option("Windows of text per seed. [default: 16]")] = None,
     param: ParamOption = None,
     cache: CacheOption = "37.5%",
     scheme: SchemeOption = "amat",
-    seeds: Annotated[int, typer.Option("--seeds", help="Each has windows of its own.", min=1)] = 4,
-    hardware: Annotated[
-        str, typer.Option("--hardware", help="A shipped machine or my.toml, for time and energy.")
-    ] = "slicemoe-xpu",
+    seeds: Annotated[int, option("Each has windows of its own.", min=1)] = 4,
+    hardware: Annotated[str, option("A shipped machine or my.toml, for time and energy.")] = "slicemoe-xpu",
     store: StoreOption = None,
 ) -> None:
     """Compare open-loop replay with the closed loop: the same policy on the same text, replayed and inside the model.

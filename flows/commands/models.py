@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from tokentape.flows.options import argument
 
 
 def models_list() -> None:
@@ -18,7 +18,7 @@ def models_list() -> None:
 
 
 def models_show(
-    name: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model or the path of a config.json.")],
+    name: Annotated[str, argument("MODEL", "A shipped model or the path of a config.json.")],
 ) -> None:
     """Show what follows from a model's geometry: parameters by part, bytes by format, cache and operations per token.
 

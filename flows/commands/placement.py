@@ -5,51 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-import typer
-
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import StoreOption, argument, option
 
 Number = TypeVar("Number", int, float)
-CapacityOption = Annotated[
-    str, typer.Option("--capacity", help="Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.")
-]
-ScopeOption = Annotated[
-    str, typer.Option("--scope", help="per-layer, or global: the layers share the places, or the bits, by importance.")
-]
-AlphaOption = Annotated[float, typer.Option("--alpha", help="Importance: weight of selections against gate weights.")]
+CapacityOption = Annotated[str, option("Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.", "--capacity")]
+ScopeOption = Annotated[str, option("per-layer, or global: the layers share the places, or the bits, by importance.", "--scope")]
+AlphaOption = Annotated[float, option("Importance: weight of selections against gate weights.", "--alpha")]
 
 
 def placement(
-    traces: Annotated[
-        list[str],
-        typer.Argument(metavar="TRACE...", help="Tapes of one model: their requests count as one set.", show_default=False),
-    ],
+    traces: Annotated[list[str], argument("TRACE...", "Tapes of one model: their requests count as one set.")],
     placements: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "prefill_guided, static_global, random, shuffled_prompts, oracle, ema, never, always, balance. [default: all]",
             "--placement",
-            help="prefill_guided, static_global, random, shuffled_prompts, oracle, ema, never, always, balance. [default: all]",
-            show_default=False,
         ),
     ] = None,
     capacity: CapacityOption = "50%",
     scope: ScopeOption = "per-layer",
-    batch: Annotated[str, typer.Option("--batch", help="Sequences that share a placement and decode together.")] = "1,16",
+    batch: Annotated[str, option("Sequences that share a placement and decode together.")] = "1,16",
     alpha: AlphaOption = 0.5,
-    beta: Annotated[float, typer.Option("--beta", help="ema: weight of the past.")] = 0.9,
-    seed: Annotated[int, typer.Option("--seed", help="random: its draws.")] = 0,
-    weight_source: Annotated[str, typer.Option("--weight-source", help="gate (as applied) or softmax (of the scores).")] = "gate",
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--prompt-tokens", help="Take so many first tokens as the prompt. [default: as recorded]", show_default=False
-        ),
-    ] = None,
-    max_steps: Annotated[
-        int | None, typer.Option("--max-steps", help="Decode steps that count. [default: all]", show_default=False)
-    ] = None,
-    expert_format: Annotated[str, typer.Option("--expert-format", help="Of a capacity in bytes.")] = "recorded",
-    bin_steps: Annotated[int, typer.Option("--bin-steps", help="Decode steps in a bin of expert use, of two requests.")] = 4,
+    beta: Annotated[float, option("ema: weight of the past.")] = 0.9,
+    seed: Annotated[int, option("random: its draws.")] = 0,
+    weight_source: Annotated[str, option("gate (as applied) or softmax (of the scores).")] = "gate",
+    prompt_tokens: Annotated[int | None, option("Take so many first tokens as the prompt. [default: as recorded]")] = None,
+    max_steps: Annotated[int | None, option("Decode steps that count. [default: all]")] = None,
+    expert_format: Annotated[str, option("Of a capacity in bytes.")] = "recorded",
+    bin_steps: Annotated[int, option("Decode steps in a bin of expert use, of two requests.")] = 4,
     store: StoreOption = None,
 ) -> None:
     """How often decode finds its experts on the GPU, by placement, and how far prompts foretell the experts of their decode.
@@ -98,21 +81,16 @@ def placement(
 
 
 def bits(
-    losses: Annotated[str, typer.Argument(metavar="LOSSES", help="Tape that holds table losses.", show_default=False)],
-    mean_bits: Annotated[str, typer.Option("--mean-bits", help="Bits per expert on average, with commas: 1 to 4.")] = "2,3",
-    method: Annotated[str, typer.Option("--method", help="Quantiser: gptq or rtn.")] = "gptq",
+    losses: Annotated[str, argument("LOSSES", "Tape that holds table losses.")],
+    mean_bits: Annotated[str, option("Bits per expert on average, with commas: 1 to 4.")] = "2,3",
+    method: Annotated[str, option("Quantiser: gptq or rtn.")] = "gptq",
     routing: Annotated[
-        str | None,
-        typer.Option(
-            "--routing", help="Tape whose prompts rank the experts. [default: ranked by their loss at 1 bit]", show_default=False
-        ),
+        str | None, option("Tape whose prompts rank the experts. [default: ranked by their loss at 1 bit]")
     ] = None,
     capacity: CapacityOption = "50%",
     scope: ScopeOption = "per-layer",
     alpha: AlphaOption = 0.5,
-    loss_weight: Annotated[
-        str, typer.Option("--loss-weight", help="none: experts count equally; prefill_share: by their share of the prompt.")
-    ] = "none",
+    loss_weight: Annotated[str, option("none: experts count equally; prefill_share: by their share of the prompt.")] = "none",
     store: StoreOption = None,
 ) -> None:
     """What each bit-width rule loses by the table: the selector, uniform, greedy, the optimum, and the ranking upside down.

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tokentape.flows.options import FormatOption, JsonOption, OutOption, format_of
+from tokentape.flows.options import FormatOption, JsonOption, OutOption, argument, format_of, option
 
 
 def quantise_report(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="embedded, a .safetensors file, a directory, or a cached hub id owner/name.", show_default=False
-        ),
-    ],
-    pairs: Annotated[str, typer.Option("--pairs", help="High and low width in bits, comma-separated.")] = "MAT42,MAT84",
-    schemes: Annotated[
-        str, typer.Option("--schemes", help="Comma-separated, of those in docs/quantise.md. [default: all]", show_default=False)
-    ] = "",
-    group: Annotated[int, typer.Option("--group", help="Weights along the input that share a scale.")] = 32,
-    only: Annotated[
-        str, typer.Option("--only", help="experts: the routed experts' matrices; else a regular expression on tensor names.")
-    ] = "experts",
-    by: Annotated[str, typer.Option("--by", help="all: one total; layer: a row per layer too.")] = "all",
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="cpu, cuda, mps or auto: calculate there in torch. [default: numpy]", show_default=False),
-    ] = None,
+    model: Annotated[str, argument("MODEL", "embedded, a .safetensors file, a directory, or a cached hub id owner/name.")],
+    pairs: Annotated[str, option("High and low width in bits, comma-separated.")] = "MAT42,MAT84",
+    schemes: Annotated[str, option("Comma-separated, of those in docs/quantise.md. [default: all]")] = "",
+    group: Annotated[int, option("Weights along the input that share a scale.")] = 32,
+    only: Annotated[str, option("experts: the routed experts' matrices; else a regular expression on tensor names.")] = "experts",
+    by: Annotated[str, option("all: one total; layer: a row per layer too.")] = "all",
+    device: Annotated[str | None, option("cpu, cuda, mps or auto: calculate there in torch. [default: numpy]")] = None,
     format: FormatOption = "table",
     as_json: JsonOption = False,
     out: OutOption = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, TraceArgument
+from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, TraceArgument, argument, option
 
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
@@ -21,48 +21,27 @@ NO_SCOPE = (
 
 def replay(
     trace: TraceArgument,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", help="lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe."
-        ),
-    ],
-    capacity: Annotated[
-        str, typer.Option("--capacity", help="Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")
-    ],
-    scope: Annotated[str | None, typer.Option("--scope", help="global or per-layer. Required; there is no default.")] = None,
+    policy: Annotated[str, option("lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe.")],
+    capacity: Annotated[str, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")],
+    scope: Annotated[str | None, option("global or per-layer. Required; there is no default.")] = None,
     param: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--param", help="A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ..."
-        ),
+        list[str] | None, option("A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ...")
     ] = None,
-    hardware: Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
-    lookup: Annotated[
-        str, typer.Option("--lookup", help="atomic (one event's experts together) or serial (one by one).")
-    ] = "atomic",
+    hardware: Annotated[str, option("A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
+    lookup: Annotated[str, option("atomic (one event's experts together) or serial (one by one).")] = "atomic",
     recency: Annotated[
-        str, typer.Option("--recency", help="Of one event's experts: list-order, or hits-first (its hits, then its misses).")
+        str, option("Of one event's experts: list-order, or hits-first (its hits, then its misses).")
     ] = "list-order",
-    prefill: Annotated[
-        str, typer.Option("--prefill", help="layer-major (each expert loaded once per layer) or token-major.")
-    ] = "layer-major",
-    start: Annotated[
-        str, typer.Option("--start", help="persistent (the cache lives on) or cold (empty for every request).")
-    ] = "persistent",
+    prefill: Annotated[str, option("layer-major (each expert loaded once per layer) or token-major.")] = "layer-major",
+    start: Annotated[str, option("persistent (the cache lives on) or cold (empty for every request).")] = "persistent",
     overflow: Annotated[
-        str,
-        typer.Option(
-            "--overflow", help="An event larger than the cache: evict (no more is kept than fits) or keep (until the next)."
-        ),
+        str, option("An event larger than the cache: evict (no more is kept than fits) or keep (until the next).")
     ] = "evict",
     fetching: Annotated[
-        str, typer.Option("--fetching", help="blocking (a layer waits for its misses) or overlapped (they hide behind work).")
+        str, option("blocking (a layer waits for its misses) or overlapped (they hide behind work).")
     ] = "blocking",
-    expert_format: Annotated[
-        str, typer.Option("--expert-format", help="recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")
-    ] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="For policies that draw at random.")] = 0,
+    expert_format: Annotated[str, option("recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")] = "auto",
+    seed: Annotated[int, option("For policies that draw at random.")] = 0,
     profile: ProfileOption = None,
     store: StoreOption = None,
 ) -> None:
@@ -123,13 +102,11 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
 
 
 def timeline(
-    result: Annotated[str, typer.Argument(metavar="RESULT", help="A replay's id, or the start of one.", show_default=False)],
-    which: Annotated[
-        str, typer.Option("--pass", help="The slowest or median decode pass, or a pass number of the tape.")
-    ] = "slowest",
-    policy: Annotated[str | None, typer.Option("--policy", help="my.py:MyCache, where the replay ran a policy of yours.")] = None,
-    hardware: Annotated[str | None, typer.Option("--hardware", help="my.toml, where it ran on a machine of yours.")] = None,
-    profile: Annotated[str | None, typer.Option("--profile", help="my.toml, where it was priced by a profile of yours.")] = None,
+    result: Annotated[str, argument("RESULT", "A replay's id, or the start of one.")],
+    which: Annotated[str, option("The slowest or median decode pass, or a pass number of the tape.", "--pass")] = "slowest",
+    policy: Annotated[str | None, option("my.py:MyCache, where the replay ran a policy of yours.")] = None,
+    hardware: Annotated[str | None, option("my.toml, where it ran on a machine of yours.")] = None,
+    profile: Annotated[str | None, option("my.toml, where it was priced by a profile of yours.")] = None,
     store: StoreOption = None,
 ) -> None:
     """Show when each resource of the machine is busy in one forward pass of a replay, and record it for the hardware page.
@@ -154,7 +131,7 @@ def timeline(
 
 def verify(
     trace: TraceArgument,
-    budget_mib: Annotated[float, typer.Option("--budget-mib", help="Cache budget the engine ran with, in MiB.")],
+    budget_mib: Annotated[float, option("Cache budget the engine ran with, in MiB.")],
     store: StoreOption = None,
 ) -> None:
     """Replay an imported tape under the engine's own semantics and count the rows that agree with its recorded residency.
@@ -197,22 +174,14 @@ def verify(
 
 
 def study(
-    name: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="A shipped study or my.toml; without one, all are listed.")
-    ] = None,
+    name: Annotated[str | None, argument("STUDY", "A shipped study or my.toml; without one, all are listed.")] = None,
     runner: Annotated[
         str | None,
-        typer.Option(
-            "--runner",
-            help="threads or processes; the results are the same. [default: processes for published systems, else threads]",
-            show_default=False,
-        ),
+        option("threads or processes; the results are the same. [default: processes for published systems, else threads]"),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="[default: number of cores]", min=1, show_default=False)
-    ] = None,
+    workers: Annotated[int | None, option("[default: number of cores]", min=1)] = None,
     live: Annotated[
-        bool, typer.Option("--live/--no-live", help="Also measure inside a live model, which takes minutes and needs torch.")
+        bool, option("Also measure inside a live model, which takes minutes and needs torch.", "--live/--no-live")
     ] = True,
     as_json: JsonOption = False,
     store: StoreOption = None,

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from tokentape.flows.options import StoreOption, TraceArgument
+from tokentape.flows.options import StoreOption, TraceArgument, option
 
 
 def acceptance(
     trace: TraceArgument,
     pool: Annotated[
-        str | None,
-        typer.Option(help="Replay the pools under hotness, lru, static, random or oracle. [default: the recorded one]"),
+        str | None, option("Replay the pools under hotness, lru, static, random or oracle. [default: the recorded one]")
     ] = None,
-    pool_frac: Annotated[
-        float | None, typer.Option(help="Share of a layer's experts in the pool. [default: the recorded one]")
-    ] = None,
+    pool_frac: Annotated[float | None, option("Share of a layer's experts in the pool. [default: the recorded one]")] = None,
     store: StoreOption = None,
 ) -> None:
     """Print a speculative tape's accepted lengths, every metric by its name, recomputed from its drafts; replay its pools.

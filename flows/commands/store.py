@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument
+from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument, argument, option
 
 
 def ls(store: StoreOption = None) -> None:
@@ -58,7 +58,7 @@ def show(trace: TraceArgument, store: StoreOption = None) -> None:
 
 
 def rm(
-    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Full trace ids, finished or not.", show_default=False)],
+    traces: Annotated[list[str], argument("TRACE...", "Full trace ids, finished or not.")],
     store: StoreOption = None,
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
@@ -90,11 +90,11 @@ def migrate(store: StoreOption = None) -> None:
 
 
 def check(
-    folder: Annotated[str | None, typer.Argument(metavar="STORE", help="The store; --store says the same.")] = None,
+    folder: Annotated[str | None, argument("STORE", "The store; --store says the same.")] = None,
     store: StoreOption = None,
     database: DatabaseOption = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Remove litter, damaged results and a damaged warehouse: they can be made again.")
+        bool, option("Remove litter, damaged results and a damaged warehouse: they can be made again.", "--repair")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tokentape.flows.options import StoreOption
+from tokentape.flows.options import StoreOption, option
 
 
 def synthesize(
-    like: Annotated[
-        str,
-        typer.Option(
-            "--like", help="A shipped model (`tokentape models list`) or the path of a config.json.", show_default=False
-        ),
-    ],
-    requests: Annotated[int, typer.Option("--requests", help="Requests, run back to back.")] = 8,
-    prompt: Annotated[int, typer.Option("--prompt", help="Tokens of every prompt.")] = 500,
-    output: Annotated[int, typer.Option("--output", help="Tokens generated after every prompt; 0 makes prefill only.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed is another model of the same kind and other requests.")] = 0,
-    scores: Annotated[
-        bool, typer.Option("--scores/--no-scores", help="Keep all router logits: policies that reroute need them.")
-    ] = True,
+    like: Annotated[str, option("A shipped model (`tokentape models list`) or the path of a config.json.")],
+    requests: Annotated[int, option("Requests, run back to back.")] = 8,
+    prompt: Annotated[int, option("Tokens of every prompt.")] = 500,
+    output: Annotated[int, option("Tokens generated after every prompt; 0 makes prefill only.")] = 128,
+    seed: Annotated[int, option("Another seed is another model of the same kind and other requests.")] = 0,
+    scores: Annotated[bool, option("Keep all router logits: policies that reroute need them.", "--scores/--no-scores")] = True,
     routing: Annotated[
-        str,
-        typer.Option(
-            "--routing",
-            help="popular (experts are, tokens drift), context (prompts foretell their decode), table (drawn from --counts).",
-        ),
+        str, option("popular (experts are, tokens drift), context (prompts foretell their decode), table (drawn from --counts).")
     ] = "popular",
-    counts: Annotated[
-        str | None,
-        typer.Option(
-            "--counts", help="table: a JSON file of counts per expert, FILE#KEY/KEY for a part of it.", show_default=False
-        ),
-    ] = None,
+    counts: Annotated[str | None, option("table: a JSON file of counts per expert, FILE#KEY/KEY for a part of it.")] = None,
     store: StoreOption = None,
 ) -> None:
     """Make a tape of a model that cannot be run here, from a generator of router logits. Prints the trace id.

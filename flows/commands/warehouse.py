@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, OutOption, StoreOption, format_of
+from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, OutOption, StoreOption, argument, format_of, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,7 +29,7 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.", show_default=False)],
+    statement: Annotated[str, argument("SQL", "One SELECT statement.")],
     store: StoreOption = None,
     database: DatabaseOption = None,
     format: FormatOption = "table",
@@ -49,7 +47,7 @@ def sql(
 
 
 def query(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A named query; without one, all are listed.")] = None,
+    name: Annotated[str | None, argument("NAME", "A named query; without one, all are listed.")] = None,
     store: StoreOption = None,
     database: DatabaseOption = None,
     format: FormatOption = "table",
@@ -76,7 +74,7 @@ def query(
 def site(
     store: StoreOption = None,
     database: DatabaseOption = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the pages.")] = Path("site"),
+    out: Annotated[Path, option("Folder of the pages.")] = Path("site"),
 ) -> None:
     """Write the static site: pages that need no network and open from a file. Run `tokentape load` first."""
     from tokentape.dashboards.site import build

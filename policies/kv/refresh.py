@@ -17,8 +17,6 @@ FIRST_US = 45.0  # retention time that the paper's eDRAM is rated for
 FAILURE_AT_45_US = 3e-6
 MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
 WORST = 0.5  # a bit that is lost is as likely right as wrong
-# sigma of the curve for other failure rates at 45 us, so that the mean over the four intervals stays: sensitivity.
-VARIANTS = (1e-7, 1e-6, FAILURE_AT_45_US, 1e-5)
 MATCHES = ("interval", "rate")
 
 

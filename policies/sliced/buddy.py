@@ -7,13 +7,12 @@ from recorded gates.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, top_k
+from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
 
 
 @kernel(SELECT_SIGNATURE)
@@ -41,7 +40,7 @@ def _substituted(values, gates, resident, strength, params, table, memory, scrat
 
 
 @dataclass(frozen=True, eq=False)
-class Buddy:
+class Buddy(Router):
     """Of the model's top k, each missing expert by falling rank gives way to its most similar resident expert.
 
     similarity: (L, E, E) f32, row: the missing expert (see `gate_similarity`). threshold: least similarity to substitute; above
@@ -50,8 +49,6 @@ class Buddy:
 
     similarity: NDArray[np.float32] = field(repr=False)
     threshold: float = 0.5
-    needs_scores: ClassVar[bool] = True
-    strength: ClassVar[float] = 0.0
     select = staticmethod(_substituted)
 
     def params(self) -> NDArray[np.float64]:

@@ -10,24 +10,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 
-def _refuse_no_share(name: str, target_frac: float) -> None:
-    if not 0.0 <= target_frac <= 1.0:
-        raise ValueError(f"{name}: target_frac {target_frac} must lie in 0..1 (a miss rate)")
-
-
-@dataclass(frozen=True)
-class NoBudget:
-    """Misses cost what they cost."""
+class Budget:
+    """What a controller is told of any budget. kind: none, a bucket, or a moved strength."""
 
     kind: ClassVar[int] = 0
-    target_frac: ClassVar[float] = 1.0
-    cap_steps: ClassVar[float] = 0.0
-    gain: ClassVar[float] = 0.0
-    decay: ClassVar[float] = 0.0
+    target_frac: float = 1.0
+    cap_steps: float = 0.0
+    gain: float = 0.0
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.target_frac <= 1.0:
+            raise ValueError(f"{type(self).__name__.lower()}: target_frac {self.target_frac} must lie in 0..1 (a miss rate)")
 
 
 @dataclass(frozen=True)
-class Hard:
+class NoBudget(Budget):
+    """Misses cost what they cost."""
+
+
+@dataclass(frozen=True)
+class Hard(Budget):
     """A token bucket: every step adds target_frac - its miss rate, up to cap_steps x target_frac.
 
     In debt, only resident experts are routed to (where a layer holds k of them) and LSB misses degrade. Steps are charged layer
@@ -38,15 +41,10 @@ class Hard:
     target_frac: float = 0.05
     cap_steps: float = 20.0
     kind: ClassVar[int] = 1
-    gain: ClassVar[float] = 0.0
-    decay: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        _refuse_no_share("hard", self.target_frac)
 
 
 @dataclass(frozen=True)
-class Soft:
+class Soft(Budget):
     """Moves Cache-Prior's strength by gain x (mean miss rate - target_frac) after every step, within 0..1.
 
     decay: weight of the past in the exponential mean of the steps' miss rates (assumed). Strength 1 still leaves some 10 %
@@ -57,9 +55,8 @@ class Soft:
     gain: float = 0.5
     decay: float = 0.9
     kind: ClassVar[int] = 2
-    cap_steps: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        _refuse_no_share("soft", self.target_frac)
+        super().__post_init__()
         if not 0.0 <= self.decay < 1.0:
             raise ValueError(f"soft: decay {self.decay} must lie in [0, 1)")

@@ -6,13 +6,12 @@ Source: arXiv 2412.00099; the formula as independent re-implementations write it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import int32, kernel, uint64
-from tokentape.policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, from_ordered, no_table, to_ordered, top_k
+from tokentape.policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, Router, from_ordered, to_ordered, top_k
 
 
 @kernel(inline="always")
@@ -46,7 +45,7 @@ def _boosted(values, gates, resident, strength, params, table, memory, scratch, 
 
 
 @dataclass(frozen=True)
-class CachePrior:
+class CachePrior(Router):
     """Top k by z + strength x D x m; m is 1 for a resident expert and for the model's own top `protect`, else 0.
 
     D: running mean, per layer, of max z - min z over the decoded tokens, the current one included. strength 0 is the stock
@@ -56,7 +55,6 @@ class CachePrior:
 
     strength: float = 0.2
     protect: int = 2
-    needs_scores: ClassVar[bool] = True
     select = staticmethod(_boosted)
 
     def __post_init__(self) -> None:
@@ -69,4 +67,4 @@ class CachePrior:
     def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
         if self.protect > n_experts:
             raise ValueError(f"cache_prior: protect {self.protect} is more than the {n_experts} experts of a layer")
-        return no_table()
+        return super().table(n_layers, n_experts)

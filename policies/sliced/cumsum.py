@@ -6,13 +6,12 @@ Source: arXiv 2412.00099, as SliceMoE section 4.4 states it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
+from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
 
 
 @kernel(inline="always")
@@ -54,7 +53,7 @@ def _resident_of_prefix(values, gates, resident, strength, params, table, memory
 
 
 @dataclass(frozen=True)
-class Cumsum:
+class Cumsum(Router):
     """k experts from the smallest prefix by rank whose gates sum to `share_frac` of all gates (at least k experts).
 
     The model's own top `protect` are always chosen, then resident experts by rank, then the rest by rank. share_frac 0 is stock.
@@ -62,8 +61,6 @@ class Cumsum:
 
     share_frac: float = 0.7
     protect: int = 2
-    needs_scores: ClassVar[bool] = True
-    strength: ClassVar[float] = 0.0
     select = staticmethod(_resident_of_prefix)
 
     def __post_init__(self) -> None:
@@ -72,6 +69,3 @@ class Cumsum:
 
     def params(self) -> NDArray[np.float64]:
         return np.array([self.share_frac, self.protect], np.float64)
-
-    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
-        return no_table()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, no_table, top_k
+from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
 
 
 @kernel(SELECT_SIGNATURE)
@@ -30,12 +29,10 @@ def _resident_of_top(values, gates, resident, strength, params, table, memory, s
 
 
 @dataclass(frozen=True)
-class MaxRank:
+class MaxRank(Router):
     """k experts from the model's top `max_rank`: resident ones by rank, then the rest by rank. max_rank <= k is stock."""
 
     max_rank: int = 12
-    needs_scores: ClassVar[bool] = True
-    strength: ClassVar[float] = 0.0
     select = staticmethod(_resident_of_top)
 
     def __post_init__(self) -> None:
@@ -44,6 +41,3 @@ class MaxRank:
 
     def params(self) -> NDArray[np.float64]:
         return np.array([self.max_rank], np.float64)
-
-    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
-        return no_table()

@@ -8,40 +8,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+
+
+class Precision:
+    """is_sliced: in decode an expert is two slices, MSB and LSB, else one unit; is_high: prefill computes with both."""
+
+    is_sliced, is_high = True, True
+    tau: float = math.inf
 
 
 @dataclass(frozen=True)
-class HighBit:
+class HighBit(Precision):
     """Every expert is one unit of MSB and LSB bytes."""
 
-    is_sliced: ClassVar[bool] = False
-    is_high: ClassVar[bool] = True
-    tau: ClassVar[float] = math.inf
+    is_sliced = False
 
 
 @dataclass(frozen=True)
-class LowBit:
+class LowBit(Precision):
     """Only MSB slices exist, in prefill too."""
 
-    is_sliced: ClassVar[bool] = False
-    is_high: ClassVar[bool] = False
-    tau: ClassVar[float] = math.inf
+    is_sliced, is_high = False, False
 
 
 @dataclass(frozen=True)
-class Amat:
+class Amat(Precision):
     """High precision in prefill, MSB slices alone in decode."""
 
-    is_sliced: ClassVar[bool] = True
-    is_high: ClassVar[bool] = True
-    tau: ClassVar[float] = math.inf
-
 
 @dataclass(frozen=True)
-class Critical:
+class Critical(Precision):
     """DBSC: high precision in prefill; in decode the LSB slices of critical experts only. tau is the knob to calibrate."""
 
     tau: float = 0.35
-    is_sliced: ClassVar[bool] = True
-    is_high: ClassVar[bool] = True

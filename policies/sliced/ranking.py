@@ -6,7 +6,7 @@ kernel has one fixed signature, so that the compiled stream kernel is cached on 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,24 +27,23 @@ LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
 SELECT_SIGNATURE = void(_F32, _F32, _U8, float64, _F64, _F32_2D, _F64, _F32, _I64, _I64, _I64)
 
 
-class Router(Protocol):
-    """Chooses experts. `needs_scores`: it looks beyond the top k, so a tape that recorded no more cannot drive it."""
+class Router:
+    """Chooses experts by its compiled `select`. The parts that most routers share.
 
-    needs_scores: ClassVar[bool]
-    strength: float
+    needs_scores: it looks beyond the top k, so a tape that recorded no more cannot drive it.
+    """
+
+    needs_scores: ClassVar[bool] = True
+    select: ClassVar[Any]  # compiled function of SELECT_SIGNATURE
+    strength: float = 0.0
 
     def params(self) -> NDArray[np.float64]:
         """Parameters handed to `select`, f64 (p,)."""
-        ...
+        return np.zeros(0)
 
     def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
         """(L, E, E) f32 handed to `select` layer by layer, or (1, 1, 1). Raises ValueError if it does not fit the model."""
-        ...
-
-    @staticmethod
-    def select(*args: Any) -> None:
-        """See SELECT_SIGNATURE."""
-        ...
+        return np.zeros((1, 1, 1), np.float32)
 
 
 def compiled(select: Any) -> Any:
@@ -61,11 +60,6 @@ def compiled(select: Any) -> Any:
         return CompileResultWAP(made.get_compile_result(SELECT_SIGNATURE.of_numba)) if is_compiled else made
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
         raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
-
-
-def no_table() -> NDArray[np.float32]:
-    """The table of a router without one."""
-    return np.zeros((1, 1, 1), np.float32)
 
 
 @kernel(inline="always")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,41 +30,35 @@ class Prefilled:
     rng: np.random.Generator
 
 
-class Warmup(Protocol):
+class Warmup:
     """by_counts: prefill evicts by its own counts, else by last use."""
 
-    by_counts: ClassVar[bool]
+    by_counts: ClassVar[bool] = False
 
     def state(self, left: Prefilled) -> tuple[Keys, Keys]:
         """(MSB keys, LSB keys) that decode finds, least recently used first."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Empty:
+class Empty(Warmup):
     """Decode starts with nothing."""
-
-    by_counts: ClassVar[bool] = False
 
     def state(self, left: Prefilled) -> tuple[Keys, Keys]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
-class LastLayer:
+class LastLayer(Warmup):
     """Decode finds what the layers that came last left: plain LRU."""
-
-    by_counts: ClassVar[bool] = False
 
     def state(self, left: Prefilled) -> tuple[Keys, Keys]:
         return left.msb, left.lsb
 
 
 @dataclass(frozen=True)
-class RandomFill:
+class RandomFill(Warmup):
     """Decode finds MSB slices of experts drawn at random, as many as fit. Nothing is charged for them."""
-
-    by_counts: ClassVar[bool] = False
 
     def state(self, left: Prefilled) -> tuple[Keys, Keys]:
         drawn = left.rng.permutation(left.counted.shape[1])
@@ -72,7 +66,7 @@ class RandomFill:
 
 
 @dataclass(frozen=True)
-class PCW:
+class PCW(Warmup):
     """Predictive cache warm-up: prefill keeps what its tokens used most, and decode evicts the rarest of it first.
 
     lsb_share_frac: share of the capacity that LSB slices of the most critical experts keep (3 to 5 %, assumed).

@@ -8,8 +8,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 
 import pytest
 import tiny_families
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from tokentape.capture import models as embedded
+from tokentape.warehouse.tape import Store
 
 FOLDER_VOCAB = 260
 
@@ -55,3 +59,15 @@ def prompts(tmp_path):
     words = ["alpha beta", "the quick brown fox", "x", "one two three four", "tape", "record once, replay often", "abc"]
     path.write_text("".join(f'{{"prompt": "{w}"}}\n' for w in words))
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def loaded():
+    """The embedded model; of tests that are marked `embedded`."""
+    torch.set_num_threads(1)
+    return embedded.load(embedded.find(embedded.EMBEDDED), device="cpu")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "store"))

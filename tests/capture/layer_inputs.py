@@ -11,12 +11,14 @@ norms and rotation at the original positions are the family's own. Rows that ent
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+from tokentape.capture.hooks import Hooked
 
 
 class _Handed(Exception):
@@ -34,7 +36,7 @@ class _Taker:
         raise _Handed
 
 
-class LayerInputs:
+class LayerInputs(Hooked):
     """Context manager: the attention inputs of the latest pass, by layer, all of them kept."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -42,16 +44,10 @@ class LayerInputs:
         if not self.modules:
             raise ValueError(f"{type(model).__name__}: no attention modules that know their layer; nothing can be recomputed")
         self.of: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._handles: list[Any] = []
 
-    def __enter__(self) -> LayerInputs:
+    def _enter(self, stack: ExitStack) -> None:
         for layer, module in self.modules.items():
-            self._handles.append(module.register_forward_pre_hook(self._keep(layer), with_kwargs=True))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for handle in self._handles:
-            handle.remove()
+            stack.enter_context(module.register_forward_pre_hook(self._keep(layer), with_kwargs=True))
 
     def _keep(self, layer: int) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

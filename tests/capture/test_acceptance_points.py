@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tokentape.capture import models
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import PointEffort, Setting, settings_of, study_points
@@ -16,14 +15,7 @@ from tokentape.policies.matryoshka import MAT
 from tokentape.policies.speculation.metrics import acceptance_metrics
 from tokentape.warehouse.tables import TABLES, conform
 
-pytestmark = pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
-)
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return models.load(models.find("embedded"), "cpu")
+pytestmark = pytest.mark.embedded
 
 
 def test_metrics_by_hand():

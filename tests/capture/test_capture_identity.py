@@ -105,9 +105,7 @@ print(tape.read("requests")["n_output_tokens"].to_list())
 """
 
 
-@pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model is not in this checkout"
-)
+@pytest.mark.embedded
 def test_an_embedded_capture_asks_nothing_of_the_network(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     run = subprocess.run(

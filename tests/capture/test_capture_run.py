@@ -20,11 +20,6 @@ ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "tape"))
-
-
-@pytest.fixture
 def settings(model_folder, prompts):
     return CaptureSettings(model_folder("Qwen3Moe"), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
 

@@ -31,7 +31,6 @@ from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tables import conform
 from tokentape.warehouse.tape import Store
 
-HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
 HIGH, DBSC = PRECISIONS["high-bit"](), PRECISIONS["dbsc"]()
 GREEDY = Sampling()
 REROUTABLE = [name for name in MOE_CONFIGS if name != "Phimoe"]  # sparsemixer weighs nothing but the model's own choice
@@ -344,7 +343,7 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
         assert loop.totals["misses"] > 0
 
 
-@pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+@pytest.mark.embedded
 @pytest.mark.parametrize("precision", ["high-bit", "dbsc"])
 def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_path, precision):
     store = Store(tmp_path)

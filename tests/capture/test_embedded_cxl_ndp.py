@@ -21,9 +21,7 @@ from tokentape.capture.run import capture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.warehouse.tape import Store
 
-pytestmark = pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
-)
+pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "losses.md"
 RATIOS = ("selector / uniform", "reversed / selector", "selector by use / uniform")
 MISSED = {  # each on one to three seeds of four, by 2 % at most (docs/losses.md)
@@ -31,12 +29,6 @@ MISSED = {  # each on one to three seeds of four, by 2 % at most (docs/losses.md
     "perplexity reversed / selector, 3 bits, rtn",
 }
 SETTINGS = CaptureSettings(models.EMBEDDED, tables=("losses",), **CALIBRATION)
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    torch.set_num_threads(1)
-    return models.load(models.find(models.EMBEDDED), device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from tokentape.capture import models
 from tokentape.capture.kv.divergence import divergence
 from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
 from tokentape.capture.kv.orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
@@ -25,16 +23,8 @@ from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
 from tokentape.warehouse.tables import TABLES
 
-pytestmark = pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
-)
+pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "kv.md"
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    torch.set_num_threads(1)
-    return models.load(models.find(models.EMBEDDED), device="cpu")
 
 
 @pytest.fixture(scope="module")

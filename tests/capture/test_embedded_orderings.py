@@ -8,26 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-from tokentape.capture import models
 from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings
 
-pytestmark = pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
-)
+pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "closed_loop.md"
 # The shipped model has seen seven times the tokens of the reference and loses more with two bits (docs/closed_loop.md).
 MISSED = {"perplexity AMAT / base, 4 to 2 bits"}
 N_SEEDS = 4
 QUICK = [o for o in ORDERINGS if not o.assertion.endswith(("hard 1 %", "hard 10 %"))]
 LOOSE_FRAC = 0.15  # of the margin: a quarter of the text of one seed
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    torch.set_num_threads(1)
-    return models.load(models.find(models.EMBEDDED), device="cpu")
 
 
 @pytest.fixture(scope="module")

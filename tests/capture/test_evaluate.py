@@ -18,8 +18,6 @@ from tokentape.capture.embedded import texts
 from tokentape.capture.evaluate import answer_in, evaluate
 from tokentape.warehouse.tables import conform
 
-HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
-
 
 def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_folder, tmp_path):
     text = "abc def " * 40  # 320 byte tokens, context 128
@@ -92,7 +90,7 @@ def test_a_data_set_with_half_its_answers_missing_is_refused(model_folder, tmp_p
         evaluate(model_folder("Qwen3Moe"), [str(path)])
 
 
-@pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+@pytest.mark.embedded
 def test_the_shipped_model_answers_held_out_items():
     math_row, recall_row = evaluate(models.EMBEDDED, ["math", "recall"], n_items=150, device="cpu")
     assert (math_row["n_items"], recall_row["n_items"]) == (150, 150)
@@ -100,7 +98,7 @@ def test_the_shipped_model_answers_held_out_items():
     assert recall_row["accuracy"] >= 0.85
 
 
-@pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
+@pytest.mark.embedded
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="code and docs follow the interpreter; the bar is CPython 3.11's")
 def test_the_shipped_model_knows_held_out_code_and_docs():
     rows = evaluate(models.EMBEDDED, ["code", "docs"], device="cpu")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import importer_cases
 import numpy as np
 import polars as pl
 import pytest
@@ -18,17 +19,7 @@ from tokentape.flows.cli import main
 from tokentape.warehouse.tape import Store, Tape
 
 PROMPT, DECODED, LAYERS, K, E = 3, 2, (1, 2), 2, 8
-CONFIG = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "vocab_size": 1000,
-    "num_experts": E,
-    "num_experts_per_tok": K,
-    "moe_intermediate_size": 32,
-    "mlp_only_layers": [0],
-}
+CONFIG = importer_cases.CONFIG | {"num_experts": E, "num_experts_per_tok": K}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -92,14 +83,8 @@ def test_each_form_gives_the_same_rows(form: str, tmp_path: Path, imported: Call
     layout = Layout(NAMED, where=("type", "route") if form == "jsonl" else None)
     tape = imported(write(tmp_path, form, rows()), layout)
     check(tape)
-    assert tape.manifest.settings["columns"] == {
-        "request": "req",
-        "position": "tok",
-        "layer": "layer",
-        "experts": "ids",
-        "weights": "w",
-        "phase": "phase",
-    }
+    named = {"request": "req", "position": "tok", "layer": "layer", "experts": "ids", "weights": "w", "phase": "phase"}
+    assert tape.manifest.settings["columns"] == named
     assert (tape.manifest.settings["order"], tape.manifest.settings["files"]) == ("requests", [f"log.{form}"])
 
 

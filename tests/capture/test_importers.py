@@ -25,11 +25,6 @@ Batch = tuple[int, list[list[int]]]  # a layer and its tokens' expert ids
 needs_published = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published traces are not beside this checkout")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
 def simulate_residency(batches: list[Batch], expert_bytes: tuple[int, ...], budget: int) -> list[list[list[int]]]:
     """1 where an expert was resident. A batch is a layer and its tokens' ids; repeats promote; evict after it, never a member."""
     cache: OrderedDict[tuple[int, int], int] = OrderedDict()
@@ -221,7 +216,6 @@ BAD_TRACES = {
     "expert out of range": (column(20, 5, "8"), "expert 8 is outside 0..7"),
     "negative expert": (column(20, 5, "-1"), "expert -1 is outside 0..7"),
     "repeated id": (repeated_expert(), "appears twice in the row"),
-    "NaN weight": (column(20, 6, "nan"), "weight 1 is nan"),
     "unknown layer": (column(7, 3, "3").replace("\n0,0,0,0,1", "\n0,0,0,3,1", 1), "line 7: turn 0, phase 0, step 0, layer 3"),
     "unknown phase": (column(7, 1, "2").replace("\n0,0,0,0,1", "\n0,2,0,0,1", 1), "phase 2"),
     "a token given twice": (token_again(), "was already given"),

@@ -273,11 +273,6 @@ def test_unknown_layouts_and_quantisers_are_refused(models):
 
 
 @pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "tape"))
-
-
-@pytest.fixture
 def settings(model_folder, tmp_path):
     text = tmp_path / "text.jsonl"
     text.write_text("".join(f'{{"text": "{" ".join(f"word{i * j}" for j in range(30))}"}}\n' for i in range(4)))

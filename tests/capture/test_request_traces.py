@@ -20,11 +20,6 @@ AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 needs_published = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published traces are not beside this checkout")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
 def written(tmp_path: Path, name: str, text: str) -> Path:
     path = tmp_path / name
     path.write_text(text, newline="")
@@ -90,9 +85,6 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
             AZURE_HEAD + "2023-11-16 18:17:03.9,1,2\n2023-11-16 18:17:04.9,-1,2\n",
             "row 2: ContextTokens is '-1', not",
         ),
-        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,x\n", "row 1: GeneratedTokens is 'x'"),
-        (AZURE_HEAD + "2023-11-16 18:17:03.9,1,2.5\n", "row 1: GeneratedTokens is '2.5'"),
-        (AZURE_HEAD + "2023-11-16 18:17:03.9,true,2\n", "row 1: ContextTokens is 'true'"),
         (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-05-10 00:00:01Z,1,2\n", "row 2: some rows have a time zone"),
         (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-02-30 00:00:01,1,2\n", "row 2: TIMESTAMP is '2024-02-30"),
         (AZURE_HEAD + "nan,1,2\n", "row 1: TIMESTAMP is 'nan'"),
@@ -119,10 +111,6 @@ def test_damaged_mooncake_is_refused_naming_the_line(tmp_path: Path, store: Stor
     good = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n'
     with pytest.raises(BadImport, match=message):
         import_mooncake(written(tmp_path, "bad.jsonl", good + line + "\n"), store)
-    broken = tmp_path / "bad.jsonl.gz"
-    broken.write_bytes(b"not gzip")
-    with pytest.raises(BadImport, match="cannot be unpacked"):
-        import_mooncake(broken, store)
 
 
 @needs_published

@@ -13,14 +13,8 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.scoring import disagreements
 from tokentape.policies.speculation.pool import restricted_topk
 from tokentape.replay.trace import trace_from_tables
-from tokentape.warehouse.tape import Store
 
 TREE = DraftSettings(depth=3, width=2, verify_nodes=4, pool_frac=0.25)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "tape"))
 
 
 @pytest.fixture
@@ -123,15 +117,15 @@ def test_an_ordinary_replay_sees_the_accepted_path_only(settings, store):
 def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monkeypatch):
     monkeypatch.setattr("tokentape.capture.plan.SHARD_REQUESTS", 2)
     trace_id = capture(settings, store)
-    whole = {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "tape").rglob("*.parquet")}
-    folder = tmp_path / "tape" / "traces" / trace_id
+    whole = {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")}
+    folder = tmp_path / "store" / "traces" / trace_id
     (folder / "manifest.json").unlink()
     for table in folder.iterdir():
         (table / "part-00001.parquet").unlink()
     with pytest.raises(ValueError, match="--resume"):
         capture(settings, store)
     assert capture(settings, store, resume=True) == trace_id
-    assert {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "tape").rglob("*.parquet")} == whole
+    assert {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")} == whole
 
 
 def test_a_dense_model_with_ngrams_has_rounds_without_layers(model_folder, prompts, store):

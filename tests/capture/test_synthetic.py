@@ -37,11 +37,6 @@ def geometry_of(name: str) -> Geometry:
     return models.load(name).geometry
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "tape"))
-
-
 def contents(store: Store, trace_id: str) -> dict[str, pl.DataFrame]:
     opened = store.open(trace_id)
     return {name: opened.read(name) for name in opened.manifest.tables}
@@ -183,7 +178,7 @@ def test_the_score_rule_is_the_one_a_capture_records(name: str) -> None:
     drawn = profiles.profile(name, geometry)
     family = families.FAMILIES[geometry.architecture.removesuffix("ForCausalLM")]
     assert drawn.score_rule == family.rule
-    assert set(drawn.score_params) == {"top_k", *family.fixed, *family.attributes, *(["bias"] if family.has_bias else [])}
+    assert set(drawn.score_params) == {"top_k", *family.fixed, *family.attributes, *(["bias"] if family.bias else [])}
     assert all(drawn.score_params[key] == value for key, value in family.fixed.items())
     assert not drawn.statistics["score_rule_source"].startswith("assumed")
 

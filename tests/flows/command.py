@@ -1,9 +1,33 @@
-"""How a command of the fixture `tokentape` ended."""
+"""How a command of the fixture `tokentape` ended; commands without some modules; what a folder holds."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from tokentape.flows import cli
+
+# Runs commands in one process in which some modules are not there; prints the code of each, a bug where one was looked for.
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {absent}:
+            raise ModuleNotFoundError(f"{{name}} was imported", name=name)
+sys.meta_path.insert(0, Absent())
+from tokentape.flows.cli import main
+for arguments in {commands}:
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        print(ended.code)
+"""
 
 
 @dataclass(frozen=True)
@@ -16,3 +40,22 @@ class Done:
 
 
 Cli = Callable[..., Done]
+
+
+def command_names() -> list[str]:
+    """All commands, those of a group with its name before them."""
+    top: Any = typer.main.get_command(cli.app)
+    return [f"{name} {sub}" if sub else name for name, of in top.commands.items() for sub in getattr(of, "commands", [""])]
+
+
+def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
+    """The last printed line of each command, its exit code, and all of stderr."""
+    script = WITHOUT.format(absent=absent, commands=commands)
+    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.isdigit()], done.stderr
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """The bytes of each file below a folder."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

@@ -1,16 +1,14 @@
-"""What is checked before anything is computed: options twice or without effect, names, and how little a check imports."""
+"""What is checked before anything is computed: spelling, options without effect, and how little a list of studies imports."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
-from command import Cli
+from command import Cli, codes_without, command_names
 
 from tokentape.flows import cli, console
 from tokentape.flows.console import progress_bar
@@ -22,127 +20,6 @@ from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 # Runs commands in one process in which some modules are not there; prints the code of each, a bug where one was looked for.
-WITHOUT = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in {absent}:
-            raise ModuleNotFoundError(f"{{name}} was imported", name=name)
-sys.meta_path.insert(0, Absent())
-from tokentape.flows.cli import main
-for arguments in {commands}:
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        print(ended.code)
-"""
-
-WRONG = """
-migrate --store nowhere
-import bigmoe none.csv
-import vllm none.npz --config none.json
-import routing none.csv --experts 8
-import requests none.csv
-import acceptance none.json --like tinny
-synthesize --like mixtral --routing context
-ls --nope
-show tinny
-rm tinny
-check --nope
-decide kv tinny --policy full
-decide kv tiny-0001 --policy ful
-decide place tinny
-decide place tiny-0001 --placement orcle
-decide precision tinny
-timeline tinny --pass 0
-verify tinny --budget-mib 1
-serving simulate
-serving simulate --rate -1
-serving simulate --rate 1 --scheduler layred
-serving simulate --rate 1 --param nmax=3
-serving simulate --rate 1 --model qwen
-serving simulate --rate 1 --hardware h100x
-serving simulate --rate 1 --fit h100
-serving simulate --rate 1 --workload arxv
-serving simulate --rate 1 --workload none.csv
-serving simulate --rate 1 --arrival poison
-serving simulate --rate 1 --arrival gamma --cv 0
-serving simulate --rate 1 --coverage ful
-serving simulate --rate 1 --weights int5
-serving simulate --rate 1 --expert-times fit
-serving simulate --rate 1 --kv-blocks 0
-serving simulate --rate 1 --memory-frac 2
-serving simulate --rate 1 --slo-ttft 3
-serving simulate --rate 1 --acceptance 0.8
-serving simulate --rate 1 --acceptance 1.8 --verify-nodes 3
-serving simulate --rate 1 --acceptance tinny --verify-nodes 3
-serving capacity --scheduler layred
-serving capacity --scheduler disaggregated
-serving capacity --model qwen --slo-ttft 1 --slo-tbt 1
-serving capacity --hardware h100x
-serving capacity --workload arxv
-serving capacity --arrival at_once
-serving capacity --attained 2
-step elmoe3d --model qwen
-step elmoe3d --model olmoe-1b-7b
-step elmoe3d --model qwen3-30b-a3b --hardware elmoe
-step elmoe3d --model qwen3-30b-a3b --scheme Elastc --alpha 0.9
-step elmoe3d --model qwen3-30b-a3b --batch 1,x
-step elmoe3d --model qwen3-30b-a3b --alpha 2
-step elmoe3d --model qwen3-30b-a3b --accepted-form x
-step elmoe3d --model qwen3-30b-a3b --hit-model ch
-step elmoe3d --model qwen3-30b-a3b --expert-format int5
-step elmoe3d --model qwen3-30b-a3b --nodes 1
-step elmoe3d --model qwen3-30b-a3b --fit elmoe3d-l2
-step cxl_ndp
-step cxl_ndp --model mixtral
-step cxl_ndp --model qwen3-8b
-step cxl_ndp --tape tinny
-step cxl_ndp --model mixtral-8x7b --system our
-step cxl_ndp --model mixtral-8x7b --bits x
-step cxl_ndp --model mixtral-8x7b --bits 9
-step cxl_ndp --model mixtral-8x7b --hot 9
-step cxl_ndp --model mixtral-8x7b --alpha 2
-step cxl_ndp --model mixtral-8x7b --placement orcle
-step cxl_ndp --model mixtral-8x7b --rule gredy
-step cxl_ndp --model mixtral-8x7b --hardware h100-cxl
-step cxl_ndp --model mixtral-8x7b --fit none
-step kelle qwen
-models list --nope
-models show qwen
-hardware list --nope
-hardware show h10
-hardware diff h100 h10
-hardware new h10
-step gpu qwen
-calibrate gpu none.csv
-calibrate router --like mixtral
-calibrate kelle --check none
-calibrate serving --check none
-calibrate elmoe3d --check none
-calibrate elmoe3d --level L9
-calibrate cxl_ndp --check none
-hardware validate --nope
-claims kele
-load --store nowhere
-sql select --database none.duckdb
-query best
-site --database none.duckdb
-decide draft tinny
-fidelity --nope
-models quantise none
-demo --nope
-capture --model embedded --dataset mth
-evaluate --policy h2
-orderings --of x
-models train --nope
-"""
-
-
-def command_names() -> list[str]:
-    """All commands, those of a group with its name before them."""
-    top: Any = typer.main.get_command(cli.app)
-    return [f"{name} {sub}" if sub else name for name, of in top.commands.items() for sub in getattr(of, "commands", [""])]
 
 
 MADE = "prints the name of what it makes"
@@ -194,14 +71,6 @@ def test_every_new_spelling_exists() -> None:
         assert set(names.split("|")) <= set(top.commands[group].commands), new
 
 
-def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path) -> tuple[list[str], str]:
-    """The last printed line of each command, its exit code, and all of stderr."""
-    script = WITHOUT.format(absent=absent, commands=commands)
-    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if line.isdigit()], done.stderr
-
-
 def test_the_version_is_printed(tokentape: Cli) -> None:
     shown = tokentape("--version")
     assert (shown.code, shown.err) == (0, "")
@@ -209,47 +78,9 @@ def test_the_version_is_printed(tokentape: Cli) -> None:
     assert shown.out.split()[1][0].isdigit()
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        (("evaluate", "--policy", "h2o", "--policy", "aerp"), "--policy"),
-        ((*REPLAY, "--capacity", "25%"), "--capacity"),
-        (("study", "baselines", "--workers", "1", "--workers=2"), "--workers"),
-        (("decide", "kv", "tiny", "--policy", "full", "--renorm", "--no-renorm"), "--renorm"),
-        (("load", "--store", "a", "--store", "b"), "--store"),
-    ],
-)
-def test_an_option_given_twice_is_refused(store: Store, tokentape: Cli, command: tuple[str, ...], option: str) -> None:
-    done = tokentape(*command)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert f"{option} is given 2 times and takes one value" in done.err
-
-
 def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> None:
     done = tokentape(*REPLAY[:3], "static", *REPLAY[4:], "--param", "profile_frac=0.2", "--param", "profile_frac=0.3")
     assert "times" not in done.err
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (("evaluate", "--seeds", "3"), "--seeds has no effect without --policy"),
-        (("evaluate", "--param", "budget=64"), "--param has no effect without --policy"),
-        ((*REPLAY, "--seed", "3"), "--seed 3 has no effect on lru"),
-        ((*REPLAY[:3], "slicemoe", *REPLAY[4:], "--recency", "hits-first"), "does not go with slicemoe"),
-        ((*REPLAY, "--lookup", "serial", "--recency", "hits-first"), "serial lookups take list-order"),
-        (("study", "baselines", "--no-live"), "measures nothing inside a live model"),
-        (("study", "layered_prefill", "--no-live"), "measures nothing inside a live model"),
-        (("verify", "tiny", "--budget-mib", "inf"), "no cache size"),
-        (("verify", "tiny", "--budget-mib", "nan"), "no cache size"),
-    ],
-)
-def test_what_would_have_no_effect_or_no_meaning_is_refused(
-    store: Store, tokentape: Cli, command: tuple[str, ...], says: str
-) -> None:
-    done = tokentape(*command)
-    assert (done.code, done.err.count("\n")) == (2, 1), done.err
-    assert says in done.err
 
 
 ON = {  # values under which every rule of flows.effects holds, by command
@@ -325,29 +156,6 @@ def test_studies_are_listed_without_what_computes_and_without_extras(tmp_path: P
     assert (codes, said) == (["0"], "")
     assert set(questions()) == {*grids(), *SYSTEMS}
     assert all(question.endswith("?") for question in questions().values())
-
-
-def test_arguments_are_checked_before_kernels_are_imported(store: Store, tmp_path: Path) -> None:
-    wrong = [
-        ["study", "kele"],
-        ["study", "kelle", "--runner", "thread"],
-        ["study", "nowhere.toml"],
-        ["study", "layered_prefill", "--no-live"],
-        ["evaluate", "--policy", "h2o", "--policy", "aerp"],
-        ["replay", "tiny", "--policy", "lru", "--capacity", "50%"],
-        [*REPLAY, "--lookup", "atomi"],
-        [*REPLAY, "--hardware", "phon"],
-        ["replay", "tinny", *REPLAY[2:]],
-        ["verify", "tiny", "--budget-mib", "inf"],
-        ["serve", "--study", "kele"],
-        *(line.split() for line in WRONG.strip().splitlines()),
-    ]
-    codes, said = codes_without(("numba", "torch"), wrong, tmp_path)
-    assert codes == ["2"] * len(wrong), said
-    assert said.count("\n") == len(wrong)
-    called = {" ".join(command) for command in wrong}
-    missed = [name for name in command_names() if not any(line.startswith(name + " ") for line in called)]
-    assert missed == []
 
 
 def test_a_study_is_checked_by_name_and_by_what_it_takes() -> None:

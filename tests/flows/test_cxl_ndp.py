@@ -204,36 +204,6 @@ def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
     assert "hbm holds 80 GB" in tokentape("step", "cxl_ndp", "--model", "mixtral-8x22b", "--hot", "2", "--batch", "16").err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            (
-                "step",
-                "cxl_ndp",
-            ),
-            "give --model, --tape or both",
-        ),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--system", "monda"), "did you mean 'monde'"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "5"), "5 bits on average"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "two"), "--bits two"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "9"), "9 hot experts of 8"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--placement", "best"), "unknown placement"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--rule", "best"), "unknown bit rule"),
-        (("step", "cxl_ndp", "--model", "mixtral-8x7b", "--profile", "paper"), "unknown cost profile"),
-        (("step", "cxl_ndp", "--model", "llama-2-7b"), "needs experts of known width"),
-        (("step", "cxl_ndp", "--tape", "none"), "no tape fits none"),
-        (("calibrate", "cxl_ndp", "--check", "other"), "no such file of cxl_ndp constants"),
-        (("claims", "cxl_ndp"), "run `tokentape study cxl_ndp` first"),
-    ],
-)
-def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert len(done.err.splitlines()) == 1
-
-
 def test_constants_decide_the_headline(study):
     """Negative: a layer without its fixed time is too fast for the paper."""
     from dataclasses import replace

@@ -329,27 +329,6 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     assert policy.out.count("4.77") == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--model", "olmoe-1b-7b", "--alpha", ".8"), "give --beta and --exponent"),
-        (("--model", "olmoe-1b-7b", "--beta", ".5", "--exponent", "1"), "give --alpha or --accepted"),
-        (("--model", "qwen3-30b-a3b", "--scheme", "medusa", "--alpha", ".5"), "scheme 'medusa' is unknown"),
-        (("--model", "qwen3-30b-a3b", "--batch", "a"), "--batch 'a': give numbers"),
-        (("--model", "qwen3-30b-a3b", "--nodes", "3"), "give two numbers"),
-        (("--model", "qwen3-30b-a3b", "--hardware", "h100"), "give --alpha or --accepted"),
-        (("--model", "qwen3-30b-a3b", "--alpha", ".5", "--profile", "papers"), "unknown cost profile 'papers'"),
-        (("--model", "llama-3-8b", "--alpha", ".5", "--beta", ".5", "--exponent", "1"), "has no experts"),
-        (("--model", "qwen3-30b-a3b", "--alpha", "1.5"), "it must be between 0 and 1"),
-    ],
-)
-def test_speculate_refuses_in_one_line(tokentape: Cli, arguments, message):
-    done = tokentape("step", "elmoe3d", *arguments)
-    assert done.code == 2
-    assert message in done.err
-    assert done.err.count("\n") == 1
-
-
 def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answers, points):
     accepted = pl.DataFrame(read_rows(place, live.POINTS), infer_schema_length=None)
     assert set(accepted["series"]) == {"bits", "pool", "batch", "drafters", "replay"}

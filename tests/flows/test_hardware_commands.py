@@ -1,4 +1,4 @@
-"""hardware, models, calibrate, validate, step, timeline: what they print and record; bad input is one line and exit code 2."""
+"""hardware, models, calibrate, validate, step, timeline: what they print and record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from command import Cli, Done
+from command import Cli, Done, files
+from tiny_gpu import MY_GPU, gemm_rows, write_config
 
 from tokentape.flows.commands import hardware as commands_hardware
 from tokentape.hw import calibrate, spec
-from tokentape.hw.operators import OPERATORS
 from tokentape.warehouse import models
 from tokentape.warehouse.results import replay_ids
 from tokentape.warehouse.tape import Store
@@ -25,32 +25,6 @@ KEYS = ["check", "device", "framework", "version", "operator", "split", "n", "ma
 FORMS = ("uniform", "pigeonhole", "power-law", "reuse", "heaps")
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global", "--hardware")
 STEP = ("step", "gpu", "tiny.json", "--trace", "tiny")  # the shape that tape tiny-0001 routes over
-TINY = {
-    "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100,
-    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-}  # fmt: skip
-MY_GPU = 'base = "a100"\nname = "my-gpu"\nmeasured_as = "My GPU"\n'
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def gemm_rows(n_rows: int = 30, slower: float = 1.3, **columns: object) -> pl.DataFrame:
-    """Products on `My GPU`, timed by the GEMM model itself on an A100 that launches and moves `slower` times as slowly."""
-    rng = np.random.default_rng(3)
-    shapes = {name: 2 ** rng.integers(5, 13, n_rows) for name in ("m", "n", "k")}
-    constants = np.array([parameter.start for parameter in OPERATORS["gemm"].PARAMETERS])
-    seconds = slower * OPERATORS["gemm"].seconds(calibrate.gpu_of(spec.load("a100")), constants, shapes)
-    words = {"framework": "VLLM", "version": "0.14.0", "device": "My GPU", "op_name": "gemm", "gemm_dtype": "bfloat16"}
-    return pl.DataFrame(
-        {**{name: [word] * n_rows for name, word in words.items()}, **shapes, "latency": 1e3 * seconds, **columns}
-    )
-
-
-def write_config(path: Path, **changes: object) -> None:
-    """The config of TINY; a change to None leaves the key out."""
-    path.write_text(json.dumps({key: value for key, value in {**TINY, **changes}.items() if value is not None}))
 
 
 @pytest.fixture
@@ -322,108 +296,6 @@ def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- bad input
-
-PEAK = '[tiers.hbm]\npeak_bytes_per_s = { value = 9e12, source = "assumed" }\n'
-MACHINES = {
-    "typo.toml": 'base = "h100"\n[engines.sm]\nclok_hz = { value = 1e9, source = "assumed" }\n',
-    "no-source.toml": 'base = "h100"\nname = "no-source"\nmax_w = 500\n',
-    "too-fast.toml": f'base = "h100"\nname = "too-fast"\n{PEAK}',
-    "round.toml": 'base = "about.toml"\n',
-    "about.toml": 'base = "round.toml"\n',
-    "not.toml": "[[[",
-}
-CONFIG_CHANGES = {
-    "no-hidden.json": {"hidden_size": None},
-    "vision.json": {"vocab_size": None, "model_type": "vit", "image_size": 224},
-    "no-top-k.json": {"num_experts_per_tok": None},
-}
-OTHER_KIND = "a measured table has framework, version, device, op_name, latency"
-
-
-@pytest.fixture
-def bad(folder: Path) -> Path:
-    """The folder, with bad machines, configs and tables."""
-    for name, text in MACHINES.items():
-        (folder / name).write_text(text)
-    for name, changes in CONFIG_CHANGES.items():
-        write_config(folder / name, **changes)
-    (folder / "not.json").write_text("hello")
-    whole = (folder / "gemm.parquet").read_bytes()
-    (folder / "truncated.parquet").write_bytes(whole[:-40])
-    (folder / "zero.parquet").touch()
-    gemm_rows().clear().write_parquet(folder / "no-rows.parquet")
-    pl.DataFrame({"a": [1]}).write_parquet(folder / "other.parquet")
-    gemm_rows().drop("m").write_parquet(folder / "no-m.parquet")
-    gemm_rows(3).write_parquet(folder / "three.parquet")
-    gemm_rows(2, latency=[1.0, -1.0]).write_parquet(folder / "negative.parquet")
-    return folder
-
-
-GPU = ("--hardware", "my-gpu.toml")
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (("hardware", "show", "h10"), "unknown hardware 'h10'; did you mean h100?"),
-        (("hardware", "show", "nowhere.toml"), "nowhere.toml: no such hardware file; shipped machines: a100"),
-        (("hardware", "show", "typo.toml"), "typo.toml: engines.sm: unknown key 'clok_hz'; known: "),
-        (("hardware", "show", "no-source.toml"), "no-source.toml: max_w has no source; give a URL"),
-        (("hardware", "show", "too-fast.toml"), "too-fast.toml: tiers.hbm: peak_bytes_per_s = 9e+12 is above channels x pins"),
-        (("hardware", "show", "round.toml"), "round.toml: base runs in a circle (round.toml -> about.toml -> round.toml)"),
-        (("hardware", "show", "not.toml"), "not.toml: not TOML: "),
-        (("hardware", "diff", "h100", "a10"), "did you mean a100?"),
-        (("hardware", "new", "h100", "my-gpu"), "my-gpu.toml exists; choose another name, or remove it first"),
-        (("hardware", "new", "h100", "../mine"), "'../mine' is not a machine's name; use letters"),
-        (("hardware", "new", "typo.toml", "mine"), "typo.toml: engines.sm: unknown key"),
-        (("models", "show", "qwen3-30b"), "give qwen3-30b-a3b, or the path of a config.json"),
-        (("models", "show", "not.json"), "not.json: cannot be read as JSON"),
-        (("models", "show", "vision.json"), "vocab_size is missing; give the config of a decoder-only language model"),
-        (("step", "gpu", "no-hidden.json"), "no-hidden.json: config.json: hidden_size is missing; give"),
-        (("models", "show", "no-top-k.json"), "no-top-k.json: "),
-        (("models", "show", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("step", "gpu", "llama-3-8b", "--batch", "0", "--prompt", "0"), "a step needs decodes or prompt tokens, got batch 0"),
-        (("step", "gpu", "llama-3-8b", "--batch", "-1"), "a step needs decodes or prompt tokens, got batch -1"),
-        (("step", "gpu", "llama-3-8b", "--context", "-1"), "context_tokens must count the token itself, got -1"),
-        (("step", "gpu", "llama-3-8b", "--weights", "int3"), "unknown number format 'int3'; known: int8-g32"),
-        (("step", "gpu", "llama-3-8b", "--hardware", "h10", "--record"), "did you mean h100?"),
-        (("step", "gpu", "qwen3-30b-a3b", "--coverage", "recorded", "--record"), "--coverage recorded needs --trace"),
-        (("step", "gpu", "qwen3-30b-a3b", "--coverage", "unifrm"), "did you mean 'uniform'?"),
-        (
-            ("step", "gpu", "qwen3-30b-a3b", "--coverage", "power-law"),
-            "power-law needs exponent, as in power-law=0.8, or --trace",
-        ),
-        (
-            ("step", "gpu", "qwen3-30b-a3b", "--trace", "tiny", "--record"),
-            "tiny-0001 routes over 8 experts, top-2; the model has 128",
-        ),
-        ((*STEP, "--batch", "1000", "--record"), "not of 1000; record more requests or longer prompts, or choose a closed form"),
-        (("step", "gpu", "tiny.json", "--trace", "nothing"), "no tape 'nothing'"),
-        (("timeline", "zz"), "unknown result 'zz'"),
-        (("calibrate", "gpu", "truncated.parquet", *GPU), "truncated.parquet: not a readable Parquet file"),
-        (("calibrate", "gpu", "zero.parquet", *GPU), "zero.parquet: not a readable Parquet file"),
-        (("calibrate", "gpu", "no-rows.parquet", *GPU), "no rows of dtype bfloat16 in no-rows.parquet; found none"),
-        (("calibrate", "gpu", "other.parquet", *GPU), f"other.parquet: column framework is missing; {OTHER_KIND}"),
-        (("calibrate", "gpu", "no-m.parquet", *GPU), "no-m.parquet: column m is missing; gemm rows need m, n, k"),
-        (("calibrate", "gpu", "negative.parquet", *GPU), "negative.parquet: row 1: latency -1.0 is not a time in ms; remove"),
-        (("calibrate", "gpu", "three.parquet", *GPU), "gemm: 3 rows cannot fix 5 constants; measure more"),
-        (("calibrate", "gpu", "gemm.parquet"), 'no machine has measured_as = "My GPU"; give --hardware my.toml with that key'),
-        (("calibrate", "gpu", "gemm.parquet", "--hardware", "mac-unified"), 'no machine has measured_as = "My GPU"'),
-        (("calibrate", "gpu", "gemm.parquet", *GPU, "--dtype", "fp8"), "no rows of dtype fp8 in gemm.parquet; found bfloat16"),
-        (("calibrate", "gpu"), "no measured tables: give Parquet files, or a folder that holds some"),
-        (("calibrate", "gpu", "nowhere"), "nowhere: no such file or folder of measured tables"),
-        (("hardware", "validate", "truncated.parquet", "--record"), "truncated.parquet: not a readable Parquet file"),
-        (("hardware", "validate", "gemm.parquet", "--json"), 'no machine has measured_as = "My GPU"; give'),
-    ],
-)
-def test_bad_input_is_one_line_and_writes_nothing(bad: Path, tokentape: Cli, command: tuple[str, ...], says: str) -> None:
-    before = files(bad)
-    done = tokentape(*command)
-    assert (done.code, done.out) == (2, ""), done.err
-    assert done.err.startswith("tokentape: ")
-    assert len(done.err.splitlines()) == 1
-    assert says in done.err
-    assert files(bad) == before
 
 
 def test_tables_that_the_environment_names_must_exist(ok: Run, tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

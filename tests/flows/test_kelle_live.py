@@ -26,9 +26,7 @@ from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
-pytestmark = pytest.mark.skipif(
-    not (models.EMBEDDED_PATH / "model.safetensors").is_file(), reason="the embedded model's weights are not in this checkout"
-)
+pytestmark = pytest.mark.embedded
 PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
 
 

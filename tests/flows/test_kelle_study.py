@@ -246,22 +246,3 @@ def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
     done = tokentape("step", "kelle", "llama-2-7b", "--hardware", "h100")
     assert "profile physical, mode whole" in done.out
     assert "Kelle+eDRAM: no KV memory: keys and values lie in hbm" in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("step", "kelle", "llama-2-7b", "--mode", "paperr"), "did you mean 'paper'"),
-        (("step", "kelle", "llama-2-7b", "--knobs", "fitted"), "known: calibrated, zero"),
-        (("step", "kelle", "llama-2-7b", "--knobs", "none.toml"), "no such file of kelle constants"),
-        (("step", "kelle", "llama-2-7b", "--profile", "kell"), "did you mean kelle"),
-        (("step", "kelle", "llama-2-7b", "--batch", "0"), "batch"),
-        (("calibrate", "kelle", "--check", "other"), "no such file of kelle constants"),
-        (("claims", "kelle"), "run `tokentape study kelle` first"),
-    ],
-)
-def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert len(done.err.splitlines()) == 1

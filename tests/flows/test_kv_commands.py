@@ -1,4 +1,4 @@
-"""tokentape decide kv on a recorded tape, KV policies in `evaluate`, and bad input in one line."""
+"""tokentape decide kv on a recorded tape and KV policies in `evaluate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from tokentape.capture import models
 from tokentape.flows.inside_model import kv_run
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.refresh import BitRates, Intervals
@@ -16,8 +15,6 @@ from tokentape.policies.resolve import resolve
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
-HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
-needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
 CAPTURE = (
     "capture", "--model", "embedded", "--dataset", "code", "--max-requests", "2", "--max-prompt-tokens", "40",
     "--max-new-tokens", "24", "--tables", "requests,tokens,passes,attention",
@@ -32,7 +29,7 @@ class Mine(Streaming):
 """
 
 
-@needs_embedded
+@pytest.mark.embedded
 def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path: Path) -> None:
     assert tokentape(*CAPTURE).code == 0
     store = Store(str(tmp_path / "tape"))
@@ -55,7 +52,7 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     assert told[0]["n"] == len([r for r in read_rows(store, "kv_timeline") if r["policy"] == "aerp"]) > 0
 
 
-@needs_embedded
+@pytest.mark.embedded
 def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
     sizes = ("--param", "prompt_tokens=24", "--param", "decode_tokens=16", "--max-items", "2", "--datasets", "code")
     done = tokentape("evaluate", "--policy", "kelle", "--param", "budget=16", "--param", "sink=2", *sizes, "--seeds", "2")
@@ -71,32 +68,6 @@ def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
     (rotated,) = (r for r in rows if r["policy"] == "full")
     bits = 4 + 20 / 32  # with a scale and a zero point per head
     assert rotated["kv_bytes"] == 4 * 4 * 32.0 * 32 * 2 * bits / 8  # layers, heads, mean tokens, width, K and V
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("decide", "kv", "x", "--policy", "arp"), "aerp"),
-        (("decide", "kv", "x", "--policy", "aerp", "--param", "bugdet=5"), "budget"),
-        (("decide", "kv", "x", "--policy", "aerp", "--param", "budget=many"), "budget=many"),
-        (
-            ("decide", "kv", "x", "--policy", "aerp", "--param", "budget=16", "--param", "sink=8", "--param", "recent=8"),
-            "evicted",
-        ),
-        (("evaluate", "--policy", "aerp", "--cache", "50%"), "what aerp takes by --param"),
-        (("evaluate", "--policy", "aerp", "--tape"), "--tape"),
-        (("evaluate", "--policy", "aerp", "--param", "rate=0.1"), "loses no bits"),
-        (("evaluate", "--policy", "aerp", "--param", "storage=int8"), "quarot"),
-        (("evaluate", "--policy", "kelle", "--param", "intervals=1,2"), "four"),
-        (("evaluate", "--policy", "oracle", "--param", "budget=32"), "over a tape only"),
-        (("evaluate", "--policy", "lru"), "slicemoe"),
-    ],
-)
-def test_bad_input_ends_in_one_line(tokentape: Cli, arguments: tuple[str, ...], words: str) -> None:
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_parameters_as_typed() -> None:

@@ -1,4 +1,4 @@
-"""A policy inside the embedded model from the command line: its tape, the tape replayed, Buddy's similarity, bad input."""
+"""A policy inside the embedded model from the command line: its tape, the tape replayed, Buddy's similarity."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from tokentape.capture import models
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
-HAS_EMBEDDED = (models.EMBEDDED_PATH / "model.safetensors").is_file()
-needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="the embedded model's weights are not in this checkout")
 POLICY = ("--param", "router=cache_prior", "--param", "router.strength=0.3", "--param", "pair=MAT42")
 RUN = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "slicemoe", "--cache", "40%")
 
 
-@needs_embedded
+@pytest.mark.embedded
 def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, tmp_path: Path) -> None:
     done = tokentape(*RUN, *POLICY, "--tape")
     assert done.code == 0, done.err
@@ -42,7 +40,7 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert len(read_rows(store, "quality")) == 2
 
 
-@needs_embedded
+@pytest.mark.embedded
 def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape: Cli, tmp_path: Path) -> None:
     done = tokentape(
         "capture", "--model", "embedded", "--dataset", "docs", "--tables", "losses",
@@ -75,30 +73,6 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
         assert refused.code == 2
         assert words in refused.err
         assert refused.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("evaluate", "--datasets", "code", "--policy", "cxl_ndp"), "cxl_ndp needs a tape of losses: run `tokentape capture"),
-        (("evaluate", "--datasets", "code", "--policy", "cxl_ndp", "--param", "losses=tiny"), "holds no losses"),
-        (("evaluate", "--datasets", "code", "--tape"), "--tape records what a policy applies; give --policy"),
-        ((*RUN, "--param", "router=buddy"), "give --param router.similarity=TRACE"),
-        ((*RUN, "--param", "router=buddy", "--param", "router.similarity=nothing"), "no tape 'nothing'"),
-        ((*RUN, "--param", "router=buddy", "--param", "router.similarity=tiny"), "holds the chosen experts only"),
-        (("replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "per-layer"), "--scope global only"),
-        (
-            ("replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--param", "router=cache_prior"),
-            "record the tape with scores",
-        ),
-    ],
-)
-def test_bad_requests_are_one_line(tokentape: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    write_tiny(Store(str(tmp_path / "tape")))
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert done.err.count("\n") == 1
 
 
 def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, tmp_path: Path) -> None:

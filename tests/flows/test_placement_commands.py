@@ -1,34 +1,22 @@
-"""tokentape decide place and bits on small tapes, their rows in the warehouse, and bad input in one line."""
+"""tokentape decide place and bits on small tapes, and their rows in the warehouse."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from command import Cli
-from tiny_tape import N_EXPERTS, N_LAYERS, tiny_tables, write_tiny
+from tiny_tape import N_LAYERS, write_losses
 
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
-
-WIDTHS = (0.36, 0.25, 0.05, 0.01)
 
 
 @pytest.fixture
 def losses(store: Store) -> str:
     """A tape of table losses beside `tiny-0001`, of the same geometry."""
-    rng = np.random.default_rng(0)
-    scale = rng.lognormal(0.0, 1.0, (N_LAYERS, N_EXPERTS))
-    rows = [
-        {
-            "layer": layer, "expert": expert, "bits": bits, "method": "rtn", "group": 128, "mse": scale[layer, expert] * error,
-            "heldout_mse": None, "n_tokens": 100, "topped_up": False,
-        }
-        for layer in range(N_LAYERS) for expert in range(N_EXPERTS) for bits, error in enumerate(WIDTHS, 1)
-    ]  # fmt: skip
-    write_tiny(store, "tiny-losses", more={"losses": pa.Table.from_pylist(rows)})
+    write_losses(store, "tiny-losses")
     return "tiny-losses"
 
 
@@ -109,38 +97,3 @@ def test_context_routing_is_drawn_and_placed(tokentape: Cli, store: Store) -> No
     assert frac["prefill_guided"] > frac["static_global"] + 0.05
     other = tokentape("synthesize", "--like", "OLMoE-1B-7B", "--routing", "context", *sizes)
     assert "nothing is known of this one" in other.err
-
-
-def test_bad_input_is_one_line_and_writes_nothing(tokentape: Cli, store: Store, losses: str) -> None:
-    tables = tiny_tables()
-    other = tables["routing"].slice(0, 0)
-    write_tiny(store, "tiny-empty", more={"routing": other}, flags={"missing_rows": {}})
-    for arguments, words in (
-        (("decide", "place", "tiny-0001", "--capacity", "9 experts"), "more than all experts"),
-        (("decide", "place", "tiny-0001", "--capacity", "30kB"), "records no expert sizes"),
-        (("decide", "place", "tiny-0001", "--scope", "layer"), "unknown scope"),
-        (("decide", "place", "tiny-0001", "--placement", "lru"), "unknown placement"),
-        (("decide", "place", "tiny-0001", "--placement", "ema", "--scope", "global"), "moves experts layer by layer"),
-        (("decide", "place", "tiny-0001", "--batch", "4"), "a batch of 4"),
-        (("decide", "place", "tiny-0001", "--batch", "a"), "is not a list of numbers"),
-        (("decide", "place", "tiny-0001", "--batch", "0"), "batch 0"),
-        (("decide", "place", "tiny-0001", "--alpha", "2"), "alpha"),
-        (("decide", "place", "tiny-0001", "--bin-steps", "0"), "bin of 0 steps"),
-        (("decide", "place", "tiny-0001", "--weight-source", "softmax"), "holds no scores"),
-        (("decide", "place", "tiny-empty"), "has no prompt rows"),
-        (("decide", "precision", "tiny-0001"), "losses"),
-        (("decide", "precision", losses), "no losses of gptq; it has rtn"),
-        (("decide", "precision", losses, "--method", "rtn", "--mean-bits", "5"), "must lie in 1..4"),
-        (("decide", "precision", losses, "--method", "rtn", "--scope", "all"), "unknown scope"),
-        (("decide", "precision", losses, "--method", "rtn", "--loss-weight", "all"), "unknown loss weight"),
-        (("decide", "precision", losses, "--method", "rtn", "--loss-weight", "prefill_share"), "needs prompts"),
-        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "drift"), "routing 'drift' is unknown"),
-        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "table"), "routing table is drawn from --counts"),
-        (("synthesize", "--like", "Mixtral-8x7B", "--routing", "table", "--counts", "none.json"), "No such file"),
-    ):
-        done = tokentape(*arguments)
-        assert done.code == 2, arguments
-        assert words in done.err
-        assert len(done.err.splitlines()) == 1
-    for name in ("cxl_ndp_hits", "cxl_ndp_similarity", "cxl_ndp_use", "bit_losses"):
-        assert read_rows(store, name) == []

@@ -191,20 +191,6 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     assert fitted["mean_error"] == pytest.approx(sum(errors) / 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("claims", "slicemo"), "did you mean 'slicemoe'"),
-        (("claims", "slicemoe"), "run `tokentape study slicemoe` first"),
-    ],
-)
-def test_bad_requests_are_one_line(tokentape: Cli, arguments, words):
-    done = tokentape(*arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert done.err.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
     made = error_table.answers("slicemoe", Store(str(tmp_path / "tape")))

@@ -90,3 +90,16 @@ def write_tiny(
         "created_utc": "2026-11-20T00:00:00Z",
     }
     writer.finish(Manifest.model_validate({**fields, **changes}))
+
+
+def write_losses(store: Store, trace_id: str) -> None:
+    """A tape of table losses, of the same geometry."""
+    scale = np.random.default_rng(0).lognormal(0.0, 1.0, (N_LAYERS, N_EXPERTS))
+    rows = [
+        {
+            "layer": layer, "expert": expert, "bits": bits, "method": "rtn", "group": 128, "mse": scale[layer, expert] * error,
+            "heldout_mse": None, "n_tokens": 100, "topped_up": False,
+        }
+        for layer in range(N_LAYERS) for expert in range(N_EXPERTS) for bits, error in enumerate((0.36, 0.25, 0.05, 0.01), 1)
+    ]  # fmt: skip
+    write_tiny(store, trace_id, more={"losses": pa.Table.from_pylist(rows)})

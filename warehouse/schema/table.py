@@ -47,3 +47,13 @@ class View(Table):
     decisions: Mapping[str, str] = field(default_factory=dict)
     of: str = ""
     run_id: str = ""
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names of columns, written as words."""
+    return tuple(text.split())
+
+
+def places(text: str) -> dict[str, str]:
+    """What `at` of a view says, written as words: `layer` is held under its own name, `tier=label` as `label`."""
+    return {column: held or column for column, _, held in (word.partition("=") for word in text.split())}
