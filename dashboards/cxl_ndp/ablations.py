@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.cxl_ndp.words import HEADLINE, MONDE, OURS, PLACEMENTS, RULES, SYSTEMS, setups, times
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import highest, joined, lowest
+from tokentape.dashboards.engine import Ask, Drawn, known, some, turn_of
+from tokentape.dashboards.units import highest, joined, lowest, percent
 
 SERIES = {
     "mac rate": "NDP multiply-adds",
@@ -23,10 +20,8 @@ SAME_FRAC = 0.05  # a gain that moves less is said to be the same
 WORDS = {name: words for name, (words, _) in RULES.items()} | PLACEMENTS
 
 
-def ablations(ask: Ask) -> Drawn | None:
-    found = rows(ask("points"))
-    if found.is_empty():
-        return None
+def ablations(ask: Ask) -> Drawn:
+    found = some(rows(ask("points")))
     held = {str(group): of["said"].unique(maintain_order=True).to_list() for (group,), of in found.group_by(["group"])}
     groups = [{"group": SERIES[name], "names": held[SERIES[name]]} for name in known(SERIES, found["series"])]
     half = -(-len(groups) // 2)
@@ -64,7 +59,7 @@ def rows(points: pl.DataFrame) -> pl.DataFrame:
         both.drop_nulls("decode_gain")
         .with_columns(said=pl.col("setting").replace(WORDS), group=pl.col("series").replace(SERIES))
         .sort(
-            pl.col("series").replace_strict({name: n for n, name in enumerate(SERIES)}, return_dtype=pl.Int64),
+            turn_of("series", SERIES),
             "number",
             "setting",
             "system",

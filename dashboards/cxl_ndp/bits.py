@@ -7,24 +7,20 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.cxl_ndp.words import GIVEN, RULES, SHARED, TABLE, rules, setups
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import joined, lowest, mean_of
+from tokentape.dashboards.cxl_ndp.words import GIVEN, RULES, SHARED, TABLE, setups
+from tokentape.dashboards.engine import Ask, Drawn, in_words, options, sentences, some
+from tokentape.dashboards.units import joined, lowest, mean_of, percent
 
 STAND_IN = "stand-in"  # method of losses that no model was measured for
 
 SELECTOR = "prefix_split"
 
 
-def tables(ask: Ask) -> Drawn | None:
+def tables(ask: Ask) -> Drawn:
     """The first loss tables, a quarter of the page's size: measured ones, then stand-ins of the paper's models."""
-    all_tables = ask("tables")
+    all_tables = some(ask("tables"))
     gptq_first = all_tables.with_columns(rank=2 * pl.col("rank") + (pl.col("method") == "rtn").cast(pl.Int32))
     kept = setups(gptq_first, by=TABLE.name)[: max(1, ask.size // 4)]
-    if not kept:
-        return None
     found = all_tables.filter(pl.col("table").is_in(kept))
     widths = [
         {
@@ -40,17 +36,15 @@ def tables(ask: Ask) -> Drawn | None:
         sentences(found, ["table"], lambda of: tables_answer(of, ask("won"))),
         {"widths": widths, "stand_in": STAND_IN.capitalize()},
         controls=(TABLE,),
-        choices=tuple({TABLE.name: table} for table in kept),
+        choices=options(TABLE.name, kept),
     )
 
 
-def bits(ask: Ask) -> Drawn | None:
-    found = _worded(ask("bits"))
-    if found.is_empty():
-        return None
+def bits(ask: Ask) -> Drawn:
+    found = some(_worded(ask("bits")))
     widths = found.select("mean_bits", "panel").unique().sort("mean_bits")["panel"].to_list()
     each = [{"panel": panel, "heading": "-" if n else "width (bit)"} for n, panel in enumerate(widths)]
-    own = {"rules": rules(found), "widths": each, "width": 1060 / max(3, len(widths)) - 22}
+    own = {"widths": each, "width": 1060 / max(3, len(widths)) - 22}
     # Bands of all rules would hide one another: those of the others have no height.
     is_selector = pl.col("rule") == SELECTOR
     drawn = found.with_columns(pl.when(is_selector).then(end).otherwise("bits").alias(end) for end in ("low", "high"))
@@ -58,12 +52,10 @@ def bits(ask: Ask) -> Drawn | None:
     return Drawn({"bits": drawn.drop("rank", "batch", "mean_bits", "n_ranked")}, said, own, **_menus(ask))
 
 
-def losses(ask: Ask) -> Drawn | None:
-    found = _worded(ask("losses"))
-    if found.is_empty():
-        return None
+def losses(ask: Ask) -> Drawn:
+    found = some(_worded(ask("losses")))
     said = sentences(found, ["given", "shared"], losses_answer)
-    return Drawn({"losses": found.drop("rank", "batch")}, said, {"rules": rules(found)}, **_menus(ask))
+    return Drawn({"losses": found.drop("rank", "batch")}, said, **_menus(ask))
 
 
 def _menus(ask: Ask) -> dict[str, Any]:
@@ -106,7 +98,7 @@ def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
 def _worded(frame: pl.DataFrame) -> pl.DataFrame:
     """With the rule as it is said, the panel of its mean width, and how many sequences share the bits."""
     return frame.with_columns(
-        said=pl.col("rule").replace({name: words for name, (words, _) in RULES.items()}),
+        said=in_words("rule", RULES),
         panel=pl.format("{} bits", pl.col("mean_bits").map_elements(lambda bits: f"{bits:g}", pl.String)),
         shared=pl.col("batch").cast(pl.String),
     )

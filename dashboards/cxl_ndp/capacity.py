@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.cxl_ndp.words import setups
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
+from tokentape.dashboards.units import joined, percent
 
 TIERS = {"hbm": "HBM of the GPU", "cxl": "memory of the NDP"}
 HOT, EXPERTS = "hot experts", "FP16 experts"
 
 
-def capacity(ask: Ask) -> Drawn | None:
-    if ask("capacity").is_empty():
-        return None
-    place = {name: n for n, name in enumerate(setups(ask("points"), ask("requests")))}
+def capacity(ask: Ask) -> Drawn:
     whole = pl.col("gb").sum().over("hardware", "model", "hot", "tier")
-    found = ask("capacity").with_columns(
+    found = some(ask("capacity")).with_columns(
         tier_said=pl.col("tier").replace(TIERS), whole=whole, named=pl.format("{}, K = {}", "model", "hot"),
-        place=pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64),
+        place=turn_of("model", setups(ask("points"), ask("requests"))),
     ).sort("place", "model", "hot", "tier", "part")  # fmt: skip
     machines = joined(found["hardware"].unique().sort().to_list())
     return Drawn({"capacity": found}, {"": answer(found)}, {"machines": machines})

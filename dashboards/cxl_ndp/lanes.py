@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
 from tokentape.dashboards.cxl_ndp.words import MAIN, MONDE, OURS, SYSTEMS
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
+from tokentape.dashboards.units import joined, percent, significant
 
 LANES = {"gpu": "GPU", "ndp": "NDP", "pcie": "link"}
 _KIND = (
@@ -25,10 +22,8 @@ _KIND = (
 )
 
 
-def lanes(ask: Ask) -> Drawn | None:
-    found = ask("lanes").filter(pl.col("system").is_in(MAIN))
-    if found.is_empty():
-        return None
+def lanes(ask: Ask) -> Drawn:
+    found = some(ask("lanes").filter(pl.col("system").is_in(MAIN)))
     end = (pl.col("start_ms") + pl.col("ms")).max().over("model", "system")
     found = found.with_columns(
         setup="model", kind=_KIND, end=end, lane=pl.col("lane").replace(LANES), short=pl.col("label").str.replace("expert ", "e")

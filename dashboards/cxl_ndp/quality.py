@@ -6,14 +6,9 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.cxl_ndp.words import PLACEMENTS, RULES, rules
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.cxl_ndp.words import PLACEMENTS, RULES
+from tokentape.dashboards.engine import Ask, Control, Drawn, in_words, known, options, sentences, some
+from tokentape.dashboards.units import joined, signed
 
 LIVE = Control("live", "Live model")
 FULL, SELECTOR, BY_USE = "full", "prefix_split", "by_use"
@@ -31,10 +26,8 @@ TASKS = {
 }  # fmt: skip
 
 
-def quality(ask: Ask) -> Drawn | None:
-    found = ask.made(_ruled).filter(USUAL)
-    if found.is_empty():
-        return None
+def quality(ask: Ask) -> Drawn:
+    found = some(ask.made(_ruled).filter(USUAL))
     line, points = "line strokeWidth=1.8", "point size=50"
     each = [
         {"of": "worse", "title": "perplexity above full precision (%)", "marks": ["band opacity=0.12", line, points]},
@@ -47,22 +40,15 @@ def quality(ask: Ask) -> Drawn | None:
         for one in each
         if found[str(one["of"])].drop_nulls().len()
     ]
-    first = found.row(0, named=True)
-    own = {
-        "measures": measures,
-        "rules": rules(found),
-        "prompt": first["prompt"],
-        "decode": first["decode"],
-    }
     return Drawn(
         {"quality": found.drop("placement", "alpha", "loss_weight", "model", "dataset")},
         sentences(found, ["live"], quality_answer),
-        own,
+        {"measures": measures},
         **_menu(ask),
     )
 
 
-def variants(ask: Ask) -> Drawn | None:
+def variants(ask: Ask) -> Drawn:
     found = ask.made(_ruled)
     others = found.filter(pl.col("rule").is_in([SELECTOR, BY_USE])).with_columns(
         variant=pl.when(pl.col("placement") != "prefill_guided")
@@ -72,23 +58,16 @@ def variants(ask: Ask) -> Drawn | None:
         .otherwise(pl.format("by the prompt, alpha {}", "alpha")),
         width=pl.format("{} bits", pl.col("bits").map_elements(lambda bits: f"{bits:g}", pl.String)),
     )
-    others = others.filter(pl.col("variant").n_unique().over("live", "bits") > 1)
-    if others.is_empty():
-        return None
+    others = some(others.filter(pl.col("variant").n_unique().over("live", "bits") > 1))
     widths = others.select("bits", "width").unique().sort("bits")["width"].to_list()
-    own = {
-        "widths": widths,
-        "colours": list(theme.colours(widths).values()),
-        "variants": others["variant"].unique().sort().to_list(),
-    }
     said = sentences(others, ["live"], variants_answer)
-    return Drawn({"variants": others.drop("model", "dataset", "loss_weight")}, said, own, **_menu(ask))
+    return Drawn({"variants": others.drop("model", "dataset", "loss_weight")}, said, {"widths": widths}, **_menu(ask))
 
 
 def _menu(ask: Ask) -> dict[str, Any]:
     """Models that were measured as usual."""
     lives = ask.made(_ruled).filter(USUAL)["live"].unique(maintain_order=True).to_list()
-    return {"controls": (LIVE,), "choices": tuple({LIVE.name: live} for live in lives)}
+    return {"controls": (LIVE,), "choices": options(LIVE.name, lives)}
 
 
 def _ruled(ask: Ask) -> pl.DataFrame:
@@ -97,16 +76,14 @@ def _ruled(ask: Ask) -> pl.DataFrame:
     found = ask("quality").filter(pl.col("rule") != FULL)
     return found.with_columns(rule=pl.when(by_use).then(pl.lit(BY_USE)).otherwise("rule")).with_columns(
         live=pl.format("{}, {}, {}, {} hot", "model", "dataset", "method", "hot"), disagreement=1 - pl.col("agreement"),
-        said=pl.col("rule").replace({name: words for name, (words, _) in RULES.items()}),
+        said=in_words("rule", RULES),
     )  # fmt: skip
 
 
-def accuracy(ask: Ask) -> Drawn | None:
+def accuracy(ask: Ask) -> Drawn:
     """The paper's Table 3 as a table whose cells are shaded by what they lose."""
-    if ask("accuracy").is_empty():
-        return None
     base = pl.col("accuracy").filter(pl.col("method") == "original_fp16").first().over("model", "task")
-    found = ask("accuracy").with_columns(
+    found = some(ask("accuracy")).with_columns(
         lost=base - pl.col("accuracy"), setting=pl.col("method").replace(METHODS), named=pl.col("task").replace(TASKS)
     )
     own = {

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.cxl_ndp.words import COLUMNS, HOBBIT, MAIN, MONDE, OURS, SYSTEMS, setups, times
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import highest, joined, lowest, quantity
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, some, turn_of
+from tokentape.dashboards.units import highest, joined, lowest, percent, quantity
 
 LENGTHS = Control("lengths", "Lengths")
 
 
-def requests(ask: Ask) -> Drawn | None:
-    found = ask("requests").filter(pl.col("system").is_in(MAIN))
-    if found.is_empty():
-        return None
-    published, turn = ask("published"), {name: n for n, name in enumerate(MAIN)}
-    found = found.with_columns(
-        at=pl.format("{} → {}", "prompt", "answer"), turn=pl.col("system").replace_strict(turn, return_dtype=pl.Int64)
-    ).sort("setup", "lengths", "prompt", "answer", "turn")
+def requests(ask: Ask) -> Drawn:
+    found = some(ask("requests").filter(pl.col("system").is_in(MAIN)))
+    published = ask("published")
+    found = found.with_columns(at=pl.format("{} → {}", "prompt", "answer"), turn=turn_of("system", MAIN)).sort(
+        "setup", "lengths", "prompt", "answer", "turn"
+    )
     said = {
         f"{setup}|{lengths}": answer(of, published.filter((pl.col("over") == "e2e") & (pl.col("model") == setup)))
         for (setup, lengths), of in found.group_by(["setup", "lengths"], maintain_order=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards import theme
 from tokentape.dashboards.cxl_ndp.words import HEADLINE, MONDE, OURS, SYSTEMS, setups, times
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Ask, Drawn, known, some
 from tokentape.dashboards.units import joined
 
 # Series with a number -> the panel's axis.
@@ -31,12 +28,10 @@ WITHIN = {"batch": "batch (requests, log scale)", "link": "link (GB/s, log scale
 COLUMNS = 3
 
 
-def sweeps(ask: Ask) -> Drawn | None:
+def sweeps(ask: Ask) -> Drawn:
     """One thing changed at a time, on the models that were swept."""
     found = _swept(ask("points"), list(AXES))
-    found = found.filter(pl.col("setup").is_in(found.filter(pl.col("series") != "batch")["setup"].implode()))
-    if found.is_empty():
-        return None
+    found = some(found.filter(pl.col("setup").is_in(found.filter(pl.col("series") != "batch")["setup"].implode())))
     names, swept = known(AXES, found["series"]), setups(found)
     panels = [
         {
@@ -55,11 +50,9 @@ def sweeps(ask: Ask) -> Drawn | None:
     return Drawn({"sweeps": found}, {"": sweeps_answer(found)}, own)
 
 
-def others(ask: Ask) -> Drawn | None:
+def others(ask: Ask) -> Drawn:
     """All models over batches, links and NDP sizes."""
-    found = _swept(ask("points"), list(WITHIN))
-    if found.is_empty():
-        return None
+    found = some(_swept(ask("points"), list(WITHIN)))
     system = next(name for name in OURS if name in set(found["system"]))
     kept = found.filter(pl.col("system") == system)
     base = ask("points").filter((pl.col("series") == HEADLINE) & (pl.col("system") == system)).drop_nulls("decode_gain")
@@ -72,7 +65,7 @@ def others(ask: Ask) -> Drawn | None:
         }
         for series in known(WITHIN, kept["series"])
     ]
-    own = {"panels": panels, "setups": order, "colours": list(theme.colours(order).values()), "system": system}
+    own = {"panels": panels, "setups": order, "system": system}
     return Drawn({"others": kept}, {"": others_answer(kept, base)}, own)
 
 

@@ -7,31 +7,26 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import significant
-from tokentape.dashboards.cxl_ndp.words import HEADLINE, HOBBIT, MAIN, MONDE, OURS, SYSTEMS, setups, times
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.cxl_ndp.words import HEADLINE, HOBBIT, MAIN, MONDE, OURS, setups, times
+from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
 from tokentape.dashboards.theme import ROLES
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, significant
 
 OVER = {"monde": ("decode_gain", MONDE), "hobbit": ("gain_over_hobbit", HOBBIT)}
 TICKS = [m * 10**n for n in range(7) for m in (1, 3)]
 BANDED = ("tokens_per_s", *(metric for metric, _ in OVER.values()))
 
 
-def throughput(ask: Ask) -> Drawn | None:
-    found = ask("points").filter((pl.col("series") == HEADLINE) & pl.col("system").is_in(MAIN))
-    if found.is_empty():
-        return None
+def throughput(ask: Ask) -> Drawn:
+    found = some(ask("points").filter((pl.col("series") == HEADLINE) & pl.col("system").is_in(MAIN)))
     order = setups(found)
     found = with_published(found, ask("published")).sort(
-        pl.col("setup").replace_strict({name: n for n, name in enumerate(order)}, return_dtype=pl.Int64),
-        pl.col("system").replace_strict({name: n for n, name in enumerate(MAIN)}, return_dtype=pl.Int64),
+        turn_of("setup", order),
+        turn_of("system", MAIN),
     )
     kept = [f"{name}{end}" for name in BANDED for end in ("", "_low", "_high")]
     data = found.select("setup", "system", "batch", "hot", "mean_bits", "step_s", *kept, *(f"paper_{over}" for over in OVER))
-    own = {"setups": order, "systems": known(SYSTEMS, found["system"]), "height": 76 * len(order), "ticks": TICKS}
+    own = {"height": 76 * len(order), "ticks": TICKS}
     return Drawn({"throughput": data}, {"": answer(found)}, own)
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards import claims, theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, HONESTY, LAW_COLOURS, LAWS, PAPER, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards import claims
+from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, HONESTY, LAWS, PAPER, facts
+from tokentape.dashboards.engine import Ask, Drawn, known, some
+from tokentape.dashboards.units import joined, percent
 
 ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
 TABLE_PLACE = "Table 3"  # shown cell by cell in figures of its own
 MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
 
 
-def checks(ask: Ask) -> Drawn | None:
-    found = held(ask("checks"))
-    if found.is_empty():
-        return None
-    laws = known(LAWS, found["law"])
+def checks(ask: Ask) -> Drawn:
+    found = some(held(ask("checks")))
     panels = [
         {
             "item": panel,
@@ -34,18 +28,14 @@ def checks(ask: Ask) -> Drawn | None:
     own = {
         "most": percent(MOST_ERROR, 0),
         "panels": panels,
-        "law_names": [LAWS.get(name, name) for name in laws],
-        "law_colours": [LAW_COLOURS.get(name, theme.QUIET) for name in laws],
     }
     return Drawn({"checks": found}, {"": checks_answer(found)}, facts(found) | own)
 
 
-def summary(ask: Ask) -> Drawn | None:
+def summary(ask: Ask) -> Drawn:
     """The paper's other numbers; Table 3 is shown cell by cell."""
     stated = claims.rows(ask.connection, PAPER).filter(pl.col("location") != TABLE_PLACE)
-    answered = stated.drop_nulls("replay")
-    if answered.is_empty():
-        return None
+    answered = some(stated.drop_nulls("replay"))
     return Drawn({"claims": answered}, {"": f"{claims.answer(stated)} {HONESTY}"}, {"ours": "replay (over what is not given)"})
 
 

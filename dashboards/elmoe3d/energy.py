@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d.platforms import mean_words, named
 from tokentape.dashboards.elmoe3d.words import JOULES, OURS, PLATFORMS, facts, models
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import highest, lowest, quantity
+from tokentape.dashboards.engine import Ask, Drawn, in_words, known, sentences, some, turn_of
+from tokentape.dashboards.units import highest, lowest, percent, quantity
 
 REFERENCE = "xpu"
 SETTING = ["law", "model", "batch"]
 
 
-def energy(ask: Ask) -> Drawn | None:
-    if ask("energy").is_empty():
-        return None
-    found, totals = _relative(ask("energy"))
+def energy(ask: Ask) -> Drawn:
+    found, totals = _relative(some(ask("energy")))
     names, batches = models(found), found["batch"].unique().sort().to_list()
     each = [
         {
@@ -46,15 +41,12 @@ def energy(ask: Ask) -> Drawn | None:
 def _relative(energy: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Parts and totals over our platform's total of the same law, model and batch."""
     ours = energy.filter(pl.col("platform") == OURS).group_by(SETTING).agg(pl.sum("j_per_token").alias("own"))
-    order = {name: n for n, name in enumerate(JOULES)}
-    names = known(PLATFORMS, energy["platform"])
-    place = {name: n for n, name in enumerate(names)}
     beside = energy.join(ours, on=SETTING).with_columns(
         words=named(),
-        said=pl.col("part").replace({name: words for name, (words, _) in JOULES.items()}),
+        said=in_words("part", JOULES),
         relative=pl.col("j_per_token") / pl.col("own"),
-        turn=pl.col("part").replace_strict(order, default=len(order), return_dtype=pl.Int64),
-        place=pl.col("platform").replace_strict(place, return_dtype=pl.Int64),
+        turn=turn_of("part", JOULES),
+        place=turn_of("platform", known(PLATFORMS, energy["platform"])),
     )
     totals = beside.group_by(*SETTING, "level", "dataset", "platform", "words", "place", "mode", maintain_order=True).agg(
         pl.sum("relative", "j_per_token"), low=pl.sum("low") / pl.first("own"), high=pl.sum("high") / pl.first("own")

@@ -8,10 +8,7 @@ import polars as pl
 
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import DIGITS, ELASTIC, MODES, SCHEMES, TABLE, by_mode, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, some
 from tokentape.dashboards.units import joined
 
 KEYS = ["law", "model", "gib", "batch"]
@@ -20,10 +17,8 @@ SAME_DIGITS = 5  # speed-ups alike to so many are a tie, which goes to the first
 OPENS_AT = (8.0, 8)  # GiB and batch: on the paper's larger machine
 
 
-def explorer(ask: Ask) -> Drawn | None:
-    found = _grid(ask.made(rows.points))
-    if found.is_empty():
-        return None
+def explorer(ask: Ask) -> Drawn:
+    found = some(_grid(ask.made(rows.points)))
     said = {
         f"{law}|{model}|{gib:g}|{batch}": answer(of) for (law, model, gib, batch), of in found.group_by(KEYS, maintain_order=True)
     }

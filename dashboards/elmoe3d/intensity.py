@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import significant
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import EAGLE, MODES, PASS_PARTS, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import highest, joined, lowest
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import highest, joined, lowest, significant
 
 KNEES = {"knee hb": "HB", "knee ext": "EXT"}
 
 
-def intensity(ask: Ask) -> Drawn | None:
-    found, table = ask("intensity"), ask.made(rows.table)
-    if found.is_empty() or table.is_empty():
-        return None
+def intensity(ask: Ask) -> Drawn:
+    found, table = some(ask("intensity")), some(ask.made(rows.table))
     passes, touched = _passes(found), _touched(table)
     said = {
         f"{law}|{level}|{machine}": answer(found.filter(pl.col("machine") == machine), of)
@@ -29,7 +25,7 @@ def intensity(ask: Ask) -> Drawn | None:
         "touched": touched.drop("gain", "published"),
         "gained": touched.drop("ar", "verify"),
     }
-    return Drawn(data, said, {**facts(touched), **facts(found), "batches": sorted(set(passes["batch"].to_list()))})
+    return Drawn(data, said, {**facts(touched), **facts(found)})
 
 
 def _passes(intensity: pl.DataFrame) -> pl.DataFrame:

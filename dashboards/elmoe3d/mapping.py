@@ -6,37 +6,29 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import EAGLE, ELASTIC, PARTS, SCHEMES, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined, mean_of
+from tokentape.dashboards.engine import Ask, Drawn, in_words, known, sentences, some, turn_of
+from tokentape.dashboards.units import joined, mean_of, percent, significant
 
 TIERS = {"hb": "HB (fast, small)", "ext": "EXT (LPDDR5, large)"}
 FLAT = 0.01  # two latencies nearer than this are called alike
 
 
-def mapping(ask: Ask) -> Drawn | None:
-    found, rounds = ask("mapping"), ask.made(_rounds)
-    if found.is_empty() or rounds.is_empty():
-        return None
-    order = {name: n for n, name in enumerate(PARTS)}
+def mapping(ask: Ask) -> Drawn:
+    found, rounds = some(ask("mapping")), some(ask.made(_rounds))
     placed = found.with_columns(
         tier_words=pl.col("tier").replace(TIERS),
-        words=pl.col("part").replace({name: said for name, (said, _) in PARTS.items()}),
-        place=pl.col("part").replace_strict(order, default=len(order), return_dtype=pl.Int64),
+        words=in_words("part", PARTS),
+        place=turn_of("part", PARTS),
         batch_words=pl.col("batch").cast(pl.String),
     )
     data = {"placed": placed.drop("part", "batch"), "rounds": rounds.drop("fidelity", "gib")}
     return Drawn(data, dict(_mapping_answers(placed, rounds)), facts(rounds))
 
 
-def latency(ask: Ask) -> Drawn | None:
-    found = ask.made(_rounds)
-    if found.is_empty():
-        return None
+def latency(ask: Ask) -> Drawn:
+    found = some(ask.made(_rounds))
     said = sentences(ask.made(rows.table), ["law", "level", "model"], latency_answer)
     return Drawn({"rounds": found.drop("fidelity", "gib")}, said, facts(found))
 

@@ -7,15 +7,12 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.elmoe3d.words import LAWS, MODES, OURS, PLATFORMS, facts, models
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Drawn, in_words, sentences, some
 from tokentape.dashboards.units import highest, mean_of
 
 
-def platforms(ask: Ask) -> Drawn | None:
-    found = ask("platforms").filter(pl.col("law").is_in(list(LAWS)))
-    if found.is_empty():
-        return None
+def platforms(ask: Ask) -> Drawn:
+    found = some(ask("platforms").filter(pl.col("law").is_in(list(LAWS))))
     told = found.with_columns(words=named(), mode=pl.col("mode").replace(MODES), panel=pl.format("{}, {}", "model", "dataset"))
     near = told.drop_nulls("least_ratio").head(1).to_dicts()
     inputs = [
@@ -33,7 +30,7 @@ def platforms(ask: Ask) -> Drawn | None:
 
 def named() -> pl.Expr:
     """A platform as it is written."""
-    return pl.col("platform").replace({name: said for name, (said, _) in PLATFORMS.items()})
+    return in_words("platform", PLATFORMS)
 
 
 def platforms_answer(found: pl.DataFrame) -> str:

@@ -7,14 +7,10 @@ from itertools import pairwise
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, SCHEMES, TABLE, by_mode, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import mean_of
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
+from tokentape.dashboards.units import mean_of, percent, signed
 
 # Series -> what varies, its title, its unit where the sentence tells it.
 SWEEPS = {
@@ -25,10 +21,8 @@ SWEEPS = {
 SAME_FRAC = 1e-6  # values nearer than this are the same
 
 
-def sweeps(ask: Ask) -> Drawn | None:
-    found = _swept(ask.made(rows.points))
-    if found.is_empty():
-        return None
+def sweeps(ask: Ask) -> Drawn:
+    found = some(_swept(ask.made(rows.points)))
     each = [
         {
             "series": series,
@@ -48,11 +42,9 @@ def _doublings(values: list[float]) -> list[float]:
     return [at for at in values if abs(math.log2(at / values[0]) % 1) < SAME_FRAC]
 
 
-def alpha(ask: Ask) -> Drawn | None:
+def alpha(ask: Ask) -> Drawn:
     points = ask.made(rows.points)
-    swept = points.filter(pl.col("series") == "alpha")
-    if swept.is_empty():
-        return None
+    swept = some(points.filter(pl.col("series") == "alpha"))
     found = _with_paper(swept, points)
     forms = _forms(points)
     said = sentences(found, ["model", "batch_words"], lambda of: f"{alpha_answer(of)} {forms}")

@@ -6,19 +6,14 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import HONESTY, LAWS, LEVEL, MODES, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import joined, mean_of
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.engine import Ask, Drawn, sentences, some
+from tokentape.dashboards.units import joined, mean_of, percent, signed
 
 
-def cells(ask: Ask) -> Drawn | None:
-    table = ask.made(rows.table)
-    if table.is_empty():
-        return None
+def cells(ask: Ask) -> Drawn:
+    table = some(ask.made(rows.table))
     found = errors(table)
     own = facts(table)
     panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in own["machines"]]

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.kelle.words import BASELINE, KELLE, SYSTEMS, tasks, times
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Ask, Control, Drawn, some
+from tokentape.dashboards.kelle.words import BASELINE, KELLE, tasks, times
 from tokentape.dashboards.units import joined
 
 KEYS = ["reading", "model", "workload", "batch"]
@@ -19,14 +16,12 @@ OPENS_AT = {"explored": "llama-2-7b", "task": "PG19", "batch": 16, "budget": 204
 DIGITS = 4
 
 
-def explorer(ask: Ask) -> Drawn | None:
-    found = ask("explorer").drop_nulls("energy")
-    if found.is_empty():
-        return None
+def explorer(ask: Ask) -> Drawn:
+    found = some(ask("explorer").drop_nulls("energy"))
     return Drawn(
         {"explorer": _packed(found)},
         dict(_answers(found)),
-        {"systems": known(SYSTEMS, found["system"]), "budgets": found["budget"].drop_nulls().unique().sort().to_list()},
+        {"budgets": found["budget"].drop_nulls().unique().sort().to_list()},
         controls=(
             Control("explored", "Model, explored"),
             Control("task", "Task, explored"),

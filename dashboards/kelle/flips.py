@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Drawn, sentences, some
 from tokentape.dashboards.kelle import rows
 from tokentape.dashboards.kelle.live_words import named
 from tokentape.dashboards.kelle.words import GROUPS, WAYS
-from tokentape.dashboards.units import highest, joined
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.units import highest, joined, signed
 
 LARGE = 10.0  # ratios above want a logarithmic axis
 
@@ -22,13 +20,11 @@ PANELS = {
 SAID = {"HST": "important tokens (HST)", "LST": "the others (LST)", "MSB": "high bits (MSB)", "LSB": "low bits (LSB)"}
 
 
-def flips(ask: Ask) -> Drawn | None:
+def flips(ask: Ask) -> Drawn:
     """Rates above none, with the panel and the name of what loses bits."""
     panel = {variant: name for name, variants in PANELS.items() for variant in variants}
     is_row = (pl.col("series") == "errors") & (pl.col("metric") == "perplexity_ratio") & (pl.col("at") > 0)
-    told = named(ask.made(rows.quality).filter(is_row, pl.col("variant").is_in(list(panel))))
-    if told.is_empty():
-        return None
+    told = some(named(ask.made(rows.quality).filter(is_row, pl.col("variant").is_in(list(panel)))))
     group = pl.when(pl.col("variant") == "all bits").then(pl.format("{}, all bits", "storage")).otherwise("variant")
     panels = pl.col("variant").replace_strict(panel, default="")
     found = told.with_columns(panel=panels, group=group).sort("panel", "group", "at")
@@ -42,11 +38,9 @@ def flips(ask: Ask) -> Drawn | None:
     return Drawn({"flips": found}, sentences(found, ["model"], errors_answer), {"panels": each})
 
 
-def refresh(ask: Ask) -> Drawn | None:
+def refresh(ask: Ask) -> Drawn:
     is_row = (pl.col("series") == "refresh") & (pl.col("metric") == "perplexity_ratio") & pl.col("variant").is_in(list(WAYS))
-    found, paper = ask.made(rows.quality).filter(is_row).sort("model", "at", "variant"), ask("table_4")
-    if found.is_empty():
-        return None
+    found, paper = some(ask.made(rows.quality).filter(is_row).sort("model", "at", "variant")), ask("table_4")
     storages = []
     for storage in found["storage"].unique().sort(descending=True):
         is_large = highest(found.filter(pl.col("storage") == storage)["high"]) > LARGE
@@ -55,11 +49,8 @@ def refresh(ask: Ask) -> Drawn | None:
     answers = _table_4_answer(paper)
     said = sentences(found, ["model"], lambda of: f"{refresh_answer(of)}{answers}")
     own = {
-        "dataset": found["dataset"][0],
-        "budget": found["budget"][0],
         "ways": [way for way in WAYS if way in set(found["variant"])],
         "storages": storages,
-        "tasks": paper["task"].unique().sort().to_list(),
     }
     return Drawn({"refresh": found, "table_4": paper}, said, own)
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
 from tokentape.dashboards.kelle.words import BASELINE, KELLE, SYSTEMS, tasks, times
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, percent
 
 MEASURES = {"energy": "energy efficiency", "speed": "speed"}
 
 
-def gains(ask: Ask) -> Drawn | None:
-    headline = ask("headline")
-    if headline.is_empty():
-        return None
+def gains(ask: Ask) -> Drawn:
+    headline = some(ask("headline"))
     means = averaged(headline, ask("published"))
     said = sentences(headline, ["reading"], lambda of: gains_answer(of, means.filter(pl.col("reading") == of["reading"][0])))
-    own = {
-        "systems": known(SYSTEMS, headline["system"]),
-        "models": headline["model"].unique().sort().to_list(),
-    }
-    return Drawn({"headline": headline, "means": means}, said, own)
+    return Drawn({"headline": headline, "means": means}, said)
 
 
 def averaged(headline: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:

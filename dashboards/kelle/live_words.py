@@ -7,8 +7,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Control, known
 
 LIVE = Control("live", "Live model")
 NAMES = {

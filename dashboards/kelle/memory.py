@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.kelle.words import SIZES
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Drawn, sentences, some
+from tokentape.dashboards.units import joined, percent
 
 RECOMPUTE, REFRESH = "recompute", "refresh policy"
 ORDER = {RECOMPUTE: ("off", "on"), REFRESH: ("45 us", "uniform 360 us", "2D", "2D + scheduler")}
 TITLES = {RECOMPUTE: "Recomputation", REFRESH: "Refresh"}
 
 
-def memory(ask: Ask) -> Drawn | None:
-    sram, shares = ask("sram"), ask("memory")
-    if sram.is_empty() or shares.is_empty():
-        return None
+def memory(ask: Ask) -> Drawn:
+    sram, shares = some(ask("sram")), some(ask("memory"))
     said = {
         str(name): memory_answer(of, shares.filter(pl.col("reading") == name))
         for (name,), of in sram.group_by(["reading"], maintain_order=True)
         if name in set(shares["reading"])
     }
-    own = {
-        "sizes": known(SIZES, sram["setting"]),
-        "settings": shares["setting"].unique().sort().to_list(),
-        "lengths": shares["decode"].unique().sort().to_list(),
-    }
-    return Drawn({"sram": sram, "memory": shares}, said, own)
+    return Drawn({"sram": sram, "memory": shares}, said, {"settings": shares["setting"].unique().sort().to_list()})
 
 
-def settings(ask: Ask) -> Drawn | None:
-    found = ask("settings")
-    if found.is_empty():
-        return None
+def settings(ask: Ask) -> Drawn:
+    found = some(ask("settings"))
     held = {series: set(of["setting"]) for (series,), of in found.group_by(["series"])}
     each = [
         {"series": series, "title": TITLES[series], "settings": [name for name in order if name in held[series]]}

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Ask, Drawn, sentences, some
 from tokentape.dashboards.kelle import rows
 from tokentape.dashboards.kelle.live_words import FOUR_BITS, RECENT, SCORED, WHOLE, named, whos
-from tokentape.dashboards.kelle.words import TASKS
-from tokentape.dashboards.units import highest, joined, lowest
+from tokentape.dashboards.units import highest, joined, lowest, percent
 
 MACHINES = {"kelle-sram": "SRAM", "kelle-edram": "eDRAM"}
 ALIKE = 1e-9
 
 
-def budgets(ask: Ask) -> Drawn | None:
-    found, paper = _of(ask, "budget", "perplexity_ratio"), ask("table_3")
-    if found.is_empty():
-        return None
+def budgets(ask: Ask) -> Drawn:
+    found, paper = some(_of(ask, "budget", "perplexity_ratio")), ask("table_3")
     fall = _table_3_answer(paper)
-    printed = [{"tasks": known(TASKS, paper["task"])}]
-    own = _facts(found) | {"paper": [] if paper.is_empty() else printed}
+    own = whos(found) | {"paper": [] if paper.is_empty() else [{}]}
     said = sentences(found, ["model"], lambda of: f"{budget_answer(of)}{fall}")
     return Drawn({"budgets": found, "table_3": paper}, said, own)
 
 
-def recall(ask: Ask) -> Drawn | None:
-    found = _of(ask, "recall", "accuracy")
-    return None if found.is_empty() else Drawn({"recall": found}, sentences(found, ["model"], recall_answer), _facts(found))
+def recall(ask: Ask) -> Drawn:
+    found = some(_of(ask, "recall", "accuracy"))
+    return Drawn({"recall": found}, sentences(found, ["model"], recall_answer), whos(found))
 
 
-def pareto(ask: Ask) -> Drawn | None:
-    found = ask.made(rows.pareto)
-    return None if found.is_empty() else Drawn({"pareto": found}, sentences(found, ["model"], pareto_answer), _facts(found))
+def pareto(ask: Ask) -> Drawn:
+    found = some(ask.made(rows.pareto))
+    return Drawn({"pareto": found}, sentences(found, ["model"], pareto_answer), whos(found))
 
 
 def _of(ask: Ask, series: str, metric: str) -> pl.DataFrame:
     return named(ask.made(rows.quality).filter((pl.col("series") == series) & (pl.col("metric") == metric)))
-
-
-def _facts(found: pl.DataFrame) -> dict[str, Any]:
-    return {**whos(found), "dataset": found["dataset"][0]}
 
 
 def budget_answer(found: pl.DataFrame) -> str:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.kelle.words import BASELINE, KELLE, MODES, PAPER, SYSTEMS, ZERO, times
-from tokentape.dashboards.units import highest, joined, quantity
+from tokentape.dashboards.engine import Ask, Drawn, in_words, sentences, some
+from tokentape.dashboards.kelle.words import BASELINE, KELLE, MODES, PAPER, ZERO, times
+from tokentape.dashboards.units import highest, joined, percent, quantity
 
 
-def roof(ask: Ask) -> Drawn | None:
-    told = ask("recompute").with_columns(said=pl.col("mode").replace({name: look[0] for name, look in MODES.items()}))
-    if told.is_empty():
-        return None
-    own = {name: told[name][0] for name in ("model", "workload", "batch")}
-    return Drawn({"recompute": told, "roof": corners(told)}, {"": roof_answer(told)}, own)
+def roof(ask: Ask) -> Drawn:
+    told = some(ask("recompute").with_columns(said=in_words("mode", MODES)))
+    return Drawn({"recompute": told, "roof": corners(told)}, {"": roof_answer(told)})
 
 
-def requests(ask: Ask) -> Drawn | None:
+def requests(ask: Ask) -> Drawn:
     told = ask("requests").with_columns(
         lengths=pl.format("{} in, {} out", _thousands("context"), _thousands("decode")),
         saved=pl.col("prefill_j") + pl.col("decode_j"),
     )
-    found = told.filter(pl.col("reading").is_in([PAPER, ZERO]))
-    if found.is_empty():
-        return None
+    found = some(told.filter(pl.col("reading").is_in([PAPER, ZERO])))
     own = {
-        "model": found["model"][0],
-        "batch": found["batch"][0],
-        "systems": known(SYSTEMS, found["system"]),
         "lengths": found.sort("context", "decode")["lengths"].unique(maintain_order=True).to_list(),
     }
     return Drawn({"requests": told}, sentences(found, ["reading"], requests_answer), own)

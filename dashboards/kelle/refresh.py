@@ -5,30 +5,23 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import significant
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import highest, joined, lowest, mean_of
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import highest, joined, lowest, mean_of, significant
 
 SCHEDULES = {"baseline": "in program order", "kelle": "Kelle's scheduler"}
 CURVES = (theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE)
 
 
-def retention(ask: Ask) -> Drawn | None:
-    if ask("retention").is_empty():
-        return None
-    found = _named(ask("retention"))
+def retention(ask: Ask) -> Drawn:
+    found = _named(some(ask("retention")))
     names = found["curve"].unique(maintain_order=True).to_list()
     colours = [*CURVES, *theme.SPARE_COLOURS * 4][: len(names)]
     return Drawn({"retention": found}, {"": curve_answer(found)}, {"curves": names, "colours": colours})
 
 
-def lifetimes(ask: Ask) -> Drawn | None:
-    found = ask("lifetimes").with_columns(said=pl.col("schedule").replace(SCHEDULES))
-    if found.is_empty():
-        return None
-    own = {"budget": f"{found['budget'][0]:,}", "batch": found["batch"][0], "schedules": list(SCHEDULES.values())}
-    return Drawn({"lifetimes": found}, {"": lives_answer(found)}, own)
+def lifetimes(ask: Ask) -> Drawn:
+    found = some(ask("lifetimes").with_columns(said=pl.col("schedule").replace(SCHEDULES)))
+    return Drawn({"lifetimes": found}, {"": lives_answer(found)}, {"schedules": list(SCHEDULES.values())})
 
 
 def _named(retention: pl.DataFrame) -> pl.DataFrame:

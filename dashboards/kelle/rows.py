@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine import Ask
 from tokentape.dashboards.kelle.live_words import named
 from tokentape.dashboards.kelle.words import READINGS
 

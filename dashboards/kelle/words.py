@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Control, known
 from tokentape.dashboards.kelle.live_words import LOOKS
-from tokentape.dashboards.shell import Control
 
 STUDY = "Run: tokentape study kelle, then tokentape load and tokentape site."
 NOT_HERE = f"Nothing to draw: not computed, or too little of it fits into the DRAM under this reading. {STUDY}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.explorer import grid
 from tokentape.dashboards.layered_prefill.words import of_series
@@ -17,15 +16,12 @@ CLOSED_FRAC = 0.02  # a gap in attainment that is called closed
 N_LIMITS = 3  # TBT limits that are drawn: the tightest, the middle and the loosest
 
 
-def dense(ask: Ask) -> Drawn | None:
+def dense(ask: Ask) -> Drawn:
     held = of_series(ask.made(rows.points), SERIES)
-    ratios = _ratios(held)
-    if ratios.is_empty():
-        return None
+    ratios = some(_ratios(held))
     gaps = _gaps(grid(ask, held))
-    limits = gaps["panel"].unique(maintain_order=True).to_list() if not gaps.is_empty() else []
-    own = {"setting": ratios["setting"][0], "limits": limits, "gapped": [{}] if limits else []}
-    return Drawn({"dense": ratios, "dense_gaps": gaps}, {"": answer(ratios, gaps)}, own)
+    gapped: list[dict[str, str]] = [] if gaps.is_empty() else [{}]
+    return Drawn({"dense": ratios, "dense_gaps": gaps}, {"": answer(ratios, gaps)}, {"gapped": gapped})
 
 
 def _ratios(held: pl.DataFrame) -> pl.DataFrame:

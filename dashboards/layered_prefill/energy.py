@@ -6,25 +6,21 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, Nothing, turn_of
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import drawing_order, of_series
-from tokentape.dashboards.units import joined, quantity
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.units import joined, percent, quantity, signed
 
 SERIES = ("table-2", "table-6", "table-8")
 PARTS = ("static", "bytes", "ops")
 MEANINGS = ("energy_j_per_token", "energy_j_per_output_token")
 
 
-def energy(ask: Ask) -> Drawn | None:
+def energy(ask: Ask) -> Drawn:
     found = of_series(ask.made(rows.points), *SERIES)
-    if found.is_empty() or not set(MEANINGS) <= set(found.columns):
-        return None
-    turn = {name: n for n, name in enumerate(drawing_order(found["system"]))}
-    order = ["setting", pl.col("system").replace_strict(turn, return_dtype=pl.Int64), "rate"]
+    if not set(MEANINGS) <= set(found.columns):
+        raise Nothing
+    order = ["setting", turn_of("system", drawing_order(found["system"])), "rate"]
     told = found.drop_nulls(MEANINGS).sort(order, descending=[True, False, False])
     split = pl.sum_horizontal(f"energy_{name}_j" for name in PARTS)
     told = told.select(

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Control, Drawn, some
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import (
     ATTAINED_FRAC,
@@ -20,18 +18,15 @@ from tokentape.dashboards.layered_prefill.words import (
     settings,
     systems,
 )
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import joined, percent, quantity
 
 OPENS_AT_S = {"ttft": {"sharegpt": 5.0, "arxiv": 10.0}, "tbt": {"sharegpt": 0.125, "arxiv": 0.125}}  # of Table 5, for Qwen
 LEFT, RIGHT, HEIGHT = 560, 400, 270
 
 
-def explorer(ask: Ask) -> Drawn | None:
+def explorer(ask: Ask) -> Drawn:
     """The first settings."""
-    found = grid(ask, ask.made(rows.points))
-    if found.is_empty():
-        return None
+    found = some(grid(ask, ask.made(rows.points)))
     found = found.filter(pl.col("setting").is_in(in_order(found)[: ask.size]))
     told = capacities(found)
     return Drawn(

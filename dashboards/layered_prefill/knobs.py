@@ -6,12 +6,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, sentences, some
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import of_series
-from tokentape.dashboards.shell import Control
 from tokentape.dashboards.units import joined, quantity
 
 FRONT, GROUPS = "pareto", ("n-sweep", "table-11")  # series
@@ -20,25 +17,19 @@ PAPER_GROUPS = 16  # most groups of the paper's main model
 FIELDS = ("setting", "at", "scheduler", "system", "rate", "knob", "n_seeds")
 
 
-def front(ask: Ask) -> Drawn | None:
-    found = _swept(ask.made(rows.points), FRONT)
-    if found.is_empty():
-        return None
+def front(ask: Ask) -> Drawn:
+    found = some(_swept(ask.made(rows.points), FRONT))
     return Drawn(
         {"front": _with_front(found)},
         sentences(_with_front(found), ["at"], front_answer),
         controls=(Control("at", "Front at"),),
-        choices=tuple({"at": name} for name in found["at"].unique(maintain_order=True)),
+        choices=options("at", found["at"].unique(maintain_order=True)),
     )
 
 
-def groups(ask: Ask) -> Drawn | None:
-    found = _rule_apart(_swept(ask.made(rows.points), *GROUPS))
-    if found.is_empty():
-        return None
-    settings = found["at"].unique().sort().to_list()
-    legend = "title=null orient=top labelLimit=300" if len(settings) > 1 else "none"
-    own = {"settings": settings, "colours": list(theme.colours(settings).values()), "legend": legend}
+def groups(ask: Ask) -> Drawn:
+    found = some(_rule_apart(_swept(ask.made(rows.points), *GROUPS)))
+    own = {"legend": "title=null orient=top labelLimit=300" if found["at"].n_unique() > 1 else "none"}
     said = " ".join(groups_answer(of) for _, of in found.group_by(["at"], maintain_order=True))
     return Drawn({"groups": found}, {"": said}, own)
 

@@ -9,9 +9,7 @@ import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, Figure, Part, some
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import (
     ATTAINED_FRAC,
@@ -25,8 +23,7 @@ from tokentape.dashboards.layered_prefill.words import (
     looks,
     of_series,
 )
-from tokentape.dashboards.shell import Figure, Part
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, percent
 
 QUESTION = "Which rate does each scheduler serve within the paper's limits?"
 NO_RATES = f"Nothing to draw: no sweep of rates is recorded. {STUDY}"
@@ -49,12 +46,10 @@ def attainment(ask: Ask) -> Part:
     return Part((Figure("attainment", QUESTION, chart, {"": answer(told)}, (), reading, NO_RATES),), data={"rates": _shown(told)})
 
 
-def split(ask: Ask) -> Drawn | None:
-    told = ask.made(_rates)
-    if told.is_empty():
-        return None
+def split(ask: Ask) -> Drawn:
+    told = some(ask.made(_rates))
     panels = in_order(told)
-    own = {"halves": list(HALVES.values()), "panels": panels, "width": 1040 / len(panels) - 20}
+    own = {"panels": panels, "width": 1040 / len(panels) - 20}
     halves = pl.concat(_half(told, *half) for half in HALVES.items())
     return Drawn({"halves": halves}, {"": split_answer(told)}, looks(told["system"]) | own)
 

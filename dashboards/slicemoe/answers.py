@@ -7,9 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.slicemoe.words import MATCHED_FRAC
-from tokentape.dashboards.units import highest, joined, lowest, quantity
+from tokentape.dashboards.units import highest, joined, lowest, percent, quantity
 
 
 def flash(rows: pl.DataFrame) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Drawn, Nothing, sentences, some
 from tokentape.dashboards.slicemoe import live_answers as answers
 from tokentape.dashboards.slicemoe import live_words as words
 from tokentape.dashboards.slicemoe import rows
@@ -14,51 +13,46 @@ from tokentape.dashboards.slicemoe.words import looks
 from tokentape.dashboards.units import highest
 
 
-def budgets(ask: Ask) -> Drawn | None:
+def budgets(ask: Ask) -> Drawn:
     """The other half of Fig. 2: quality and misses at the budgets whose energy replayed.flash shows."""
     found = ask.made(rows.live)
-    held = found.filter((pl.col("budget") == "hard") & pl.col("target").is_not_null())
-    if held.is_empty():
-        return None
+    held = some(found.filter((pl.col("budget") == "hard") & pl.col("target").is_not_null()))
     return Drawn({"live": found}, sentences(held, ["setup"], answers.budgets), _facts(held))
 
 
-def live(ask: Ask) -> Drawn | None:
+def live(ask: Ask) -> Drawn:
     found = ask.made(rows.live)
-    drawn = found.filter("is_drawn")
-    return None if drawn.is_empty() else Drawn({"live": found}, sentences(drawn, ["setup"], answers.live), _facts(drawn))
+    drawn = some(found.filter("is_drawn"))
+    return Drawn({"live": found}, sentences(drawn, ["setup"], answers.live), _facts(drawn))
 
 
 def _facts(held: pl.DataFrame) -> dict[str, object]:
     return {**looks(held["configuration"]), "panels": held["panel"].unique().sort().to_list()}
 
 
-def sparing(ask: Ask) -> Drawn | None:
-    found = words.sparing(ask.made(rows.live))
-    return None if found.is_empty() else Drawn({"sparing": found}, sentences(found, ["setup"], answers.sparing))
+def sparing(ask: Ask) -> Drawn:
+    found = some(words.sparing(ask.made(rows.live)))
+    return Drawn({"sparing": found}, sentences(found, ["setup"], answers.sparing))
 
 
-def schemes(ask: Ask) -> Drawn | None:
+def schemes(ask: Ask) -> Drawn:
     """The paper's Table 1."""
     found = words.schemes(ask("schemes"))
     pairs = found.filter(pl.col("pair") != "")["pair"].unique().sort().to_list()
     if not pairs:
-        return None
+        raise Nothing
     shapes = ("circle", "square", "diamond", "triangle-up", *theme.SPARE_SHAPES)
     own = {
         "where": f" ({found['model'][0]}, {found['dataset'][0]})",
         "pairs": pairs,
-        "colours": list(theme.colours(pairs).values()),
         "shapes": [shapes[n % len(shapes)] for n in range(len(pairs))],
     }
     return Drawn({"schemes": found}, {"": answers.schemes(found, ask("paper_schemes"))}, own)
 
 
-def fidelity(ask: Ask) -> Drawn | None:
+def fidelity(ask: Ask) -> Drawn:
     """The axis ends at the largest error of a seed; the scale goes on, for the words."""
-    found = words.fidelity(ask("fidelity"), ask.size)
-    if found.is_empty():
-        return None
+    found = some(words.fidelity(ask("fidelity"), ask.size))
     longest = max(highest(found["low"].abs()), highest(found["high"].abs())) or 0.01
     own = {"domain": [-longest, 3.2 * longest], "ticks": [share * longest for share in (-1, -0.5, 0, 0.5, 1)]}
     return Drawn({"fidelity": found}, {"": answers.fidelity(found)}, own)

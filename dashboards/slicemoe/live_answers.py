@@ -7,9 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.units import joined
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.units import joined, percent, signed, significant
 
 HARDLY_MISSES_FRAC = 0.03  # below, a high-bit cache leaves a sliced one nothing to save
 

@@ -5,61 +5,42 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import claims
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Drawn, sentences, some
 from tokentape.dashboards.slicemoe import answers, rows, words
+from tokentape.dashboards.units import percent
 
 
-def stated(ask: Ask) -> Drawn | None:
+def stated(ask: Ask) -> Drawn:
     found = ask.made(rows.claims)
-    if found.drop_nulls("replay").is_empty():
-        return None
-    return Drawn({"claims": found.drop_nulls("replay")}, {"": claims.answer(found)}, {"ours": "replay (least to most of seeds)"})
+    answered = some(found.drop_nulls("replay"))
+    return Drawn({"claims": answered}, {"": claims.answer(found)}, {"ours": "replay (least to most of seeds)"})
 
 
-def flash(ask: Ask) -> Drawn | None:
-    found = words.flash(ask("flash"), ask.made(rows.names))
-    if found.is_empty():
-        return None
-    panels = found["panel"].unique(maintain_order=True).to_list()
-    own = words.looks(found["configuration"]) | {"panels": panels, "strength": f"{found['strength'][0]:g}"}
-    return Drawn({"flash": found}, {"": answers.flash(found)}, own)
+def flash(ask: Ask) -> Drawn:
+    found = some(words.flash(ask("flash"), ask.made(rows.names)))
+    return Drawn({"flash": found}, {"": answers.flash(found)}, words.looks(found["configuration"]))
 
 
-def gains(ask: Ask) -> Drawn | None:
+def gains(ask: Ask) -> Drawn:
     found = words.gains(ask("gains"), ask("paper_gains"))
-    places = found.filter(pl.col("series") == "DBSC").select("pair", "tau").unique(maintain_order=True)
-    if places.is_empty():
-        return None
+    places = some(found.filter(pl.col("series") == "DBSC").select("pair", "tau").unique(maintain_order=True))
     is_merged = words.BOTH in found["series"].to_list()
     both = f" AMAT moves the same bytes as low-bit (within {percent(words.SAME_FRAC)} in gain): they share a line."
-    own = {
-        "at": percent(words.MATCHED_FRAC, 0),
-        "both": both if is_merged else "",
-    }
     said = {"|".join(place): answers.gains(found, *place) for place in places.iter_rows()}
-    return Drawn({"gains": found}, said, words.looks(found["series"]) | own)
+    return Drawn({"gains": found}, said, words.looks(found["series"]) | {"both": both if is_merged else ""})
 
 
-def sweeps(ask: Ask) -> Drawn | None:
+def sweeps(ask: Ask) -> Drawn:
     found, gained = ask.made(rows.swept), ask("gains")
-    places = found.filter(pl.col("tau") != "").select("model", "cache", "pair", "tau").unique(maintain_order=True)
-    if places.is_empty():
-        return None
+    places = some(found.filter(pl.col("tau") != "").select("model", "cache", "pair", "tau").unique(maintain_order=True))
     told = {place: _of(gained, *place) for place in places.iter_rows()}
     said = {"|".join(place): answers.sweep(words.merged(of)) for place, of in told.items() if not of.is_empty()}
-    return Drawn({"sweeps": found}, said, words.looks(found["configuration"]) | {"at": percent(words.MATCHED_FRAC, 0)})
+    return Drawn({"sweeps": found}, said, words.looks(found["configuration"]))
 
 
-def warmups(ask: Ask) -> Drawn | None:
-    found = ask.made(rows.warmups)
-    if found.is_empty():
-        return None
-    first = found.row(0, named=True)
-    own = {"gb": f"{first['gb']:g}", "budget": first["budget"], "strength": f"{first['strength']:g}"}
-    own["panels"] = found["panel"].unique(maintain_order=True).sort().to_list()
-    return Drawn({"warmups": found}, sentences(found, ["steps"], answers.warmups), own)
+def warmups(ask: Ask) -> Drawn:
+    found = some(ask.made(rows.warmups))
+    return Drawn({"warmups": found}, sentences(found, ["steps"], answers.warmups))
 
 
 def _of(gains: pl.DataFrame, model: str, cache: str, pair: str, tau: str) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import pytest
 from tokentape.dashboards import theme
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import figures
-from tokentape.dashboards.engine.ask import Ask, queries
+from tokentape.dashboards.engine.ask import Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
 from tokentape.dashboards.engine.figures import Drawn, load, sentences, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
@@ -146,8 +146,8 @@ def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: st
 
 def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Ask(duckdb.connect(), Path(elmoe3d.__file__).parent)
-    for rows in (None, Drawn({"sweeps": ROWS.clear()}, {})):
-        monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: lambda _: found)
+    for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}, {}), lambda _: Drawn({"sweeps": ROWS.clear()}, {})):
+        monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: found)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
         assert figure.chart is None
         assert "Run: tokentape study elmoe3d" in figure.missing
