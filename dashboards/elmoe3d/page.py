@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from tokentape.dashboards.elmoe3d import rows, table
+from tokentape.dashboards.elmoe3d import checks, rows
 from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, HONESTY, LAW, LEVEL, PAPER, SHOWN_LAWS, models
 from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 
@@ -36,7 +36,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]}
     choices = (*options("law", (law for law in SHOWN_LAWS if law in laws)), *_choices(points, cells))
     n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    tables = [made | {"n_cells": n_cells} for made in table.written(cells)]
+    tables = [made | {"n_cells": n_cells} for made in checks.written(cells)]
     extra = {"tables": tables, "honesty": HONESTY}
     return with_figures(Page(FILE, TITLE, LEAD, "elmoe3d.html", (), CONTROLS, choices, extra=extra), ask, FIGURES, DIGITS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, Control, Drawn, sentences, some
-from tokentape.dashboards.kelle.live_words import first_of, named, whos
+from tokentape.dashboards.kelle.words import first_of, named, whos
 from tokentape.dashboards.units import joined, percent
 
 

@@ -9,8 +9,7 @@ import duckdb
 
 from tokentape.dashboards.engine import Ask, Page, options, with_figures
 from tokentape.dashboards.kelle import rows
-from tokentape.dashboards.kelle.live_words import LIVE
-from tokentape.dashboards.kelle.words import DIGITS, NAME, READING
+from tokentape.dashboards.kelle.words import DIGITS, LIVE, NAME, READING
 
 FILE, TITLE = "kelle.html", "Kelle"
 LEAD = (

@@ -6,7 +6,7 @@ import polars as pl
 
 from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.layered_prefill import rows
-from tokentape.dashboards.layered_prefill.explorer import grid
+from tokentape.dashboards.layered_prefill.rates import grid
 from tokentape.dashboards.layered_prefill.words import of_series
 from tokentape.dashboards.units import joined, quantity
 

@@ -29,7 +29,7 @@ from made_up_kelle import (
 
 from tokentape.dashboards import claims, shell
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle.quality import recent_answer
+from tokentape.dashboards.kelle.live import recent_answer
 from tokentape.dashboards.kelle.tables import tables_answer
 from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
 from tokentape.dashboards.shell import Figure, Page
