@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from tokentape.dashboards.cxl_ndp.words import ALONE, COSINES, LINES, PLACEMENTS, TOGETHER, setups
-from tokentape.dashboards.engine import Ask, Control, Drawn, known, sentences, some
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, rows_like, sentences, some
 from tokentape.dashboards.units import highest, joined, lowest, percent
 
 LAYER = Control("layer", "Layer")
@@ -41,10 +41,9 @@ def likeness(ask: Ask) -> Drawn:
         group=pl.when(pl.col("batch") == 1).then(pl.lit(ALONE)).otherwise(pl.lit(TOGETHER)),
     )
     alike, mean = similarity.filter(pl.col("layer").is_not_null()), similarity.filter(pl.col("layer").is_null())
-    said = {
-        str(setup): likeness_answer(mean.filter(pl.col("setup") == setup), alike.filter(pl.col("setup") == setup), of)
-        for (setup,), of in whole.group_by(["setup"], maintain_order=True)
-    }
+    said = sentences(
+        whole, ["setup"], lambda of: likeness_answer(rows_like(mean, of, "setup"), rows_like(alike, of, "setup"), of)
+    )
     data = {
         "alike": alike.select("setup", "layer", *COSINES),
         "hits": whole.select("setup", "placement", "said", "is_bound", "hot", "batch", "group", "hit", "low", "high"),

@@ -38,8 +38,11 @@ select {setup}, p.setting as lengths, system, batch, n_context_tokens as prompt,
     gain_over_hobbit, is_extrapolated
 from cxl_ndp_requests p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
--- lanes: Busy stretches of one layer-step.
-select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
+-- lanes: Busy stretches of one layer-step; kind: what is worked on.
+select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms,
+    case when lane = 'ndp' then 'experts in the NDP' when label like 'activations%' then 'activations over the link'
+        when lane = 'pcie' then 'experts over the link' when label like '%expert%' then 'experts on the GPU'
+        else 'attention and KV' end as kind
 from cxl_ndp_lanes where study = $study order by all
 
 -- hits: Hit shares by placement; layer null: of all layers.

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards.cxl_ndp.words import COLUMNS, HEADLINE, HOBBIT, MAIN, MONDE, OURS, SYSTEMS, setups, times
-from tokentape.dashboards.engine import Ask, Control, Drawn, known, sentences, some, turn_of
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, rows_like, sentences, some, turn_of
 from tokentape.dashboards.theme import ROLES
 from tokentape.dashboards.units import highest, joined, lowest, percent, quantity, significant
 
@@ -18,26 +18,12 @@ TICKS = [m * 10**n for n in range(7) for m in (1, 3)]
 BANDED = ("tokens_per_s", *(metric for metric, _ in OVER.values()))
 LENGTHS = Control("lengths", "Lengths")
 LANES = {"gpu": "GPU", "ndp": "NDP", "pcie": "link"}
-_KIND = (
-    pl.when(pl.col("lane") == "ndp")
-    .then(pl.lit("experts in the NDP"))
-    .when(pl.col("label").str.starts_with("activations"))
-    .then(pl.lit("activations over the link"))
-    .when(pl.col("lane") == "pcie")
-    .then(pl.lit("experts over the link"))
-    .when(pl.col("label").str.contains("expert"))
-    .then(pl.lit("experts on the GPU"))
-    .otherwise(pl.lit("attention and KV"))
-)
 
 
 def throughput(ask: Ask) -> Drawn:
     found = some(ask("points").filter((pl.col("series") == HEADLINE) & pl.col("system").is_in(MAIN)))
     order = setups(found)
-    found = with_published(found, ask("published")).sort(
-        turn_of("setup", order),
-        turn_of("system", MAIN),
-    )
+    found = with_published(found, ask("published")).sort(turn_of("setup", order), turn_of("system", MAIN))
     kept = [f"{name}{end}" for name in BANDED for end in ("", "_low", "_high")]
     data = found.select("setup", "system", "batch", "hot", "mean_bits", "step_s", *kept, *(f"paper_{over}" for over in OVER))
     own = {"height": 76 * len(order), "ticks": TICKS}
@@ -47,12 +33,8 @@ def throughput(ask: Ask) -> Drawn:
 def with_published(found: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     """With the paper's ratios of a model, paper_monde and paper_hobbit, and role_ of each; null where it has none."""
     for over in OVER:
-        of = published.filter(pl.col("over") == over).select(
-            pl.col("model").alias("setup"),
-            "system",
-            pl.col("published").alias(f"paper_{over}"),
-            pl.col("role").alias(f"role_{over}"),
-        )
+        paper = {f"paper_{over}": "published", f"role_{over}": "role"}
+        of = published.filter(pl.col("over") == over).select("system", setup="model", **paper)
         found = found.join(of, on=["setup", "system"], how="left")
     return found
 
@@ -88,14 +70,11 @@ def _gains(row: Mapping[str, Any]) -> str:
 
 def requests(ask: Ask) -> Drawn:
     found = some(ask("requests").filter(pl.col("system").is_in(MAIN)))
-    published = ask("published")
+    published = ask("published").filter(pl.col("over") == "e2e").rename({"model": "setup"})
     found = found.with_columns(at=pl.format("{} → {}", "prompt", "answer"), turn=turn_of("system", MAIN)).sort(
         "setup", "lengths", "prompt", "answer", "turn"
     )
-    said = {
-        f"{setup}|{lengths}": requests_answer(of, published.filter((pl.col("over") == "e2e") & (pl.col("model") == setup)))
-        for (setup, lengths), of in found.group_by(["setup", "lengths"], maintain_order=True)
-    }
+    said = sentences(found, ["setup", "lengths"], lambda of: requests_answer(of, rows_like(published, of, "setup")))
     kept = (
         "setup",
         "lengths",
@@ -172,7 +151,7 @@ def lanes(ask: Ask) -> Drawn:
     found = some(ask("lanes").filter(pl.col("system").is_in(MAIN)))
     end = (pl.col("start_ms") + pl.col("ms")).max().over("model", "system")
     found = found.with_columns(
-        setup="model", kind=_KIND, end=end, lane=pl.col("lane").replace(LANES), short=pl.col("label").str.replace("expert ", "e")
+        setup="model", end=end, lane=pl.col("lane").replace(LANES), short=pl.col("label").str.replace("expert ", "e")
     )
     lists = [pl.col(name) for name in ("short", "start_ms", "ms")]  # a row per segment would be most of the page
     data = found.group_by("setup", "system", "lane", "kind", "end", maintain_order=True).agg(lists)

@@ -34,35 +34,9 @@ class Curve:
     colour: str
 
 
-POOL = Curve("pool", "pool", "tau_accepted", "pool_frac", "pool_policy")
-SHARED = Curve("shared", "batch", "tau_accepted", "batch", "pool_policy")
-BITS = Curve("bits", "bits", "acceptance", "bits", "scheme_words")
-DRAFTERS = Curve("drafters", "drafters", "tau_accepted", "how", "drafter")
-REPLAYED = Curve("replayed", "replay", "pool_overlap_frac", "pool_frac", "run")
-
-
-def pool(ask: Ask) -> Drawn:
-    return _drawn(ask, POOL)
-
-
-def shared(ask: Ask) -> Drawn:
-    return _drawn(ask, SHARED)
-
-
-def bits(ask: Ask) -> Drawn:
-    return _drawn(ask, BITS)
-
-
-def drafters(ask: Ask) -> Drawn:
-    return _drawn(ask, DRAFTERS)
-
-
-def replayed(ask: Ask) -> Drawn:
-    return _drawn(ask, REPLAYED)
-
-
-def _drawn(ask: Ask, curve: Curve) -> Drawn:
-    """The first live models; each figure's menu is all of theirs."""
+def accepted(ask: Ask, **given: str) -> Drawn:
+    """The first live models; each figure's menu is all of theirs. given: fields of a Curve."""
+    curve = Curve(**given)
     named = ask.made(_named)
     found = some(_of(named, curve))
     gain = ask("published_gain_frac")["gain"].drop_nulls().to_list()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import EAGLE, ELASTIC, MODES, PARTS, PASS_PARTS, SCHEMES, facts
-from tokentape.dashboards.engine import Ask, Drawn, in_words, known, sentences, some, turn_of
+from tokentape.dashboards.engine import Ask, Drawn, in_words, known, rows_like, sentences, some, turn_of
 from tokentape.dashboards.units import highest, joined, lowest, mean_of, percent, significant
 
 KNEES = {"knee hb": "HB", "knee ext": "EXT"}
@@ -19,10 +17,7 @@ FLAT = 0.01  # two latencies nearer than this are called alike
 def intensity(ask: Ask) -> Drawn:
     found, table = some(ask("intensity")), some(ask.made(rows.table))
     passes, touched = _passes(found), _touched(table)
-    said = {
-        f"{law}|{level}|{machine}": intensity_answer(found.filter(pl.col("machine") == machine), of)
-        for (law, level, machine), of in table.group_by(["law", "level", "machine"], maintain_order=True)
-    }
+    said = sentences(table, ["law", "level", "machine"], lambda of: intensity_answer(rows_like(found, of, "machine"), of))
     data = {
         "passes": passes,
         "knees": _knees(found),
@@ -89,7 +84,10 @@ def mapping(ask: Ask) -> Drawn:
         batch_words=pl.col("batch").cast(pl.String),
     )
     data = {"placed": placed.drop("part", "batch"), "rounds": rounds.drop("fidelity", "gib")}
-    return Drawn(data, dict(_mapping_answers(placed, rounds)), facts(rounds))
+    experts = placed.filter(pl.col("tier") == "hb", pl.col("part") == "experts")
+    keys = ["model", "machine", "batch_words"]
+    said = sentences(rounds, ["law", "level", *keys], lambda of: mapping_answer(rows_like(experts, of, *keys), of))
+    return Drawn(data, said, facts(rounds))
 
 
 def latency(ask: Ask) -> Drawn:
@@ -105,20 +103,9 @@ def _rounds(ask: Ask) -> pl.DataFrame:
     return ask.made(rows.table).select(*kept, *more, batch_words=pl.col("batch").cast(pl.String))
 
 
-def _mapping_answers(placed: pl.DataFrame, rounds: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    keys = ["law", "level", "model", "machine", "batch_words"]
-    for key, of in rounds.group_by(keys, maintain_order=True):
-        _, _, model, machine, batch = key
-        here = placed.filter(
-            pl.col("model") == model, pl.col("machine") == machine, pl.col("batch_words") == batch, pl.col("tier") == "hb"
-        )
-        experts = dict(here.filter(pl.col("part") == "experts").select("scheme", "gb").iter_rows())
-        yield "|".join(map(str, key)), mapping_answer(experts, of)
-
-
-def mapping_answer(experts: dict[str, float], rounds: pl.DataFrame) -> str:
-    """Room for experts by scheme, and accept length, draft and verify of each."""
-    names = known(SCHEMES, rounds["scheme"])
+def mapping_answer(placed: pl.DataFrame, rounds: pl.DataFrame) -> str:
+    """Room for experts by scheme, and accept length, draft and verify of each. placed: the experts in HB."""
+    names, experts = known(SCHEMES, rounds["scheme"]), dict(placed.select("scheme", "gb").iter_rows())
     room = joined([f"{significant(experts[n]) if n in experts else 'none'}{' GB' if n in experts else ''} ({n})" for n in names])
     by_name = {row["scheme"]: row for row in rounds.to_dicts()}
     said = [

@@ -157,10 +157,7 @@ def _forms(points: pl.DataFrame) -> str:
 
 def explorer(ask: Ask) -> Drawn:
     found = some(_grid(ask.made(rows.points)))
-    said = {
-        f"{law}|{model}|{gib:g}|{batch}": explorer_answer(of)
-        for (law, model, gib, batch), of in found.group_by(KEYS, maintain_order=True)
-    }
+    said = sentences(found, KEYS, explorer_answer)
     best = found.filter(pl.col("is_winner")).select(*KEYS, "scheme", "mode", "speedup", letter=pl.col("mode").str.head(1))
     return Drawn(
         {"grid": _packed_grid(found), "grid_best": best},

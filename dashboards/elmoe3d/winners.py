@@ -8,7 +8,7 @@ import polars as pl
 
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import ELASTIC, HONESTY, MODES, facts
-from tokentape.dashboards.engine import Ask, Drawn, sentences, some
+from tokentape.dashboards.engine import Ask, Drawn, rows_like, sentences, some
 from tokentape.dashboards.units import highest, joined, mean_of, percent
 
 PANELS = {"ar": "AR: one token a step", "sd": "SD: draft and verify", "best": "the better of the two"}
@@ -20,10 +20,7 @@ LEAST_GAIN = 1e-9
 def winners(ask: Ask) -> Drawn:
     table = some(ask.made(rows.table))
     found = _winners(table)
-    said = {
-        f"{law}|{level}": answer(of, found.filter(pl.col("law") == law, pl.col("level") == level))
-        for (law, level), of in table.group_by(["law", "level"], maintain_order=True)
-    }
+    said = sentences(table, ["law", "level"], lambda of: answer(of, rows_like(found, of, "law", "level")))
     return Drawn({"winners": found}, said, {"panels": list(PANELS.values()), **facts(table)})
 
 

@@ -26,6 +26,7 @@ KEYS = {
     "question_empty",
     "missing",
     "rows",
+    "given",
     "query",
     "answer",
     "depends",
@@ -55,13 +56,19 @@ Rows = Callable[[Ask], Drawn]
 
 
 def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.DataFrame], str]) -> dict[str, str]:
-    """A sentence for each selection."""
-    return {"|".join(map(str, key)): answer(of) for key, of in found.group_by(keys, maintain_order=True)}
+    """A sentence for each selection; none where there is nothing to say."""
+    told = ((key, answer(of)) for key, of in found.group_by(keys, maintain_order=True))
+    return {"|".join(f"{one:g}" if isinstance(one, float) else f"{one}" for one in key): said for key, said in told if said}
 
 
-def options(name: str, values: Iterable[Any]) -> tuple[dict[str, str], ...]:
-    """The choices of a menu, the opening one first."""
-    return tuple({name: str(value)} for value in values)
+def rows_like(found: pl.DataFrame, of: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Rows that have in these columns what all of the rows `of` have."""
+    return found.filter(pl.col(name) == of[name][0] for name in columns)
+
+
+def options(name: str, values: Iterable[Any], opening: Any = None) -> tuple[dict[str, str], ...]:
+    """The choices of a menu; `opening` comes first if it is there."""
+    return tuple({name: str(value)} for value in sorted(values, key=lambda value: value != opening))
 
 
 def with_figures(page: Page, ask: Ask, names: Iterable[str | Part], digits: int | None = None) -> Page:
@@ -126,7 +133,8 @@ def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
 def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
     """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`.
 
-    Both name a module of the page, or after a dot one of all pages.
+    Both name a module of the page, or after a dot one of all pages. A function of several figures takes the figure's name and
+    what is `given` to it.
     """
     key = "rows" if "rows" in told else "answer"
     module, _, function = told[key].partition(":")
@@ -134,6 +142,8 @@ def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
     found = getattr(import_module(package + module), function or name, None)
     if found is None:
         raise BadFigure(f"{folder.name}/figures/{name}.toml: {key}: {told[key]}: no such function")
+    if "given" in told:
+        return lambda ask: found(ask, name=name, **told["given"])
     if key == "rows":
         return found  # type: ignore[no-any-return]
 

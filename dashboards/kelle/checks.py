@@ -12,7 +12,7 @@ from tokentape.dashboards.units import joined, percent, significant
 
 KNOB_WORDS = {"calibrated": "calibrated", "zero": "nothing fitted"}
 OF_READING = {PAPER: "calibrated", ZERO: "zero"}
-MEAN, MEDIAN, ORDER = "mean |ln| error", "median error", "order"
+MEDIAN = "median error"
 BARS = {("predicted", "calibrated"): 0.15, (MEDIAN, "zero"): 0.10}  # what the study set out to hold
 NEAR = 0.1
 AS_IS = "as is"
@@ -25,7 +25,6 @@ CHIP = {
     "sram": ("SRAM", "SRAM"),
     "dram": ("DRAM", "DRAM"),
 }
-TURNED = "order reversed, paper, "
 AREA, POWER = "area (mm2)", "power (W)"
 ON_MODELS = ("Table 2", "Table 3", "Table 4", "Table 5", "Table 6")  # answers of models that are not run here
 
@@ -71,20 +70,15 @@ def stated(ask: Ask) -> Drawn:
 
 def errors(checks: pl.DataFrame) -> pl.DataFrame:
     """Errors by group of ratios and knobs, with the bar each is held to."""
-    found = checks.with_columns(
-        group=pl.when(pl.col("name").str.starts_with(MEDIAN))
-        .then(pl.lit(MEDIAN))
-        .otherwise(pl.col("name").str.extract(r"^mean \|ln\| error, (.*), knobs")),
-        knobs=pl.col("name").str.extract(r"knobs (\w+)$"),
-    ).drop_nulls(["group", "knobs"])
+    found = checks.drop_nulls(["group", "knobs"]).drop("is_verdict", "turned")
     bars = pl.DataFrame([{"group": group, "knobs": knobs, "bar": bar} for (group, knobs), bar in BARS.items()])
     return found.join(bars, on=["group", "knobs"], how="left").with_columns(said=pl.col("knobs").replace(KNOB_WORDS))
 
 
 def orders_answer(checks: pl.DataFrame) -> str:
     """Systems that the fit sets in another order than the model with nothing fitted, as the paper counts."""
-    turned = checks.filter(pl.col("name").str.starts_with(TURNED)).sort("value", descending=True)
-    said = [f"{row['name'].removeprefix(TURNED)} in {percent(row['value'], 0)} of cells" for row in turned.to_dicts()]
+    turned = checks.drop_nulls("turned").sort("value", descending=True).to_dicts()
+    said = [f"{row['turned']} in {percent(row['value'], 0)} of cells" for row in turned]
     return f" Only the fit puts {joined(said)}." if said else ""
 
 
@@ -123,7 +117,7 @@ def sensitivity_answer(found: pl.DataFrame) -> str:
 
 def _derived(checks: pl.DataFrame) -> pl.DataFrame:
     """What is no error, sensitivity or order of systems, with words and the ratio to the paper's number, farthest first."""
-    found = checks.filter(~pl.any_horizontal(pl.col("name").str.starts_with(word) for word in (MEAN, MEDIAN, ORDER)))
+    found = checks.filter(~pl.col("is_verdict")).drop("is_verdict", "group", "knobs", "turned")
     told = found.with_columns(ratio=pl.col("value") / pl.col("published"))
     far = told.sort(pl.col("ratio").log().abs(), "name", descending=[True, False], nulls_last=True)
     words = [

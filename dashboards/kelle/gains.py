@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import polars as pl
 
-from tokentape.dashboards.engine import Ask, Control, Drawn, known, sentences, some
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, rows_like, sentences, some
 from tokentape.dashboards.kelle.words import BASELINE, KELLE, SYSTEMS, tasks, times
 from tokentape.dashboards.units import joined, percent
 
@@ -20,7 +20,7 @@ DIGITS = 4
 def gains(ask: Ask) -> Drawn:
     headline = some(ask("headline"))
     means = averaged(headline, ask("published"))
-    said = sentences(headline, ["reading"], lambda of: gains_answer(of, means.filter(pl.col("reading") == of["reading"][0])))
+    said = sentences(headline, ["reading"], lambda of: gains_answer(of, rows_like(means, of, "reading")))
     return Drawn({"headline": headline, "means": means}, said)
 
 
@@ -77,48 +77,36 @@ def chip_answer(found: pl.DataFrame) -> str:
 
 
 def explorer(ask: Ask) -> Drawn:
+    """Menus open at OPENS_AT, tasks by length; a system that keeps everything goes with any budget."""
     found = some(ask("explorer").drop_nulls("energy"))
+    batches, budgets = (found[name].drop_nulls().unique().sort().to_list() for name in ("batch", "budget"))
+    chosen = found.join(pl.DataFrame({"chosen": budgets}), how="cross").filter(
+        pl.col("budget").is_null() | (pl.col("budget") == pl.col("chosen"))
+    )
+    values: dict[str, Iterable[str | int]] = {
+        "explored": found["model"].unique().sort(),
+        "task": tasks(found),
+        "batch": batches,
+        "budget": budgets,
+    }
     return Drawn(
         {"explorer": _packed(found)},
-        dict(_explorer_answers(found)),
-        {"budgets": found["budget"].drop_nulls().unique().sort().to_list()},
+        sentences(chosen, [*KEYS, "chosen"], explorer_answer),
+        {"budgets": budgets},
         controls=(
             Control("explored", "Model, explored"),
             Control("task", "Task, explored"),
-            Control("batch", "Batch", {f"{n}": f"{n} request{'s' * (n > 1)}" for n in found["batch"].unique()}, "slider"),
-            Control("budget", "Budget", {f"{n}": f"{n} tokens" for n in found["budget"].drop_nulls().unique()}, "slider"),
+            Control("batch", "Batch", {f"{n}": f"{n} request{'s' * (n > 1)}" for n in batches}, "slider"),
+            Control("budget", "Budget", {f"{n}": f"{n} tokens" for n in budgets}, "slider"),
         ),
-        choices=tuple(_choices(found)),
+        choices=tuple(row for name, of in values.items() for row in options(name, of, OPENS_AT[name])),
     )
-
-
-def _choices(found: pl.DataFrame) -> Iterator[dict[str, str]]:
-    """Values of each control, the opening one first, tasks by length."""
-    values = {
-        "explored": found["model"].unique().sort().to_list(),
-        "task": tasks(found),
-        "batch": found["batch"].unique().sort().to_list(),
-        "budget": found["budget"].drop_nulls().unique().sort().to_list(),
-    }
-    for name, held in values.items():
-        for value in sorted(held, key=lambda value: value != OPENS_AT[name]):
-            yield {name: f"{value}"}
 
 
 def _packed(found: pl.DataFrame) -> pl.DataFrame:
     """A row per system, its batches and budgets as lists: a page stays small."""
     rounded = found.with_columns(pl.col("speed", "energy").round_sig_figs(DIGITS))
     return rounded.group_by("reading", "model", "workload", "system", maintain_order=True).agg(PACKED)
-
-
-def _explorer_answers(found: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    budgets = found["budget"].drop_nulls().unique().sort().to_list()
-    for key, of in found.group_by(KEYS, maintain_order=True):
-        for budget in budgets:
-            there = of.filter(pl.col("budget").is_null() | (pl.col("budget") == budget))
-            said = explorer_answer(there)
-            if said:
-                yield "|".join(map(str, (*key, budget))), said
 
 
 def explorer_answer(found: pl.DataFrame) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Drawn, in_words, sentences, some
+from tokentape.dashboards.engine import Ask, Drawn, in_words, rows_like, sentences, some
 from tokentape.dashboards.kelle.words import BASELINE, KELLE, MODES, PAPER, ZERO, times
 from tokentape.dashboards.units import highest, joined, lowest, mean_of, percent, quantity, significant
 
@@ -19,11 +19,8 @@ CURVES = (theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE)
 
 def memory(ask: Ask) -> Drawn:
     sram, shares = some(ask("sram")), some(ask("memory"))
-    said = {
-        str(name): memory_answer(of, shares.filter(pl.col("reading") == name))
-        for (name,), of in sram.group_by(["reading"], maintain_order=True)
-        if name in set(shares["reading"])
-    }
+    both = sram.filter(pl.col("reading").is_in(shares["reading"].implode()))
+    said = sentences(both, ["reading"], lambda of: memory_answer(of, rows_like(shares, of, "reading")))
     return Drawn({"sram": sram, "memory": shares}, said, {"settings": shares["setting"].unique().sort().to_list()})
 
 

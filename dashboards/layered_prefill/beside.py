@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -26,23 +28,13 @@ class Beside:
     """One figure: its series, and what of a point names its row."""
 
     name: str
-    series: tuple[str, ...]
-    row: tuple[str, ...]
+    series: Sequence[str]
+    row: Sequence[str]
 
 
-def arrivals(ask: Ask) -> Drawn:
-    return _drawn(ask, Beside("arrivals", ("table-12", "bursty", "azure", "mooncake"), ("workload", "arrival")))
-
-
-def others(ask: Ask) -> Drawn:
-    return _drawn(ask, Beside("others", ("other schedulers", "table-2", "table-6", "table-10", "table-12"), ("model",)))
-
-
-def elsewhere(ask: Ask) -> Drawn:
-    return _drawn(ask, Beside("elsewhere", ("other models", "other gpus"), ("model", "hardware")))
-
-
-def _drawn(ask: Ask, beside: Beside) -> Drawn:
+def drawn(ask: Ask, **given: Any) -> Drawn:
+    """given: fields of a Beside."""
+    beside = Beside(**given)
     found = some(_rows(ask.made(rows.points), beside))
     scales = {True: "log tight padding=16", False: "free padding=16 tight"}
     measures = [
