@@ -33,7 +33,6 @@ NO_RATES = f"Nothing to draw: no sweep of rates is recorded. {STUDY}"
 SERIES, MAX_PANELS = "slo ", 4
 HALVES = {"slo_ttft_frac": "first token in time", "slo_tbt_frac": "gaps in time"}
 OPENS_AT_S = {"ttft": {"sharegpt": 5.0, "arxiv": 10.0}, "tbt": {"sharegpt": 0.125, "arxiv": 0.125}}  # of Table 5, for Qwen
-LEFT, RIGHT, HEIGHT = 560, 400, 270
 
 
 def attainment(ask: Ask) -> Part:
