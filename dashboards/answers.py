@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
+from tokentape.dashboards.engine import turn_of
+from tokentape.dashboards.units import percent, significant
 
 EXTRAPOLATED = "Extrapolated: these times and energies lie outside what the hardware's costs were measured on."
 REFERENCE_CAPACITY = 0.5  # sentences quote the replayed capacity nearest to half of the experts
@@ -86,8 +88,7 @@ def _cost_and_hits(row: Mapping[str, Any]) -> str:
 
 def best_method(rows: pl.DataFrame, column: str, descending: bool = True) -> list[dict[str, Any]]:
     """The best row that is no bound, as a list of one (or none). Ties to three digits go to the first in the house order."""
-    order = {family: n for n, family in enumerate(theme.POLICIES)}
-    place = pl.col("family").replace_strict(order, default=len(order))
+    place = turn_of("family", theme.POLICIES)
     methods = rows.filter(~pl.col("bound")).drop_nulls(column)
     return methods.sort(pl.col(column).round_sig_figs(3), place, descending=[descending, False]).head(1).to_dicts()
 
@@ -126,18 +127,6 @@ def similarity(rows: pl.DataFrame) -> str:
         f"Prefill and decode use the experts of a layer alike to a cosine of {mean:.2f} on average, "
         f"from {low['cosine']:.2f} in layer {low['layer']} to {high['cosine']:.2f} in layer {high['layer']}."
     )
-
-
-def percent(fraction: float, digits: int = 1) -> str:
-    """A share as a person reads it."""
-    return f"{fraction * 100:.{digits}f} %"
-
-
-def significant(value: float) -> str:
-    """Three significant digits, without an exponent where a person would write none."""
-    if value >= 999.5:
-        return f"{value:,.0f}"
-    return f"{value:#.3g}".rstrip(".")
 
 
 def _best_hit(rows: pl.DataFrame, hit: str) -> str:

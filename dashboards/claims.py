@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
+from tokentape.dashboards.engine import in_words, turn_of
 from tokentape.dashboards.theme import ROLES
-from tokentape.dashboards.units import joined
-from tokentape.warehouse.claim_errors import COMPARED, POINTS, signed
+from tokentape.dashboards.units import joined, percent, signed, significant
+from tokentape.warehouse.claim_errors import COMPARED, POINTS
 
 NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
 RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
@@ -43,7 +43,7 @@ def rows(connection: duckdb.DuckDBPyConnection, paper: str) -> pl.DataFrame:
 
 def worded(claims: pl.DataFrame) -> pl.DataFrame:
     """Claims with their words: fitted ones first."""
-    place = pl.col("role").replace_strict({role: n for n, role in enumerate(ROLES)}, default=len(ROLES))
+    place = turn_of("role", ROLES)
     quantity_said = pl.col("quantity")
     for pattern, said in SPELLED.items():
         quantity_said = quantity_said.str.replace(pattern, said)
@@ -53,7 +53,7 @@ def worded(claims: pl.DataFrame) -> pl.DataFrame:
     told = told.with_columns(
         [pl.when(has_ratio).then(pl.col(name) / paper).alias(n) for name, n in RATIOS.items()],
         order=pl.int_range(pl.len()),
-        role_words=pl.col("role").replace({role: look[0] for role, look in ROLES.items()}),
+        role_words=in_words("role", ROLES),
     )
     words = [_claim_words(row) for row in told.to_dicts()]
     return told.with_columns(pl.DataFrame(words, schema=dict.fromkeys(SAID, pl.String)))

@@ -10,10 +10,11 @@ import duckdb
 import polars as pl
 
 from tokentape.dashboards import answers, rows, theme
+from tokentape.dashboards.engine import Figure, Page
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.experts.charts import cost_panel
 from tokentape.dashboards.experts.words import REPLAY_FIRST
-from tokentape.dashboards.shell import Figure, Page
+from tokentape.dashboards.units import percent, significant
 
 FILE, TITLE = "index.html", "What is in the store"
 MAX_COLUMNS = 4  # panels beside each other
@@ -102,10 +103,10 @@ def _numbers(runs: pl.DataFrame) -> dict[str, Any] | None:
     for policy, bound, *_ in order.iter_rows():
         for (scope,), of in half.filter(pl.col("policy") == policy).sort("scope").group_by("scope", maintain_order=True):
             costs = [_costs(of.filter(pl.col("hardware") == machine)) for machine in machines]
-            cells = [answers.significant(value) if value is not None else "–" for cost in costs for value in cost]
-            hit = answers.percent(of["hit_decode"][0])
+            cells = [significant(value) if value is not None else "–" for cost in costs for value in cost]
+            hit = percent(of["hit_decode"][0])
             table.append({"policy": policy, "scope": scope, "bound": bound, "hit": hit, "cells": cells})
-    return {"capacity": answers.percent(half["capacity"][0], 0), "machines": machines, "rows": table}
+    return {"capacity": percent(half["capacity"][0], 0), "machines": machines, "rows": table}
 
 
 def _costs(row: pl.DataFrame) -> tuple[float | None, ...]:

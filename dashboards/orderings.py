@@ -6,10 +6,8 @@ import duckdb
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import significant
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import joined, significant
 
 SAID = ("assertion", "said_ratio", "said_margin", "said_holds")
 _ORDERINGS = """
@@ -27,11 +25,9 @@ def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
     return worded(connection.sql(_ORDERINGS, params={"study": study}).pl())
 
 
-def drawn(ask: Ask, study: str) -> Drawn | None:
-    """The figure that figures/orderings.toml describes."""
-    found = rows(ask.connection, study)
-    if found.is_empty():
-        return None
+def drawn(ask: Ask) -> Drawn:
+    """The figure that figures/orderings.toml describes, of the page's study."""
+    found = some(rows(ask.connection, ask.params["study"]))
     where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
     return Drawn({"orderings": found}, {"": answer(found)}, {"inside": where})
 

@@ -31,31 +31,6 @@ def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], studied: b
     return _named(rows_of(connection, SQL, "runs", traces=trace_ids, studied=studied))
 
 
-def reuse(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Histogram of reuse distances (low, high] in distinct experts, as shares of the lookups, with the running sum `within`."""
-    return rows_of(connection, SQL, "reuse", traces=trace_ids)
-
-
-def popularity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Per trace, phase and layer: `times`, each expert's selections as a multiple of an even share."""
-    return rows_of(connection, SQL, "popularity", traces=trace_ids)
-
-
-def crowd(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Per trace and phase: share of selections of the top tenth of the experts; experts never selected."""
-    return rows_of(connection, SQL, "crowd", traces=trace_ids)
-
-
-def locality(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Per trace, phase and layer: overlap of consecutive tokens' experts, and what chance would give."""
-    return rows_of(connection, SQL, "locality", traces=trace_ids)
-
-
-def similarity(connection: duckdb.DuckDBPyConnection, trace_ids: list[str]) -> pl.DataFrame:
-    """Per trace and layer: cosine between prefill and decode expert frequencies."""
-    return rows_of(connection, SQL, "similarity", traces=trace_ids)
-
-
 def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """Which origin, hardware file and semantics the replays of the store have."""
     return rows_of(connection, SQL, "provenance")

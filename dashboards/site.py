@@ -12,11 +12,11 @@ import duckdb
 from tokentape.dashboards import index, shell
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.elmoe3d import page as elmoe3d
+from tokentape.dashboards.engine import Page
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
-from tokentape.dashboards.shell import Page
 from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder

@@ -6,7 +6,9 @@ import math
 
 import polars as pl
 
-from tokentape.dashboards import answers
+from tokentape.warehouse.claim_errors import signed
+
+__all__ = ["highest", "joined", "lowest", "mean_of", "number", "percent", "quantity", "signed", "significant"]
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _SCALED = ("B", "B/s", "bit/s", "op/s", "Hz", "J", "W", "s")  # units that take a prefix; pJ/bit and mm2 already have one
@@ -29,7 +31,19 @@ def quantity(value: float, unit: str) -> str:
 
 def number(key: str, value: float, unit: str) -> str:
     """A value of a hardware file; shares, whose keys end in _frac, as per cent."""
-    return answers.percent(value) if key.endswith("_frac") else quantity(value, unit)
+    return percent(value) if key.endswith("_frac") else quantity(value, unit)
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A share as a person reads it."""
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, without an exponent where a person would write none."""
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
 
 
 def joined(words: list[str]) -> str:

@@ -6,35 +6,30 @@ import polars as pl
 
 from tokentape.dashboards import claims
 from tokentape.dashboards.cxl_ndp.words import PAPER, VERDICTS
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
 from tokentape.dashboards.units import joined, quantity
 
 AS_THE_PAPER = "paper"  # of answers.mode: counted as the paper counts
 UNITS = {"percentage points": "points", "percentage_points": "points", "1e9": "billion"}
 
 
-def stated(ask: Ask) -> Drawn | None:
+def stated(ask: Ask) -> Drawn:
     """Every answered number of the paper."""
     found = claims.rows(ask.connection, PAPER)
     other = pl.col("mode").str.strip_prefix(AS_THE_PAPER).str.strip_prefix(", ")
     head = pl.when(other == "").then(pl.lit("|")).otherwise(pl.format(", {}|", other))
-    answered = found.drop_nulls("replay").with_columns(claim=pl.col("claim").str.replace("|", head, literal=True))
-    if answered.is_empty():
-        return None
+    answered = some(found.drop_nulls("replay").with_columns(claim=pl.col("claim").str.replace("|", head, literal=True)))
     said = claims.answer(found.filter(pl.col("mode").is_in(["", AS_THE_PAPER])))
     return Drawn({"claims": answered}, {"": said}, {"ours": "replay (least to most of seeds)"})
 
 
-def checks(ask: Ask) -> Drawn | None:
-    if ask("checks").is_empty():
-        return None
+def checks(ask: Ask) -> Drawn:
     is_above = pl.col("bar_low").is_null() | (pl.col("bar_low") <= pl.col("value"))
     is_below = pl.col("bar_high").is_null() | (pl.col("value") <= pl.col("bar_high"))
     has_bar = pl.col("bar_low").is_not_null() | pl.col("bar_high").is_not_null()
     verdict = pl.when(~has_bar).then(pl.lit("")).when(is_above & is_below).then(pl.lit("held")).otherwise(pl.lit("missed"))
-    place = pl.col("verdict").replace_strict({"missed": 0, "held": 1, "": 2}, return_dtype=pl.Int64)
-    kept = ask("checks").filter(has_bar | pl.col("published").is_not_null()).with_columns(verdict=verdict).sort(place, "check")
+    kept = some(ask("checks")).filter(has_bar | pl.col("published").is_not_null()).with_columns(verdict=verdict)
+    kept = kept.sort(turn_of("verdict", ("missed", "held", "")), "check")
     found = kept.with_columns(pl.DataFrame([_said(row) for row in kept.to_dicts()])).with_columns(order=pl.int_range(pl.len()))
     return Drawn({"checks": found.drop("unit")}, {"": checks_answer(found)})
 

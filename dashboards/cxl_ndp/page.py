@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
-import polars.selectors as cs
 
-from tokentape.dashboards import orderings
 from tokentape.dashboards.cxl_ndp.words import DIGITS, NAME, PAPER, ROUTING, SETUP, setups
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, with_figures
-from tokentape.dashboards.shell import Page
+from tokentape.dashboards.engine import Ask, Page, options, with_figures
 
 FILE, TITLE = "cxl_ndp.html", "CXL GPU-NDP"
 LEAD = (
@@ -39,13 +34,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         TITLE,
         LEAD,
         "page.html",
-        controls=(*(SETUP,) * bool(models), *(ROUTING,) * bool(routings)),
-        choices=(*({SETUP.name: name} for name in models), *({ROUTING.name: name} for name in routings)),
+        controls=(SETUP, ROUTING),
+        choices=(*options(SETUP.name, models), *options(ROUTING.name, routings)),
     )
-    whole = with_figures(own, ask, FIGURES)
-    rounded = {name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
-    return replace(whole, data=rounded)
-
-
-def ordered(ask: Ask) -> Drawn | None:
-    return orderings.drawn(ask, NAME)
+    return with_figures(own, ask, FIGURES, DIGITS)

@@ -7,26 +7,20 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.cxl_ndp.words import ALONE, BATCHES, COSINES, LINES, PLACEMENTS, TOGETHER, setups
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import highest, joined, lowest
+from tokentape.dashboards.cxl_ndp.words import ALONE, COSINES, LINES, PLACEMENTS, TOGETHER, setups
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, rows_like, sentences, some
+from tokentape.dashboards.units import highest, joined, lowest, percent
 
 LAYER = Control("layer", "Layer")
 GUIDED, STATIC = "prefill_guided", "static_global"
 BESIDE = (STATIC, "shuffled_prompts", "ema", "oracle")  # what the sentence names; the chart has all
 
 
-def use(ask: Ask) -> Drawn | None:
+def use(ask: Ask) -> Drawn:
     """Two prompts of every setup, in so many layers."""
-    if ask("use").is_empty():
-        return None
     which = (pl.col("request").rank("dense").over("setup") - 1).cast(pl.Int64)
     step = (pl.col("layer").rank("dense").over("setup") - 1) // (pl.col("layer").n_unique().over("setup") / ask.size).ceil()
-    found = ask("use").with_columns(which=which, turn=step).filter(pl.col("which") < 2)
+    found = some(ask("use")).with_columns(which=which, turn=step).filter(pl.col("which") < 2)
     found = found.filter(pl.col("layer") == pl.col("layer").min().over("setup", "turn")).with_columns(
         layer=pl.col("layer").cast(pl.String)
     )
@@ -39,20 +33,17 @@ def use(ask: Ask) -> Drawn | None:
     )
 
 
-def likeness(ask: Ask) -> Drawn | None:
+def likeness(ask: Ask) -> Drawn:
     """Hit shares with one number of hot experts per setup."""
-    similarity, hits = ask("similarity"), ask("hits")
-    if similarity.is_empty() or hits.is_empty():
-        return None
+    similarity, hits = some(ask("similarity")), some(ask("hits"))
     whole = hits.filter(pl.col("layer").is_null()).with_columns(
         said=pl.col("placement").replace(PLACEMENTS),
         group=pl.when(pl.col("batch") == 1).then(pl.lit(ALONE)).otherwise(pl.lit(TOGETHER)),
     )
     alike, mean = similarity.filter(pl.col("layer").is_not_null()), similarity.filter(pl.col("layer").is_null())
-    said = {
-        str(setup): likeness_answer(mean.filter(pl.col("setup") == setup), alike.filter(pl.col("setup") == setup), of)
-        for (setup,), of in whole.group_by(["setup"], maintain_order=True)
-    }
+    said = sentences(
+        whole, ["setup"], lambda of: likeness_answer(rows_like(mean, of, "setup"), rows_like(alike, of, "setup"), of)
+    )
     data = {
         "alike": alike.select("setup", "layer", *COSINES),
         "hits": whole.select("setup", "placement", "said", "is_bound", "hot", "batch", "group", "hit", "low", "high"),
@@ -61,7 +52,6 @@ def likeness(ask: Ask) -> Drawn | None:
         "routing": setups(whole)[0],
         "line_names": list(LINES),
         "placements": [PLACEMENTS.get(name, name) for name in known(PLACEMENTS, whole["placement"])],
-        "groups": [name for name in BATCHES if name in set(whole["group"])],
     }
     return Drawn(data, said, own)
 

@@ -14,22 +14,14 @@ if(method = 'stand-in', format('{}, {}', p.model_id, method),
 
 -- points: A row per system under a setting of a series, with a column per metric; NAME_low, NAME_high: over seeds.
 select {setup}, p.series, p.setting, setting_value as number, system, batch, hot_experts as hot, mean_bits,
-    max(n_seeds) as n_seeds, max(value) filter (metric = 'step_s') as step_s, max(value) filter (metric = 'ndp_gain') as ndp_gain,
-    max(value) filter (metric = 'other_s') as other_s, max(value) filter (metric = 'gpu_s') as gpu_s,
-    max(value) filter (metric = 'ndp_s') as ndp_s, max(value) filter (metric = 'activation_s') as activation_s,
-    max(value) filter (metric = 'transfer_s') as transfer_s, max(value) filter (metric = 'wait_s') as wait_s,
-    max(value) filter (metric = 'moved_per_layer_step') as moved_per_layer_step,
-    max(value) filter (metric = 'link_weight_bytes_per_token') as link_weight_bytes_per_token,
-    max(value) filter (metric = 'link_activation_bytes_per_token') as link_activation_bytes_per_token,
-    max(value) filter (metric = 'ndp_bytes_per_token') as ndp_bytes_per_token,
+    max(value) filter (metric = 'step_s') as step_s,
     max(value) filter (metric = 'tokens_per_s') as tokens_per_s, max(value) filter (metric = 'decode_gain') as decode_gain,
-    max(value) filter (metric = 'gain_over_hobbit') as gain_over_hobbit, max(value) filter (metric = 'hit_frac') as hit_frac,
+    max(value) filter (metric = 'gain_over_hobbit') as gain_over_hobbit,
     max(low) filter (metric = 'tokens_per_s') as tokens_per_s_low,
     max(high) filter (metric = 'tokens_per_s') as tokens_per_s_high, max(low) filter (metric = 'decode_gain') as decode_gain_low,
     max(high) filter (metric = 'decode_gain') as decode_gain_high,
     max(low) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_low,
-    max(high) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_high,
-    max(low) filter (metric = 'hit_frac') as hit_frac_low, max(high) filter (metric = 'hit_frac') as hit_frac_high
+    max(high) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_high
 from cxl_ndp_points p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
 
 -- requests: Seconds of a batch from prompt to last token, by part.
@@ -38,8 +30,11 @@ select {setup}, p.setting as lengths, system, batch, n_context_tokens as prompt,
     gain_over_hobbit, is_extrapolated
 from cxl_ndp_requests p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
--- lanes: Busy stretches of one layer-step.
-select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms
+-- lanes: Busy stretches of one layer-step; kind: what is worked on.
+select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms,
+    case when lane = 'ndp' then 'experts in the NDP' when label like 'activations%' then 'activations over the link'
+        when lane = 'pcie' then 'experts over the link' when label like '%expert%' then 'experts on the GPU'
+        else 'attention and KV' end as kind
 from cxl_ndp_lanes where study = $study order by all
 
 -- hits: Hit shares by placement; layer null: of all layers.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Control
 
 NAME = PAPER = "cxl_ndp"
 STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
@@ -105,8 +104,3 @@ def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
 def times(value: float) -> str:
     """A gain as it is said."""
     return f"{value:.1f} ×"
-
-
-def rules(found: pl.DataFrame) -> list[str]:
-    """Rules of the rows as they are said, in the house order."""
-    return [RULES[name][0] if name in RULES else name for name in known(RULES, found["rule"])]

@@ -8,14 +8,10 @@ from itertools import cycle
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import ACCEPTED, MODES, facts, law_words
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, sentences, some
+from tokentape.dashboards.units import joined, percent
 
 HOTNESS, RANDOM = "hotness", "random"
 SCHEME_WORDS = {
@@ -38,47 +34,18 @@ class Curve:
     colour: str
 
 
-POOL = Curve("pool", "pool", "tau_accepted", "pool_frac", "pool_policy")
-SHARED = Curve("shared", "batch", "tau_accepted", "batch", "pool_policy")
-BITS = Curve("bits", "bits", "acceptance", "bits", "scheme_words")
-DRAFTERS = Curve("drafters", "drafters", "tau_accepted", "how", "drafter")
-REPLAYED = Curve("replayed", "replay", "pool_overlap_frac", "pool_frac", "run")
-
-
-def pool(ask: Ask) -> Drawn | None:
-    return _drawn(ask, POOL)
-
-
-def shared(ask: Ask) -> Drawn | None:
-    return _drawn(ask, SHARED)
-
-
-def bits(ask: Ask) -> Drawn | None:
-    return _drawn(ask, BITS)
-
-
-def drafters(ask: Ask) -> Drawn | None:
-    return _drawn(ask, DRAFTERS)
-
-
-def replayed(ask: Ask) -> Drawn | None:
-    return _drawn(ask, REPLAYED)
-
-
-def _drawn(ask: Ask, curve: Curve) -> Drawn | None:
-    """The first live models; each figure's menu is all of theirs."""
+def accepted(ask: Ask, **given: str) -> Drawn:
+    """The first live models; each figure's menu is all of theirs. given: fields of a Curve."""
+    curve = Curve(**given)
     named = ask.made(_named)
-    found = _of(named, curve)
-    if found.is_empty():
-        return None
+    found = some(_of(named, curve))
     gain = ask("published_gain_frac")["gain"].drop_nulls().to_list()
     said = sentences(found, ["live"], lambda of: answer(curve, of, gain[0] if gain else None))
-    at, panels = found["at"], found["panel"].unique(maintain_order=True).to_list()
+    panels = found["panel"].unique(maintain_order=True).to_list()
     names = known(dict.fromkeys((*SCHEME_WORDS.values(), *RUNS.values()), ""), found[curve.colour])
     spare = cycle(SCHEME_LOOKS)
     own = {
         "of": curve.colour,
-        "ats": (at.unique(maintain_order=True) if at.dtype == pl.String else at.unique().sort()).to_list(),
         "names": names,
         "colours": [ACCEPTED[name] if name in ACCEPTED else next(spare) for name in names],
         "panels": panels,
@@ -91,14 +58,12 @@ def _drawn(ask: Ask, curve: Curve) -> Drawn | None:
         said,
         facts(found) | own,
         controls=(Control("live", "Live model"),),
-        choices=tuple({"live": live} for live in lives),
+        choices=options("live", lives),
     )
 
 
-def measured(ask: Ask) -> Drawn | None:
-    found = ask.made(rows.points).filter(pl.col("series") == "measured")
-    if found.is_empty():
-        return None
+def measured(ask: Ask) -> Drawn:
+    found = some(ask.made(rows.points).filter(pl.col("series") == "measured"))
     told = pl.concat(
         found.select(
             "model", "machine", "scheme", "batch", "law", "fidelity", "accepted_len", mode=pl.lit(words), speedup=f"phi_{mode}",

@@ -1,27 +1,96 @@
-"""The ELMoE-3D page on what is reproduced: errors against their bars under every hit model, and the paper's summary numbers."""
+"""The ELMoE-3D page on what is reproduced: Table 3 cell by cell, errors against their bars, and the paper's summary numbers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
-from tokentape.dashboards import claims, theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, HONESTY, LAW_COLOURS, LAWS, PAPER, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards import claims
+from tokentape.dashboards.elmoe3d import rows
+from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, HONESTY, LAWS, LEVEL, MODES, PAPER, facts
+from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
+from tokentape.dashboards.units import joined, mean_of, percent, signed
 
 ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
 TABLE_PLACE = "Table 3"  # shown cell by cell in figures of its own
 MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
 
 
-def checks(ask: Ask) -> Drawn | None:
-    found = held(ask("checks"))
-    if found.is_empty():
-        return None
-    laws = known(LAWS, found["law"])
+def cells(ask: Ask) -> Drawn:
+    table = some(ask.made(rows.table))
+    found = errors(table)
+    own = facts(table)
+    panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in own["machines"]]
+    said = sentences(found, ["law", "level"], cells_answer)
+    return Drawn({"cells": found.drop("gib", "machine", "mode", "role")}, said, {**own, "panels": panels})
+
+
+def errors(table: pl.DataFrame) -> pl.DataFrame:
+    """A row per cell and mode: error, or the prediction where the paper's number is withheld."""
+    keys = ["law", "level", "machine", "gib", "model", "scheme", "batch"]
+    each = [
+        table.select(
+            *keys,
+            value=f"phi_{mode}",
+            published=f"published_{mode}",
+            role=f"role_{mode}",
+            mode=pl.lit(words),
+            row=pl.format(f"{words}, {{}}", "machine"),
+        )
+        for mode, words in MODES.items()
+    ]
+    found = pl.concat(each).with_columns(error=pl.col("value") / pl.col("published") - 1)
+    return found.with_columns(pl.Series("said", [_said(row) for row in found.to_dicts()], pl.String))
+
+
+def _said(row: dict[str, Any]) -> str:
+    if row["error"] is None:
+        return f"{row['value']:.1f}×"
+    text = f"{100 * row['error']:+.0f}"
+    return "0" if text in ("+0", "-0") else text
+
+
+def cells_answer(found: pl.DataFrame) -> str:
+    """Mean error, how many cells are near, and the worst, per mode; rows of one law and level."""
+    said = []
+    for (mode,), of in found.drop_nulls("error").group_by(["mode"], maintain_order=True):
+        ranked = of.with_columns(size=pl.col("error").abs()).sort("size", "model", "scheme", descending=[True, False, False])
+        worst = ranked.row(0, named=True)
+        within = ranked.filter(pl.col("size") <= 0.1).height
+        said.append(
+            f"{mode}: {percent(mean_of(ranked['size']))} on average, {within} of {of.height} cells within 10 %; worst "
+            f"{signed(worst['error'])} ({worst['scheme']}, {worst['model']}, {worst['machine']}, batch {worst['batch']})"
+        )
+    hidden = found.filter(pl.col("error").is_null()).height
+    withheld = f"; {hidden} cells have no open number and are predictions" if hidden else ""
+    return f"{'; '.join(said) or 'No number of the paper is open'}{withheld}. {HONESTY}"
+
+
+def written(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """The table below the chart, one per hit model and level: groups of a model and machine, rows of a scheme and batch."""
+    found = []
+    for (law, level), of in table.group_by(["law", "level"], maintain_order=True):
+        groups = [
+            {"title": f"{model}, {machine}", "rows": [_row(row) for row in group.to_dicts()]}
+            for (model, machine), group in of.group_by(["model", "machine"], maintain_order=True)
+        ]
+        found.append({"law": law, "level": level, "title": joined([LAWS[str(law)], LEVEL.labels[str(level)]]), "groups": groups})
+    return found
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    cells = []
+    for mode in MODES:
+        ours, published = row[f"phi_{mode}"], row[f"published_{mode}"]
+        cells += [f"{published:.2f}" if published is not None else "withheld", f"{ours:.2f}"]
+        cells.append(signed(ours / published - 1) if published is not None else "predicted")
+        cells.append(row[f"role_{mode}"] or "")
+    return {"scheme": row["scheme"], "batch": row["batch"], "alpha": f"{row['alpha']:.2f}", "cells": cells}
+
+
+def checks(ask: Ask) -> Drawn:
+    found = some(held(ask("checks")))
     panels = [
         {
             "item": panel,
@@ -34,18 +103,14 @@ def checks(ask: Ask) -> Drawn | None:
     own = {
         "most": percent(MOST_ERROR, 0),
         "panels": panels,
-        "law_names": [LAWS.get(name, name) for name in laws],
-        "law_colours": [LAW_COLOURS.get(name, theme.QUIET) for name in laws],
     }
     return Drawn({"checks": found}, {"": checks_answer(found)}, facts(found) | own)
 
 
-def summary(ask: Ask) -> Drawn | None:
+def summary(ask: Ask) -> Drawn:
     """The paper's other numbers; Table 3 is shown cell by cell."""
     stated = claims.rows(ask.connection, PAPER).filter(pl.col("location") != TABLE_PLACE)
-    answered = stated.drop_nulls("replay")
-    if answered.is_empty():
-        return None
+    answered = some(stated.drop_nulls("replay"))
     return Drawn({"claims": answered}, {"": f"{claims.answer(stated)} {HONESTY}"}, {"ours": "replay (over what is not given)"})
 
 

@@ -1,42 +1,97 @@
-"""The ELMoE-3D page on one round: what lies in which memory (Figure 12), and what drafting and verification take (12, 13)."""
+"""The ELMoE-3D page on what a batch does to a pass (Figure 4), what lies where, and what a round takes (Figures 12, 13)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
 from tokentape.dashboards.elmoe3d import rows
-from tokentape.dashboards.elmoe3d.words import EAGLE, ELASTIC, PARTS, SCHEMES, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import joined, mean_of
+from tokentape.dashboards.elmoe3d.words import EAGLE, ELASTIC, MODES, PARTS, PASS_PARTS, SCHEMES, facts
+from tokentape.dashboards.engine import Ask, Drawn, in_words, known, rows_like, sentences, some, turn_of
+from tokentape.dashboards.units import highest, joined, lowest, mean_of, percent, significant
 
+KNEES = {"knee hb": "HB", "knee ext": "EXT"}
 TIERS = {"hb": "HB (fast, small)", "ext": "EXT (LPDDR5, large)"}
 FLAT = 0.01  # two latencies nearer than this are called alike
 
 
-def mapping(ask: Ask) -> Drawn | None:
-    found, rounds = ask("mapping"), ask.made(_rounds)
-    if found.is_empty() or rounds.is_empty():
-        return None
-    order = {name: n for n, name in enumerate(PARTS)}
+def intensity(ask: Ask) -> Drawn:
+    found, table = some(ask("intensity")), some(ask.made(rows.table))
+    passes, touched = _passes(found), _touched(table)
+    said = sentences(table, ["law", "level", "machine"], lambda of: intensity_answer(rows_like(found, of, "machine"), of))
+    data = {
+        "passes": passes,
+        "knees": _knees(found),
+        "touched": touched.drop("gain", "published"),
+        "gained": touched.drop("ar", "verify"),
+    }
+    return Drawn(data, said, {**facts(touched), **facts(found)})
+
+
+def _passes(intensity: pl.DataFrame) -> pl.DataFrame:
+    found = intensity.filter(pl.col("part").is_in(list(PASS_PARTS)))
+    return found.with_columns(words=pl.col("part").replace(PASS_PARTS), mode=pl.col("mode").replace(MODES))
+
+
+def _knees(intensity: pl.DataFrame) -> pl.DataFrame:
+    found = intensity.filter(pl.col("part").is_in(list(KNEES)))
+    return found.select("machine", "model", "ops_per_byte", words=pl.format("{} bends", pl.col("part").replace(KNEES)))
+
+
+def _touched(table: pl.DataFrame) -> pl.DataFrame:
+    """Experts of a layer in AR and in verification, and SD over AR, of EAGLE3."""
+    of = table.filter(pl.col("scheme") == EAGLE)
+    keys = ["law", "level", "machine", "gib", "model", "batch", "fidelity", "is_withheld"]
+    return of.select(
+        *keys,
+        ar="ar_experts",
+        verify="verify_experts",
+        gain=pl.col("phi_sd") / pl.col("phi_ar"),
+        published=pl.col("published_sd") / pl.col("published_ar"),
+    )
+
+
+def intensity_answer(intensity: pl.DataFrame, table: pl.DataFrame) -> str:
+    """How far below the roofline's bend experts stay, how many more a verification touches, and where the head's drafts gain."""
+    experts = intensity.filter((pl.col("part") == "experts") & (pl.col("mode") == "ar"))
+    knee = intensity.filter(pl.col("part") == "knee hb")
+    touched = _touched(table)
+    most = int(highest(touched["batch"]))
+    last = touched.filter(pl.col("batch") == most)
+    more = (last["verify"] / last["ar"]).to_list()
+    gaining = touched.filter(pl.col("gain") > 1)
+    said = []
+    if not experts.is_empty() and not knee.is_empty():
+        said.append(
+            f"At most {significant(highest(experts['ops_per_byte']))} operations per byte of an expert in AR, where even "
+            f"HB's roofline bends at {significant(lowest(knee['ops_per_byte']))}: decoding waits for memory at every "
+            f"batch up to {most}"
+        )
+    said.append(f"At batch {most} a verification touches {min(more):.1f} to {max(more):.1f} × the experts of an AR step")
+    cells = [
+        f"{model} ({joined([str(b) for b in of['batch'].to_list()])})"
+        for (model,), of in gaining.group_by(["model"], maintain_order=True)
+    ]
+    said.append(f"{EAGLE} gains over AR, at batches, on {joined(cells)}" if cells else f"{EAGLE} gains over AR nowhere")
+    return f"{'. '.join(said)}."
+
+
+def mapping(ask: Ask) -> Drawn:
+    found, rounds = some(ask("mapping")), some(ask.made(_rounds))
     placed = found.with_columns(
         tier_words=pl.col("tier").replace(TIERS),
-        words=pl.col("part").replace({name: said for name, (said, _) in PARTS.items()}),
-        place=pl.col("part").replace_strict(order, default=len(order), return_dtype=pl.Int64),
+        words=in_words("part", PARTS),
+        place=turn_of("part", PARTS),
         batch_words=pl.col("batch").cast(pl.String),
     )
     data = {"placed": placed.drop("part", "batch"), "rounds": rounds.drop("fidelity", "gib")}
-    return Drawn(data, dict(_mapping_answers(placed, rounds)), facts(rounds))
+    experts = placed.filter(pl.col("tier") == "hb", pl.col("part") == "experts")
+    keys = ["model", "machine", "batch_words"]
+    said = sentences(rounds, ["law", "level", *keys], lambda of: mapping_answer(rows_like(experts, of, *keys), of))
+    return Drawn(data, said, facts(rounds))
 
 
-def latency(ask: Ask) -> Drawn | None:
-    found = ask.made(_rounds)
-    if found.is_empty():
-        return None
+def latency(ask: Ask) -> Drawn:
+    found = some(ask.made(_rounds))
     said = sentences(ask.made(rows.table), ["law", "level", "model"], latency_answer)
     return Drawn({"rounds": found.drop("fidelity", "gib")}, said, facts(found))
 
@@ -48,20 +103,9 @@ def _rounds(ask: Ask) -> pl.DataFrame:
     return ask.made(rows.table).select(*kept, *more, batch_words=pl.col("batch").cast(pl.String))
 
 
-def _mapping_answers(placed: pl.DataFrame, rounds: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    keys = ["law", "level", "model", "machine", "batch_words"]
-    for key, of in rounds.group_by(keys, maintain_order=True):
-        _, _, model, machine, batch = key
-        here = placed.filter(
-            pl.col("model") == model, pl.col("machine") == machine, pl.col("batch_words") == batch, pl.col("tier") == "hb"
-        )
-        experts = dict(here.filter(pl.col("part") == "experts").select("scheme", "gb").iter_rows())
-        yield "|".join(map(str, key)), mapping_answer(experts, of)
-
-
-def mapping_answer(experts: dict[str, float], rounds: pl.DataFrame) -> str:
-    """Room for experts by scheme, and accept length, draft and verify of each."""
-    names = known(SCHEMES, rounds["scheme"])
+def mapping_answer(placed: pl.DataFrame, rounds: pl.DataFrame) -> str:
+    """Room for experts by scheme, and accept length, draft and verify of each. placed: the experts in HB."""
+    names, experts = known(SCHEMES, rounds["scheme"]), dict(placed.select("scheme", "gb").iter_rows())
     room = joined([f"{significant(experts[n]) if n in experts else 'none'}{' GB' if n in experts else ''} ({n})" for n in names])
     by_name = {row["scheme"]: row for row in rounds.to_dicts()}
     said = [

@@ -4,57 +4,37 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.elmoe3d.words import LAW_COLOURS, LAWS, TOKENS_OF, facts, law_words
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import highest, joined
+from tokentape.dashboards.elmoe3d.words import TOKENS_OF, facts, law_words
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, sentences, some, turn_of
+from tokentape.dashboards.units import highest, joined, percent
 
 REPLAYED = "lru"
 OPENS_AT = 0.125  # the cached share nearest to the paper's machines
 
 
-def misses(ask: Ask) -> Drawn | None:
-    if ask("misses").is_empty():
-        return None
-    found = _panels(ask("misses"), ask.size).with_columns(
+def misses(ask: Ask) -> Drawn:
+    found = _panels(some(ask("misses")), ask.size).with_columns(
         law_words=law_words(), share=pl.col("cache_frac").map_elements(lambda frac: f"{frac:g}", pl.String)
     )
     shares = sorted(found["share"].unique(), key=lambda share: (abs(float(share) - OPENS_AT), float(share)))
-    laws = known(LAWS, found["law"])
-    own = {
-        "law_names": [LAWS.get(name, name) for name in laws],
-        "law_colours": [LAW_COLOURS.get(name, theme.QUIET) for name in laws],
-        "dashes": [[1, 0] if name == REPLAYED else [6, 4] for name in laws],
-    }
     return Drawn(
         {"misses": found.drop("source", "origin")},
         sentences(found, ["share"], misses_answer),
-        facts(found) | own,
+        facts(found),
         controls=(Control("share", "Cached share of a layer", {share: percent(float(share), 1) for share in shares}),),
-        choices=tuple({"share": share} for share in shares),
+        choices=options("share", shares),
     )
 
 
-def unions(ask: Ask) -> Drawn | None:
-    counted = ask("unions")
-    if counted.is_empty():
-        return None
+def unions(ask: Ask) -> Drawn:
+    counted = some(ask("unions"))
     of_one = counted.filter(pl.col("tokens_of") == "one_request")
     most = highest((counted if of_one.is_empty() else of_one)["n_tokens"])
     found = _panels(counted.filter(pl.col("n_tokens") <= most), ask.size).with_columns(
         whose=pl.col("tokens_of").replace(dict(zip(("decode", "one_request", "prefill"), TOKENS_OF, strict=True))),
         fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),
     )
-    forms = known({"recorded": 0, "power-law": 1}, found["form"])
-    own = {
-        "forms": forms,
-        "dashes": [[1, 0], *[[6, 4]] * 5][: len(forms)],
-    }
-    return Drawn({"unions": found.drop("source", "origin")}, {"": unions_answer(found)}, facts(found) | own)
+    return Drawn({"unions": found.drop("source", "origin")}, {"": unions_answer(found)}, facts(found))
 
 
 def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
@@ -66,10 +46,7 @@ def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
     )
     order = told.select("is_made", "model", "panel").unique().sort("is_made", "model", "panel", descending=[False, True, False])
     kept = order["panel"].head(size)
-    place = {name: n for n, name in enumerate(kept)}
-    return told.filter(pl.col("panel").is_in(kept.implode())).sort(
-        pl.col("panel").replace_strict(place, return_dtype=pl.Int64), maintain_order=True
-    )
+    return told.filter(pl.col("panel").is_in(kept.implode())).sort(turn_of("panel", kept), maintain_order=True)
 
 
 def misses_answer(found: pl.DataFrame) -> str:

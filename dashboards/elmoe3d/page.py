@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import polars as pl
-import polars.selectors as cs
 
-from tokentape.dashboards.elmoe3d import rows, table
+from tokentape.dashboards.elmoe3d import checks, rows
 from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, HONESTY, LAW, LEVEL, PAPER, SHOWN_LAWS, models
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import with_figures
-from tokentape.dashboards.shell import Control, Page
+from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 
 FILE, TITLE = "elmoe3d.html", "ELMoE-3D"
 LEAD = (
@@ -39,28 +34,19 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     ask = asked(connection, size)
     points, cells = ask.made(rows.points), ask.made(rows.table)
     laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]}
-    choices = (*({"law": law} for law in SHOWN_LAWS if law in laws), *_choices(points, cells))
+    choices = (*options("law", (law for law in SHOWN_LAWS if law in laws)), *_choices(points, cells))
     n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    tables = [made | {"n_cells": n_cells} for made in table.written(cells)]
-    own = Page(FILE, TITLE, LEAD, "elmoe3d.html", choices=choices, extra={"tables": tables, "honesty": HONESTY})
-    held = {name for row in choices for name in row}
-    own = replace(own, controls=tuple(control for control in CONTROLS if control.name in held))
-    whole = with_figures(own, ask, FIGURES)
-    return replace(
-        whole, data={name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
-    )
+    tables = [made | {"n_cells": n_cells} for made in checks.written(cells)]
+    extra = {"tables": tables, "honesty": HONESTY}
+    return with_figures(Page(FILE, TITLE, LEAD, "elmoe3d.html", (), CONTROLS, choices, extra=extra), ask, FIGURES, DIGITS)
 
 
-def _choices(points: pl.DataFrame, cells: pl.DataFrame) -> Iterator[dict[str, str]]:
+def _choices(points: pl.DataFrame, cells: pl.DataFrame) -> tuple[dict[str, str], ...]:
     """Menus but the law's; they open at L1, the paper's first model, the larger machine, the largest of its batches."""
-    if points.is_empty():
-        return
     shown = cells if not cells.is_empty() else points.filter(pl.col("fit") == HEADLINE_FIT)
-    for level in shown["level"].unique().sort(descending=True):
-        yield {"level": level}
-    for model in models(shown):
-        yield {"model": model}
-    for machine in shown.select("machine", "gib").unique().sort("gib", descending=True)["machine"].unique(maintain_order=True):
-        yield {"machine": machine}
-    for batch in shown["batch"].unique().sort(descending=True):
-        yield {"batch": str(batch)}
+    return (
+        *options("level", shown["level"].unique().sort(descending=True)),
+        *options("model", models(shown)),
+        *options("machine", shown.sort("gib", descending=True)["machine"].unique(maintain_order=True)),
+        *options("batch", shown["batch"].unique().sort(descending=True)),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards.elmoe3d.words import ELASTIC, HEADLINE_FIT, SCHEMES, SHOWN_LAWS, TABLE
-from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine import Ask, turn_of
 from tokentape.warehouse import models
 
 
@@ -23,7 +23,7 @@ def points(ask: Ask) -> pl.DataFrame:
 
 def turn() -> pl.Expr:
     """A scheme's place in the house order."""
-    return pl.col("scheme").replace_strict({name: n for n, name in enumerate(SCHEMES)}, default=len(SCHEMES))
+    return turn_of("scheme", SCHEMES)
 
 
 def table(ask: Ask) -> pl.DataFrame:

@@ -1,20 +1,17 @@
-"""The ELMoE-3D page past the paper: capacity and bandwidth of HB, context, and the acceptance that speculation needs."""
+"""The ELMoE-3D page past the paper: an explorer, sweeps over HB and context, and the acceptance that speculation needs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d import rows
-from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, SCHEMES, TABLE, by_mode, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.units import mean_of
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.elmoe3d.words import DIGITS, ELASTIC, HEADLINE_FIT, MODES, SCHEMES, TABLE, by_mode, facts
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, sentences, some
+from tokentape.dashboards.units import joined, mean_of, percent, signed
 
 # Series -> what varies, its title, its unit where the sentence tells it.
 SWEEPS = {
@@ -23,12 +20,14 @@ SWEEPS = {
     "context": ("context_tokens", "context of a request (tokens, log scale)", "{:,.0f} tokens"),
 }
 SAME_FRAC = 1e-6  # values nearer than this are the same
+KEYS = ["law", "model", "gib", "batch"]
+PACKED = ["gib", "batch", "speedup", "published"]
+SAME_DIGITS = 5  # speed-ups alike to so many are a tie, which goes to the first in the house order
+OPENS_AT = (8.0, 8)  # GiB and batch: on the paper's larger machine
 
 
-def sweeps(ask: Ask) -> Drawn | None:
-    found = _swept(ask.made(rows.points))
-    if found.is_empty():
-        return None
+def sweeps(ask: Ask) -> Drawn:
+    found = some(_swept(ask.made(rows.points)))
     each = [
         {
             "series": series,
@@ -48,11 +47,9 @@ def _doublings(values: list[float]) -> list[float]:
     return [at for at in values if abs(math.log2(at / values[0]) % 1) < SAME_FRAC]
 
 
-def alpha(ask: Ask) -> Drawn | None:
+def alpha(ask: Ask) -> Drawn:
     points = ask.made(rows.points)
-    swept = points.filter(pl.col("series") == "alpha")
-    if swept.is_empty():
-        return None
+    swept = some(points.filter(pl.col("series") == "alpha"))
     found = _with_paper(swept, points)
     forms = _forms(points)
     said = sentences(found, ["model", "batch_words"], lambda of: f"{alpha_answer(of)} {forms}")
@@ -156,3 +153,72 @@ def _forms(points: pl.DataFrame) -> str:
     error = chain["phi_sd"] / chain["published_sd"] - 1
     off = f"{percent(mean_of(error.abs()))} on average ({signed(mean_of(error))})"
     return f"With acceptance as a chain, constants not refitted, SD would be off by {off}."
+
+
+def explorer(ask: Ask) -> Drawn:
+    found = some(_grid(ask.made(rows.points)))
+    said = sentences(found, KEYS, explorer_answer)
+    best = found.filter(pl.col("is_winner")).select(*KEYS, "scheme", "mode", "speedup", letter=pl.col("mode").str.head(1))
+    return Drawn(
+        {"grid": _packed_grid(found), "grid_best": best},
+        said,
+        {**facts(found), "chosen": "where datum.gib === toNumber(size) && datum.batch === toNumber(at)"},
+        controls=(
+            Control("size", "Size of HB", {f"{gib:g}": f"{gib:g} GiB" for gib in found["gib"].unique()}, "slider"),
+            Control("at", "Batch, explored", {f"{b}": f"{b} requests" for b in found["batch"].unique()}, "slider"),
+        ),
+        choices=tuple(_choices(found)),
+    )
+
+
+def _grid(points: pl.DataFrame) -> pl.DataFrame:
+    """A row per size, batch, scheme and mode on the machine that the sweep over capacity used."""
+    there = points.filter(pl.col("series") == "hb-capacity")["hardware"].unique().implode()
+    own = points.filter(pl.col("hardware").is_in(there))
+    paper = (
+        own.filter(pl.col("series") == TABLE).select("model", "scheme", "batch", "gib", "published_ar", "published_sd").unique()
+    )
+    swept = own.filter(pl.col("series").is_in(["hb-capacity", "batch"])).drop("published_ar", "published_sd")
+    once = swept.unique([*KEYS, "scheme"], keep="first", maintain_order=True)
+    beside = once.join(paper, on=["model", "scheme", "batch", "gib"], how="left")
+    found = by_mode(beside, *KEYS, "scheme", "level", "fidelity")
+    fastest: list[pl.Expr | str] = [-pl.col("speedup").round_sig_figs(SAME_DIGITS), rows.turn(), "mode"]
+    ordered = found.sort("law", pl.col("model"), "gib", "batch", *fastest, descending=[False, True, *[False] * 5])
+    return ordered.with_columns(is_winner=pl.int_range(pl.len()).over(KEYS) == 0)
+
+
+def _packed_grid(found: pl.DataFrame) -> pl.DataFrame:
+    """A row per scheme and mode, its sizes and batches as lists: a page stays small."""
+    kept = ["gib", "batch", pl.col("speedup").round_sig_figs(DIGITS), "published"]
+    return found.group_by("law", "model", "scheme", "mode", maintain_order=True).agg(kept)
+
+
+def explorer_answer(found: pl.DataFrame) -> str:
+    """The winner at one size and batch, and each scheme's better mode."""
+    best = found.filter(pl.col("is_winner")).row(0, named=True)
+    others = []
+    for name in known(SCHEMES, found["scheme"]):
+        own = found.filter(pl.col("scheme") == name).sort("speedup", descending=True).row(0, named=True)
+        others += [f"{name} {own['speedup']:.1f} × ({own['mode']})"] if name != best["scheme"] else []
+    two = {
+        mode: found.filter(pl.col("scheme") == ELASTIC, pl.col("mode") == mode)["speedup"].to_list() for mode in MODES.values()
+    }
+    ours = ""
+    if all(two.values()):
+        ratio = two["SD"][0] / two["AR"][0]
+        ours = f" {ELASTIC}'s own speculation is {ratio:.2f} × its AR: it {'pays' if ratio > 1 else 'does not pay'}."
+    return (
+        f"With {best['gib']:g} GiB and batch {best['batch']}, {best['scheme']} in {best['mode']} is fastest, "
+        f"{best['speedup']:.1f} × the xPU; {joined(others)}.{ours}"
+    )
+
+
+def _choices(found: pl.DataFrame) -> Iterator[dict[str, str]]:
+    """Sizes, the opening one first; per size its batches."""
+    sizes = sorted(found["gib"].unique(), key=lambda gib: (abs(gib - OPENS_AT[0]), gib))
+    for gib in sizes:
+        yield {"size": f"{gib:g}"}
+    for gib in sizes:
+        batches = found.filter(pl.col("gib") == gib)["batch"].unique().to_list()
+        for batch in sorted(batches, key=lambda batch: (abs(batch - OPENS_AT[1]), batch)):
+            yield {"size": f"{gib:g}", "at": f"{batch}"}

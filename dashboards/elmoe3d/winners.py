@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
 from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import ELASTIC, HONESTY, MODES, facts
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.units import highest, joined, mean_of
+from tokentape.dashboards.engine import Ask, Drawn, rows_like, sentences, some
+from tokentape.dashboards.units import highest, joined, mean_of, percent
 
 PANELS = {"ar": "AR: one token a step", "sd": "SD: draft and verify", "best": "the better of the two"}
 SETTING = ["law", "level", "machine", "model", "batch"]
@@ -19,22 +17,15 @@ NEVER = 2.0  # times the largest batch: where a scheme stands that never pays
 LEAST_GAIN = 1e-9
 
 
-def winners(ask: Ask) -> Drawn | None:
-    table = ask.made(rows.table)
-    if table.is_empty():
-        return None
+def winners(ask: Ask) -> Drawn:
+    table = some(ask.made(rows.table))
     found = _winners(table)
-    said = {
-        f"{law}|{level}": answer(of, found.filter(pl.col("law") == law, pl.col("level") == level))
-        for (law, level), of in table.group_by(["law", "level"], maintain_order=True)
-    }
+    said = sentences(table, ["law", "level"], lambda of: answer(of, rows_like(found, of, "law", "level")))
     return Drawn({"winners": found}, said, {"panels": list(PANELS.values()), **facts(table)})
 
 
-def thresholds(ask: Ask) -> Drawn | None:
-    swept = ask.made(rows.swept)
-    if swept.is_empty():
-        return None
+def thresholds(ask: Ask) -> Drawn:
+    swept = some(ask.made(rows.swept))
     found = _thresholds(ask.made(rows.table), swept)
     batches = swept["batch"].unique().sort().to_list()
     end = NEVER * batches[-1]

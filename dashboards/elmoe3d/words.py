@@ -7,8 +7,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import known
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Control, known
 from tokentape.dashboards.units import joined
 
 STUDY = "Run: tokentape study elmoe3d, then tokentape load and tokentape site."
@@ -40,7 +39,9 @@ LAWS = {
     "che": "Che approximation",
     "lru": "LRU, replayed",
 }
-LAW_COLOURS = {"paper_law": theme.VERMILLION, "physical": theme.BLUE, "che": theme.PURPLE, "lru": theme.INK}
+LAW_COLOURS = dict(zip(LAWS.values(), (theme.VERMILLION, theme.BLUE, theme.PURPLE, theme.INK), strict=True))
+LAW_DASHES = {words: [1, 0] if name == "lru" else [6, 4] for name, words in LAWS.items()}
+FORM_DASHES = {"recorded": [1, 0], "power-law": [6, 4]}
 LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),

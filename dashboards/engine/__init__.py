@@ -1,1 +1,11 @@
-"""Figures as data: a figure's TOML file and its rows become a Vega-Lite chart."""
+"""Figures as data: a figure's TOML file and its rows become a Vega-Lite chart. Here is what the pages' code needs of it."""
+
+from tokentape.dashboards.engine.ask import Ask, Nothing, some
+from tokentape.dashboards.engine.figures import Drawn, options, rows_like, sentences, with_figures
+from tokentape.dashboards.engine.grammar import in_words, known, turn_of
+from tokentape.dashboards.shell import Control, Figure, Page, Part
+
+__all__ = [
+    "Ask", "Control", "Drawn", "Figure", "Nothing", "Page", "Part", "in_words", "known", "options", "rows_like", "sentences",
+    "some", "turn_of", "with_figures",
+]  # fmt: skip

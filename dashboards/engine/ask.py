@@ -15,6 +15,17 @@ import polars as pl
 Made = TypeVar("Made")
 
 
+class Nothing(Exception):
+    """A figure has no rows: in its place the page says what to run."""
+
+
+def some(found: pl.DataFrame) -> pl.DataFrame:
+    """The rows. Raises Nothing if there are none."""
+    if found.is_empty():
+        raise Nothing
+    return found
+
+
 @dataclass(frozen=True)
 class Ask:
     """A page's questions. folder: with rows.sql; size: how many tapes or models to show; params: values of its $names.
@@ -29,9 +40,9 @@ class Ask:
     start: Mapping[str, str] = field(default_factory=dict)
     asked: dict[Any, Any] = field(default_factory=dict)
 
-    def __call__(self, name: str) -> pl.DataFrame:
-        """The rows of a query."""
-        rows: pl.DataFrame = self.of(name, lambda: self._rows(name))
+    def __call__(self, name: str, **more: Any) -> pl.DataFrame:
+        """The rows of a query. more: values of $names beside those of the page."""
+        rows: pl.DataFrame = self.of((name, str(more)) if more else name, lambda: self._rows(name, **more))
         return rows
 
     def made(self, make: Callable[[Ask], Made]) -> Made:
@@ -43,8 +54,8 @@ class Ask:
             self.asked[key] = make()
         return self.asked[key]  # type: ignore[no-any-return]
 
-    def _rows(self, name: str) -> pl.DataFrame:
-        return rows_of(self.connection, self.folder / "rows.sql", name, **self.params)
+    def _rows(self, name: str, **more: Any) -> pl.DataFrame:
+        return rows_of(self.connection, self.folder / "rows.sql", name, **self.params, **more)
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, file: Path, name: str, **params: Any) -> pl.DataFrame:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine.ask import Ask, Nothing, some
 from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
@@ -25,6 +26,7 @@ KEYS = {
     "question_empty",
     "missing",
     "rows",
+    "given",
     "query",
     "answer",
     "depends",
@@ -50,24 +52,41 @@ class Drawn:
     choices: tuple[Mapping[str, str], ...] = ()
 
 
-Rows = Callable[[Ask], Drawn | None]
+Rows = Callable[[Ask], Drawn]
 
 
 def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.DataFrame], str]) -> dict[str, str]:
-    """A sentence for each selection."""
-    return {"|".join(map(str, key)): answer(of) for key, of in found.group_by(keys, maintain_order=True)}
+    """A sentence for each selection; none where there is nothing to say."""
+    told = ((key, answer(of)) for key, of in found.group_by(keys, maintain_order=True))
+    return {"|".join(f"{one:g}" if isinstance(one, float) else f"{one}" for one in key): said for key, said in told if said}
 
 
-def with_figures(page: Page, ask: Ask, names: Iterable[str | Part]) -> Page:
-    """The page with its figures: names of files, or parts that are drawn by code."""
+def rows_like(found: pl.DataFrame, of: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Rows that have in these columns what all of the rows `of` have."""
+    return found.filter(pl.col(name) == of[name][0] for name in columns)
+
+
+def options(name: str, values: Iterable[Any], opening: Any = None) -> tuple[dict[str, str], ...]:
+    """The choices of a menu; `opening` comes first if it is there."""
+    return tuple({name: str(value)} for value in sorted(values, key=lambda value: value != opening))
+
+
+def with_figures(page: Page, ask: Ask, names: Iterable[str | Part], digits: int | None = None) -> Page:
+    """The page with its figures: names of files, or parts that are drawn by code. Controls that nothing can be chosen of go.
+
+    digits: of a number, as the page carries it.
+    """
     own = f"tokentape.dashboards.{ask.folder.name}.words"
     words = vars(theme) | (vars(import_module(own)) if (ask.folder / "words.py").exists() else {})
     told = [(name, load(ask.folder, name), ask) if isinstance(name, str) else name for name in names]
     parts = [(one, None) if isinstance(one, Part) else _part(*one, words) for one in told]
     page = with_parts(page, *(replace(part, figures=()) for part, _ in parts))
-    page = replace(
-        page, controls=tuple({control.name: control for control in page.controls}.values()), choices=_once(page.choices)
-    )
+    held = {name for row in page.choices for name in row}
+    controls = {control.name: control for control in page.controls if control.name in held}
+    page = replace(page, controls=tuple(controls.values()), choices=_once(page.choices))
+    if digits is not None:
+        rounded = {name: frame.with_columns(cs.float().round_sig_figs(digits)) for name, frame in page.data.items()}
+        page = replace(page, data=rounded)
     figures = [figure for part, make in parts for figure in ((make(page),) if make else part.figures)]
     return replace(page, figures=(*page.figures, *figures))
 
@@ -79,9 +98,13 @@ def _once(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
 
 def _part(name: str, told: Mapping[str, Any], ask: Ask, words: Mapping[str, Any]) -> tuple[Part, Callable[[Page], Figure]]:
     """Everything of a figure but its chart, which needs to know what the whole page opens with."""
-    drawn = _rows(ask.folder, name, told)(ask)
+    make = _rows(ask.folder, name, told)
     scope = Scope(f"{ask.folder.name}/figures/{name}.toml", dict(words), {})
-    if drawn is None or all(frame.is_empty() for frame in drawn.data.values()):
+    try:
+        drawn = make(ask)
+        if all(frame.is_empty() for frame in drawn.data.values()):
+            raise Nothing
+    except Nothing:
         question = _text(scope, told, "question_empty" if "question_empty" in told else "question")
         missing = Figure(name, question, None, {}, (), "", _text(scope, told, "missing"))
         return Part(()), lambda page: missing
@@ -108,18 +131,25 @@ def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
 
 
 def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
-    """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`."""
+    """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`.
+
+    Both name a module of the page, or after a dot one of all pages. A function of several figures takes the figure's name and
+    what is `given` to it.
+    """
     key = "rows" if "rows" in told else "answer"
     module, _, function = told[key].partition(":")
-    found = getattr(import_module(f"tokentape.dashboards.{folder.name}.{module}"), function or name, None)
+    package = "tokentape.dashboards" if module.startswith(".") else f"tokentape.dashboards.{folder.name}."
+    found = getattr(import_module(package + module), function or name, None)
     if found is None:
         raise BadFigure(f"{folder.name}/figures/{name}.toml: {key}: {told[key]}: no such function")
+    if "given" in told:
+        return lambda ask: found(ask, name=name, **told["given"])
     if key == "rows":
         return found  # type: ignore[no-any-return]
 
     def asked(ask: Ask) -> Drawn:
-        rows, depends = ask(told["query"]), told.get("depends")
-        return Drawn({name: rows}, sentences(rows, depends, found) if depends else {} if rows.is_empty() else {"": found(rows)})
+        rows, depends = some(ask(told["query"])), told.get("depends")
+        return Drawn({name: rows}, sentences(rows, depends, found) if depends else {"": found(rows)})
 
     return asked
 

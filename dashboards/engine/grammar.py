@@ -30,6 +30,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "clamp": {"clamp": True},
     "stacked": {"stack": "zero"},
     "as_found": {"sort": "as found"},
+    "palette": {"palette": True},
 }
 GUIDES: dict[str, dict[str, Any]] = {
     "bare": {"ticks": False, "domain": False},
@@ -66,9 +67,19 @@ class Scope:
         return BadFigure(f"{self.where}: {why}")
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.names:
-            raise self.bad(f"{name}: neither a fact of the figure nor a word of its page")
-        return self.names[name]
+        """A fact of the figure, a word of its page, or what a column of its rows begins with."""
+        return self.names[name] if name in self.names else self._held(name)[0]
+
+    def many(self, name: str) -> Any:
+        """As above, but of a column all values, ascending."""
+        return self.names[name] if name in self.names else self._held(name).drop_nulls().unique().sort().to_list()
+
+    def _held(self, name: str) -> pl.Series:
+        shown = [self.frames[self.data]] if self.data in self.frames else []
+        held = [frame[name] for frame in (*shown, *self.frames.values()) if name in frame.columns]
+        if held:
+            return next((of for of in held if not of.is_empty()), held[0])
+        raise self.bad(f"{name}: neither a fact of the figure nor a word of its page nor a column of its rows")
 
     def column(self, of: str) -> pl.Series:
         """What the rows have in the field of a channel."""
@@ -78,13 +89,18 @@ class Scope:
         return rows[name]
 
     def text(self, text: str) -> str:
-        """`text` with {name} replaced; {name:q}: as a Vega string."""
-        return re.sub(r"\{([A-Za-z_]\w*)(:q)?\}", lambda m: theme.quote(str(self[m[1]])) if m[2] else str(self[m[1]]), text)
+        """`text` with {name} replaced; {name:q}: as a Vega string; {name:,}: in a format of Python's."""
+
+        def filled(found: re.Match[str]) -> str:
+            value, form = self[found[1]], found[2] or ""
+            return theme.quote(str(value)) if form == "q" else format(value, form) if form else str(value)
+
+        return re.sub(r"\{([A-Za-z_]\w*)(?::(q|,|[.,\d]*[a-z]))?\}", filled, text)
 
     def value(self, text: str) -> Any:
         """A word, a number, a list, a name (@name), or plain text."""
         if text.startswith("@"):
-            return self[text[1:]]
+            return self.many(text[1:])
         if text in WORDS:
             return WORDS[text]
         try:
@@ -104,7 +120,7 @@ class Scope:
             return [self.filled(value) for value in found]
         if not isinstance(found, str):
             return found
-        return self[found[1:]] if found.startswith("@") else WORDS.get(found, self.text(found))
+        return self.many(found[1:]) if found.startswith("@") else WORDS.get(found, self.text(found))
 
     def settings(self, text: str, presets: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
         """Words as settings: key=value, a word of `presets`, a number format, or @name for more of them; None: "none"."""
@@ -131,6 +147,17 @@ def known(table: Mapping[str, object], names: Iterable[str]) -> list[str]:
     """Names in the order of `table`, others after them by name."""
     there = set(names)
     return [name for name in table if name in there] + sorted(there - table.keys())
+
+
+def turn_of(column: str, names: Iterable[str]) -> pl.Expr:
+    """Where each value of a column stands among `names`; others behind."""
+    turns = {name: n for n, name in enumerate(names)}
+    return pl.col(column).replace_strict(turns, default=len(turns), return_dtype=pl.Int64)
+
+
+def in_words(column: str, words: Mapping[str, Any]) -> pl.Expr:
+    """A column's values in words; of a table name -> (words, look, ...) the words. What has none stays."""
+    return pl.col(column).replace({name: of if isinstance(of, str) else of[0] for name, of in words.items()})
 
 
 def segments(text: str) -> list[str]:
@@ -179,8 +206,9 @@ def channel(scope: Scope, name: str, told: Any) -> dict[str, Any]:
         return {**found, "scale": None}
     if scaled.get("sort") == "as found":
         scaled["sort"] = scope.column(of).unique(maintain_order=True).to_list()
-    if "known" in scaled:
-        scaled["sort"] = known(dict.fromkeys(scope[scaled.pop("known")]), scope.column(of))
+    for word, setting in (("known", "sort"), ("held", "domain")):
+        if word in scaled:
+            scaled[setting] = known(dict.fromkeys(scope[scaled.pop(word)]), scope.column(of))
     found |= {key: _sort(scaled.pop(key)) for key in OF_CHANNEL if key in scaled}
     scaled = _looks(scope, name, found.get("field", ""), scaled)
     return {**found, "scale": scaled} if scaled else found
@@ -194,7 +222,13 @@ def _sort(told: Any) -> Any:
 
 
 def _looks(scope: Scope, name: str, of: str, scale: dict[str, Any]) -> dict[str, Any]:
-    """looks=TABLE: of a table word -> colour or shape, the words that the rows have; all=TABLE: all of them."""
+    """looks=TABLE: of a table word -> colour or shape, the words that the rows have; all=TABLE: all of them.
+
+    palette: a colour for each word of the domain, or of the rows where there is none.
+    """
+    if scale.pop("palette", False):
+        scale.setdefault("domain", scope.column(of).drop_nulls().unique().sort().to_list())
+        scale["range"] = list(theme.colours(scale["domain"]).values())
     for key in ("looks", "all"):
         if key in scale:
             table = scope[scale.pop(key)]

@@ -9,11 +9,9 @@ import duckdb
 import polars as pl
 
 from tokentape.dashboards import answers, rows, theme
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import with_figures
+from tokentape.dashboards.engine import Ask, Control, Drawn, Figure, Page, Part, with_figures
 from tokentape.dashboards.experts import charts as expert_charts
 from tokentape.dashboards.experts.words import REPLAY_FIRST
-from tokentape.dashboards.shell import Control, Figure, Page, Part
 
 FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
@@ -24,6 +22,10 @@ LEAD = (
     "How large a cache of experts must be, which policy should manage it, and what that costs per token. "
     "Belady sees the future: a bound, no method."
 )
+
+
+def asked(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], size: int = 16) -> Ask:
+    return Ask(connection, Path(__file__).parent, size, {"traces": trace_ids})
 
 
 def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
@@ -44,8 +46,13 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
         choices=tuple(choices),
         data={} if runs.is_empty() else {"runs": runs.drop("family", "policy_params", "denominator")},
     )
-    ask = Ask(connection, Path(__file__).parent, max_traces, {"traces": trace_ids})
+    ask = asked(connection, trace_ids, max_traces)
     return with_figures(own, ask, (Part(tuple(_policy_figures(runs, start))), *FIGURES))
+
+
+def popularity(ask: Ask) -> Drawn:
+    said = {f"{row['trace']}|{row['phase']}": answers.popularity(row, row["phase"]) for row in ask("crowd").to_dicts()}
+    return Drawn({"popularity": ask("popularity")}, said)
 
 
 def _policy_figures(runs: pl.DataFrame, start: dict[str, str]) -> Iterator[Figure]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.hardware.rows import OWN_MEMORY
-from tokentape.dashboards.units import highest, joined, quantity
+from tokentape.dashboards.units import highest, joined, percent, quantity, significant
 
+OWN_MEMORY = "'s memory"  # behind the name of an engine that reads its memory in another way than through the tier's interface
 THROUGHOUT = 0.8  # of the step: a resource that is busy for less does not alone decide how long it takes
 
 

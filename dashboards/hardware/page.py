@@ -11,13 +11,10 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import with_figures
+from tokentape.dashboards.engine import Ask, Control, Figure, Page, Part, with_figures
 from tokentape.dashboards.hardware import answers as hardware_answers
 from tokentape.dashboards.hardware import recorded, roofline
-from tokentape.dashboards.hardware import rows as hardware_rows
 from tokentape.dashboards.hardware.recorded import EARLY_LAYERS
-from tokentape.dashboards.shell import Control, Figure, Page, Part
 from tokentape.dashboards.units import number
 
 FILE, TITLE = "hardware.html", "Hardware"
@@ -36,10 +33,14 @@ LINKS = re.compile(r"(https?://[^\s;,)]*[^\s;,).])")  # split() then gives text 
 GROUPS = {"engines": "engine", "tiers": "tier", "links": "link"}
 
 
+def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
+    return Ask(connection, Path(__file__).parent, size, {"n": size, "memory": hardware_answers.OWN_MEMORY})
+
+
 def page(connection: duckdb.DuckDBPyConnection, max_steps: int) -> Page:
     """The page over all machines and at most `max_steps` recorded steps, spread over the machines."""
-    ask = Ask(connection, Path(__file__).parent, max_steps)
-    machines, steps, points = hardware_rows.machines(connection), ask.made(recorded.steps), ask.made(recorded.points)
+    ask = asked(connection, max_steps)
+    machines, steps, points = ask("machines"), ask.made(recorded.steps), ask.made(recorded.points)
     few = f" Shown: {steps.height} of {steps['n_steps'][0]} recorded steps." if _is_cut(steps) else ""
     own = Page(
         FILE,
@@ -48,14 +49,14 @@ def page(connection: duckdb.DuckDBPyConnection, max_steps: int) -> Page:
         "hardware.html",
         controls=_controls(machines, steps),
         choices=tuple(_choices(machines, steps)),
-        extra={"tables": _tables(machines, hardware_rows.numbers(connection))},
+        extra={"tables": _tables(machines, ask("numbers"))},
     )
     return with_figures(own, ask, (_roofline(own, ask, points), "clock", "energy"))
 
 
 def _roofline(page: Page, ask: Ask, points: pl.DataFrame) -> Part:
     """Drawn by code: labels are placed where they cover nothing."""
-    ceilings = hardware_rows.ceilings(ask.connection)
+    ceilings = ask("ceilings")
     frames, roofs, words, placed = roofline.roofs(ceilings, points)
     drawn = ceilings.filter(pl.col("hardware").is_in(list(frames)))
     start = dict(page.choices[0]) if page.choices else {}

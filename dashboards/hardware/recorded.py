@@ -7,9 +7,8 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.hardware import answers, rows
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.hardware import answers
 from tokentape.dashboards.units import quantity
 
 EARLY_LAYERS = 4
@@ -17,13 +16,13 @@ EARLY_LAYERS = 4
 
 def steps(ask: Ask) -> pl.DataFrame:
     """Recorded steps, spread over the machines."""
-    return rows.steps(ask.connection, ask.size)
+    return ask("steps")
 
 
 def points(ask: Ask) -> pl.DataFrame:
     """Their operations, with the machine."""
     found = ask.made(steps)
-    return rows.points(ask.connection, found["step"].to_list()).join(found.select("step", "hardware"), on="step")
+    return ask("points", steps=found["step"].to_list()).join(found.select("step", "hardware"), on="step")
 
 
 def colours(ask: Ask) -> dict[str, str]:
@@ -32,12 +31,11 @@ def colours(ask: Ask) -> dict[str, str]:
     return theme.colours(longest["operation"])
 
 
-def clock(ask: Ask) -> Drawn | None:
+def clock(ask: Ask) -> Drawn:
     """operations_of: step -> its operations, for the legend; ends: step -> seconds that each window shows."""
     found = ask.made(steps)
-    bars, busy = lanes(rows.bars(ask.connection, found["step"].to_list()), found)
-    if bars.is_empty():
-        return None
+    bars, busy = lanes(ask("bars", steps=found["step"].to_list()), found)
+    some(bars)
     by_step, by_lane = (of.partition_by("step", as_dict=True) for of in (ask.made(points), busy))
     said = {
         f"{row['hardware']}|{row['step']}": answers.clock(row, by_lane[row["step"],], by_step[row["step"],])
@@ -57,10 +55,8 @@ def clock(ask: Ask) -> Drawn | None:
     return Drawn({"bars": bars}, said, own)
 
 
-def energy(ask: Ask) -> Drawn | None:
-    found = costs(rows.energy(ask.connection))
-    if found.is_empty():
-        return None
+def energy(ask: Ask) -> Drawn:
+    found = some(costs(ask("energy")))
     by_machine = found.explode("machines").sort("machines").partition_by("machines", as_dict=True)
     said = {str(key[0]): answers.energy(str(key[0]), of) for key, of in by_machine.items()}
     return Drawn({"energy": found}, said, {"height": 22 * found["place"].n_unique()})

@@ -5,16 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import claims, theme
-from tokentape.dashboards.answers import percent, significant
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Drawn, in_words, sentences, some
 from tokentape.dashboards.kelle import rows
 from tokentape.dashboards.kelle.words import NAME, PAPER, READINGS, ZERO, times
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, percent, significant
 
 KNOB_WORDS = {"calibrated": "calibrated", "zero": "nothing fitted"}
 OF_READING = {PAPER: "calibrated", ZERO: "zero"}
-MEAN, MEDIAN, ORDER = "mean |ln| error", "median error", "order"
+MEDIAN = "median error"
 BARS = {("predicted", "calibrated"): 0.15, (MEDIAN, "zero"): 0.10}  # what the study set out to hold
 NEAR = 0.1
 AS_IS = "as is"
@@ -27,48 +25,41 @@ CHIP = {
     "sram": ("SRAM", "SRAM"),
     "dram": ("DRAM", "DRAM"),
 }
-TURNED = "order reversed, paper, "
 AREA, POWER = "area (mm2)", "power (W)"
 ON_MODELS = ("Table 2", "Table 3", "Table 4", "Table 5", "Table 6")  # answers of models that are not run here
 
 
-def ratios(ask: Ask) -> Drawn | None:
-    found = errors(ask("checks"))
-    if found.is_empty():
-        return None
+def ratios(ask: Ask) -> Drawn:
+    found = some(errors(ask("checks")))
     order = ["predicted", "Table 7", "Table 9 at batch 16", "calibrated", "all", MEDIAN]
     own = {"groups": [name for name in order if name in set(found["group"])], "knobs": list(KNOB_WORDS.values())}
     return Drawn({"errors": found}, {"": f"{errors_answer(found)}{orders_answer(ask('checks'))}"}, own)
 
 
-def sensitivity(ask: Ask) -> Drawn | None:
+def sensitivity(ask: Ask) -> Drawn:
     """Settings by the gain that they have in the reading that the page opens with."""
-    found = ask("sensitivity")
-    if found.is_empty():
-        return None
+    found = some(ask("sensitivity"))
     own = found.filter(pl.col("reading") == next(iter(ask.made(rows.readings)), "")).sort("energy")["setting"].to_list()
     names = [*own, *found.filter(~pl.col("setting").is_in(own))["setting"].unique().sort()]
     return Drawn({"sensitivity": found}, sentences(found, ["reading"], sensitivity_answer), {"names": names})
 
 
-def checks(ask: Ask) -> Drawn | None:
-    found = _derived(ask("checks"))
-    return None if found.is_empty() else Drawn({"checks": found}, {"": checks_answer(found)})
+def checks(ask: Ask) -> Drawn:
+    found = some(_derived(ask("checks")))
+    return Drawn({"checks": found}, {"": checks_answer(found)})
 
 
-def area(ask: Ask) -> Drawn | None:
-    found = _area(ask("chip_parts"))
-    return None if found.is_empty() else Drawn({"area": found}, sentences(found, ["reading"], area_answer))
+def area(ask: Ask) -> Drawn:
+    found = some(_area(ask("chip_parts")))
+    return Drawn({"area": found}, sentences(found, ["reading"], area_answer))
 
 
-def stated(ask: Ask) -> Drawn | None:
+def stated(ask: Ask) -> Drawn:
     found = claims.rows(ask.connection, NAME).filter(
         pl.col("role").is_in(list(theme.ROLES)) & ~pl.col("location").is_in(ON_MODELS)
     )
     found = found.with_columns(pl.col("claim", "setting").str.replace(EVERYWHERE, ", average"))
-    answered, silent = found.drop_nulls("replay"), found.filter(pl.col("replay").is_null())
-    if answered.is_empty():
-        return None
+    answered, silent = some(found.drop_nulls("replay")), found.filter(pl.col("replay").is_null())
     said = {
         name: claims.answer(pl.concat([answered.filter(pl.col("mode") == name), silent]))
         for name in READINGS
@@ -79,20 +70,15 @@ def stated(ask: Ask) -> Drawn | None:
 
 def errors(checks: pl.DataFrame) -> pl.DataFrame:
     """Errors by group of ratios and knobs, with the bar each is held to."""
-    found = checks.with_columns(
-        group=pl.when(pl.col("name").str.starts_with(MEDIAN))
-        .then(pl.lit(MEDIAN))
-        .otherwise(pl.col("name").str.extract(r"^mean \|ln\| error, (.*), knobs")),
-        knobs=pl.col("name").str.extract(r"knobs (\w+)$"),
-    ).drop_nulls(["group", "knobs"])
+    found = checks.drop_nulls(["group", "knobs"]).drop("is_verdict", "turned")
     bars = pl.DataFrame([{"group": group, "knobs": knobs, "bar": bar} for (group, knobs), bar in BARS.items()])
     return found.join(bars, on=["group", "knobs"], how="left").with_columns(said=pl.col("knobs").replace(KNOB_WORDS))
 
 
 def orders_answer(checks: pl.DataFrame) -> str:
     """Systems that the fit sets in another order than the model with nothing fitted, as the paper counts."""
-    turned = checks.filter(pl.col("name").str.starts_with(TURNED)).sort("value", descending=True)
-    said = [f"{row['name'].removeprefix(TURNED)} in {percent(row['value'], 0)} of cells" for row in turned.to_dicts()]
+    turned = checks.drop_nulls("turned").sort("value", descending=True).to_dicts()
+    said = [f"{row['turned']} in {percent(row['value'], 0)} of cells" for row in turned]
     return f" Only the fit puts {joined(said)}." if said else ""
 
 
@@ -131,7 +117,7 @@ def sensitivity_answer(found: pl.DataFrame) -> str:
 
 def _derived(checks: pl.DataFrame) -> pl.DataFrame:
     """What is no error, sensitivity or order of systems, with words and the ratio to the paper's number, farthest first."""
-    found = checks.filter(~pl.any_horizontal(pl.col("name").str.starts_with(word) for word in (MEAN, MEDIAN, ORDER)))
+    found = checks.filter(~pl.col("is_verdict")).drop("is_verdict", "group", "knobs", "turned")
     told = found.with_columns(ratio=pl.col("value") / pl.col("published"))
     far = told.sort(pl.col("ratio").log().abs(), "name", descending=[True, False], nulls_last=True)
     words = [
@@ -160,7 +146,7 @@ def checks_answer(found: pl.DataFrame) -> str:
 def _area(chip: pl.DataFrame) -> pl.DataFrame:
     """A row per part and measure, by the reading whose knobs it has; of power, array and special functions are one part."""
     back = {knobs: reading for reading, knobs in OF_READING.items()}
-    parts = pl.col("part").replace({name: words for name, (words, _) in CHIP.items()})
+    parts = in_words("part", CHIP)
     joint = pl.col("part").replace({name: words for name, (_, words) in CHIP.items()})
     each = [
         chip.select(reading=pl.col("knobs").replace(back), measure=pl.lit(title), part=named, ours=name, theirs=f"{name}_paper")

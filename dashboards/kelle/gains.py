@@ -1,30 +1,27 @@
-"""The Kelle page's first figures: gains of the five systems (Figure 13), and where Kelle's energy on the chip goes."""
+"""The Kelle page on gains: those of the five systems (Figure 13), where Kelle's energy on the chip goes, and the explorer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, rows_like, sentences, some
 from tokentape.dashboards.kelle.words import BASELINE, KELLE, SYSTEMS, tasks, times
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.units import joined, percent
 
 MEASURES = {"energy": "energy efficiency", "speed": "speed"}
+KEYS = ["reading", "model", "workload", "batch"]
+PACKED = ["batch", "budget", "speed", "energy"]
+OPENS_AT = {"explored": "llama-2-7b", "task": "PG19", "batch": 16, "budget": 2048}
+DIGITS = 4
 
 
-def gains(ask: Ask) -> Drawn | None:
-    headline = ask("headline")
-    if headline.is_empty():
-        return None
+def gains(ask: Ask) -> Drawn:
+    headline = some(ask("headline"))
     means = averaged(headline, ask("published"))
-    said = sentences(headline, ["reading"], lambda of: gains_answer(of, means.filter(pl.col("reading") == of["reading"][0])))
-    own = {
-        "systems": known(SYSTEMS, headline["system"]),
-        "models": headline["model"].unique().sort().to_list(),
-    }
-    return Drawn({"headline": headline, "means": means}, said, own)
+    said = sentences(headline, ["reading"], lambda of: gains_answer(of, rows_like(means, of, "reading")))
+    return Drawn({"headline": headline, "means": means}, said)
 
 
 def averaged(headline: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
@@ -77,3 +74,55 @@ def chip_answer(found: pl.DataFrame) -> str:
         refresh = float(of.filter(pl.col("part") == "refresh")["share"].sum())
         said.append(f"{percent(first['share'], 0)} into the {first['part']} and {percent(refresh, 0)} into refresh ({task})")
     return f"On the chip {joined(said)}."
+
+
+def explorer(ask: Ask) -> Drawn:
+    """Menus open at OPENS_AT, tasks by length; a system that keeps everything goes with any budget."""
+    found = some(ask("explorer").drop_nulls("energy"))
+    batches, budgets = (found[name].drop_nulls().unique().sort().to_list() for name in ("batch", "budget"))
+    chosen = found.join(pl.DataFrame({"chosen": budgets}), how="cross").filter(
+        pl.col("budget").is_null() | (pl.col("budget") == pl.col("chosen"))
+    )
+    values: dict[str, Iterable[str | int]] = {
+        "explored": found["model"].unique().sort(),
+        "task": tasks(found),
+        "batch": batches,
+        "budget": budgets,
+    }
+    return Drawn(
+        {"explorer": _packed(found)},
+        sentences(chosen, [*KEYS, "chosen"], explorer_answer),
+        {"budgets": budgets},
+        controls=(
+            Control("explored", "Model, explored"),
+            Control("task", "Task, explored"),
+            Control("batch", "Batch", {f"{n}": f"{n} request{'s' * (n > 1)}" for n in batches}, "slider"),
+            Control("budget", "Budget", {f"{n}": f"{n} tokens" for n in budgets}, "slider"),
+        ),
+        choices=tuple(row for name, of in values.items() for row in options(name, of, OPENS_AT[name])),
+    )
+
+
+def _packed(found: pl.DataFrame) -> pl.DataFrame:
+    """A row per system, its batches and budgets as lists: a page stays small."""
+    rounded = found.with_columns(pl.col("speed", "energy").round_sig_figs(DIGITS))
+    return rounded.group_by("reading", "model", "workload", "system", maintain_order=True).agg(PACKED)
+
+
+def explorer_answer(found: pl.DataFrame) -> str:
+    """The most efficient system and the others; rows of one setting. Empty where Kelle does not fit."""
+    ours = found.filter(pl.col("system") == KELLE)
+    if ours.is_empty():
+        return ""
+    best = found.sort("energy", descending=True).row(0, named=True)
+    rest = [
+        f"{row['system']} {times(row['energy'])}"
+        for row in found.sort("energy", descending=True).to_dicts()
+        if row["system"] not in (best["system"], BASELINE)
+    ]
+    fast = ours.row(0, named=True)["speed"]
+    beyond = " It needs more than the DRAM holds." if ours["is_beyond"][0] else ""
+    return (
+        f"{best['system']} is most efficient, {times(best['energy'])} {BASELINE}; {joined(rest)}. {KELLE} is {times(fast)} as "
+        f"fast.{beyond}"
+    )

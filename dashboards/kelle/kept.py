@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.kelle.live_words import first_of, named, whos
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Control, Drawn, sentences, some
+from tokentape.dashboards.kelle.words import first_of, named, whos
+from tokentape.dashboards.units import joined, percent
 
 
-def kept(ask: Ask) -> Drawn | None:
+def kept(ask: Ask) -> Drawn:
     """The first tapes with their budgets, of which the middle one opens."""
     held = named(first_of(ask("kept"), "tape", ask.size))
-    found = held.drop_nulls("budget")
-    if found.is_empty():
-        return None
+    found = some(held.drop_nulls("budget"))
     choices = []
     for (tape,), of in found.group_by(["tape"], maintain_order=True):
         budgets = of["budget"].unique().sort().to_list()
@@ -32,18 +27,15 @@ def kept(ask: Ask) -> Drawn | None:
     )
 
 
-def along(ask: Ask) -> Drawn | None:
+def along(ask: Ask) -> Drawn:
     held = named(first_of(ask("timeline"), "tape", ask.size))
-    found = held.drop_nulls("budget")
-    return None if found.is_empty() else Drawn({"along": held}, sentences(found, ["tape", "budget"], along_answer), whos(found))
+    found = some(held.drop_nulls("budget"))
+    return Drawn({"along": held}, sentences(found, ["tape", "budget"], along_answer), whos(found))
 
 
-def drift(ask: Ask) -> Drawn | None:
-    found = named(ask("divergence"))
-    if found.is_empty():
-        return None
-    own = {"model": found["model"][0], "dataset": found["dataset"][0]}
-    return Drawn({"drift": found}, {"": drift_answer(found)}, whos(found) | own)
+def drift(ask: Ask) -> Drawn:
+    found = some(named(ask("divergence")))
+    return Drawn({"drift": found}, {"": drift_answer(found)}, whos(found))
 
 
 def kept_answer(found: pl.DataFrame) -> str:

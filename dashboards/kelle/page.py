@@ -3,19 +3,13 @@ beside the paper's numbers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
-import polars.selectors as cs
 
-from tokentape.dashboards import orderings
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, with_figures
+from tokentape.dashboards.engine import Ask, Page, options, with_figures
 from tokentape.dashboards.kelle import rows
-from tokentape.dashboards.kelle.live_words import LIVE
-from tokentape.dashboards.kelle.words import DIGITS, NAME, READING
-from tokentape.dashboards.shell import Page
+from tokentape.dashboards.kelle.words import DIGITS, LIVE, NAME, READING
 
 FILE, TITLE = "kelle.html", "Kelle"
 LEAD = (
@@ -31,26 +25,18 @@ FIGURES = (
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"paper": NAME})
+    return Ask(connection, Path(__file__).parent, size, {"paper": NAME, "study": NAME})
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many tapes and live models it carries."""
     ask = asked(connection, size)
-    held, models = rows.readings(ask), rows.models(ask)
     own = Page(
         FILE,
         TITLE,
         LEAD,
         "page.html",
-        controls=(*((READING,) if held else ()), *((LIVE,) if models else ())),
-        choices=(*({"reading": name} for name in held), *({"live": name} for name in models)),
+        controls=(READING, LIVE),
+        choices=(*options("reading", ask.made(rows.readings)), *options("live", ask.made(rows.models))),
     )
-    whole = with_figures(own, ask, FIGURES)
-    return replace(
-        whole, data={name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in whole.data.items()}
-    )
-
-
-def ordered(ask: Ask) -> Drawn | None:
-    return orderings.drawn(ask, NAME)
+    return with_figures(own, ask, FIGURES, DIGITS)

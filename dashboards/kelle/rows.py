@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.kelle.live_words import named
-from tokentape.dashboards.kelle.words import READINGS
+from tokentape.dashboards.engine import Ask
+from tokentape.dashboards.kelle.words import READINGS, named
 
 
 def readings(ask: Ask) -> list[str]:

@@ -126,8 +126,13 @@ from kelle_retention order by all
 select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper, knobs
 from kelle_parts order by all
 
--- checks: What was derived anew, beside what the paper says of it.
-select "check" as name, value, published, unit, how from kelle_checks order by all
+-- checks: What was derived anew, beside what the paper says of it; group, knobs: of an error; turned: systems out of their order.
+select "check" as name, value, published, unit, how, regexp_matches(name, '^(mean \|ln\| error|median error|order)') as is_verdict,
+    coalesce(nullif(regexp_extract(name, '^mean \|ln\| error, (.*), knobs', 1), ''),
+        if(starts_with(name, 'median error'), 'median error', null)) as "group",
+    nullif(regexp_extract(name, 'knobs (\w+)$', 1), '') as knobs,
+    nullif(regexp_extract(name, '^order reversed, paper, (.*)$', 1), '') as turned
+from kelle_checks order by name, value, published, unit, how
 
 -- quality: Perplexity over that without eviction or losses, or accuracy, of live models: mean over seeds, the least, the most.
 select series, model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage,

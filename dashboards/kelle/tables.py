@@ -5,22 +5,16 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
 from tokentape.dashboards.kelle.words import KELLE, MODELS, ROLES, SYSTEMS, in_full, times
-from tokentape.dashboards.units import joined, mean_of
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.units import joined, mean_of, percent, signed
 
 BUDGET, BATCH = "table-7", "table-9"
 SWEPT = {"refresh interval": "refresh interval (us)", "edram bandwidth": "bandwidth of the eDRAM (GB/s)"}
 
 
-def tables(ask: Ask) -> Drawn | None:
-    found = in_full(ask("tables"), "series")
-    if found.is_empty():
-        return None
+def tables(ask: Ask) -> Drawn:
+    found = some(in_full(ask("tables"), "series"))
     role = pl.when(pl.col("published").is_null()).then(pl.lit("report")).otherwise("role")
     told = found.with_columns(role_words=role.replace({name: words for name, (words, _) in ROLES.items()}))
     each = [
@@ -35,10 +29,8 @@ def tables(ask: Ask) -> Drawn | None:
     return Drawn({"tables": told}, sentences(told, ["reading"], tables_answer), {"each": each})
 
 
-def sweeps(ask: Ask) -> Drawn | None:
-    found = in_full(ask("sweeps"), "series")
-    if found.is_empty():
-        return None
+def sweeps(ask: Ask) -> Drawn:
+    found = some(in_full(ask("sweeps"), "series"))
     each = []
     for (series, title), width in zip(SWEPT.items(), (560, 480), strict=True):
         of = found.filter(pl.col("series") == series)

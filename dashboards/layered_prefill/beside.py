@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import looks, of_series
 from tokentape.dashboards.units import joined
@@ -27,26 +28,14 @@ class Beside:
     """One figure: its series, and what of a point names its row."""
 
     name: str
-    series: tuple[str, ...]
-    row: tuple[str, ...]
+    series: Sequence[str]
+    row: Sequence[str]
 
 
-def arrivals(ask: Ask) -> Drawn | None:
-    return _drawn(ask, Beside("arrivals", ("table-12", "bursty", "azure", "mooncake"), ("workload", "arrival")))
-
-
-def others(ask: Ask) -> Drawn | None:
-    return _drawn(ask, Beside("others", ("other schedulers", "table-2", "table-6", "table-10", "table-12"), ("model",)))
-
-
-def elsewhere(ask: Ask) -> Drawn | None:
-    return _drawn(ask, Beside("elsewhere", ("other models", "other gpus"), ("model", "hardware")))
-
-
-def _drawn(ask: Ask, beside: Beside) -> Drawn | None:
-    found = _rows(ask.made(rows.points), beside)
-    if found.is_empty():
-        return None
+def drawn(ask: Ask, **given: Any) -> Drawn:
+    """given: fields of a Beside."""
+    beside = Beside(**given)
+    found = some(_rows(ask.made(rows.points), beside))
     scales = {True: "log tight padding=16", False: "free padding=16 tight"}
     measures = [
         {"of": name, "title": title, "factor": factor, "form": form, "scale": scales[name in LOG]}
@@ -63,8 +52,7 @@ def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
     if held.is_empty():
         return held
     metrics = [name for name in MEASURES if name in held.columns]
-    place = {name: n for n, name in enumerate(held["series"].unique(maintain_order=True))}
-    turn = [pl.col("series").replace_strict(place), "model", "hardware", "arrival", "rate", "system"]
+    turn = [turn_of("series", held["series"].unique(maintain_order=True)), "model", "hardware", "arrival", "rate", "system"]
     told = held.filter(pl.col("rate").is_not_null()).sort(turn).with_columns(label=_label(beside))
     if beside.name == "others":
         is_other = ~pl.col("scheduler").is_in(["chunked", "layered"]) | pl.col("series").eq("other schedulers")
@@ -72,8 +60,7 @@ def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
     if beside.name == "arrivals" and told["arrival"].n_unique() < 2:
         return told.clear()
     bands = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
-    labels = {name: n for n, name in enumerate(told["label"].unique(maintain_order=True))}
-    order = pl.col("label").replace_strict(labels, return_dtype=pl.Int64)
+    order = turn_of("label", told["label"].unique(maintain_order=True))
     return told.select("label", "system", "scheduler", "n_seeds", *bands, order=order)
 
 

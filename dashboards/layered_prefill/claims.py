@@ -7,24 +7,20 @@ import statistics
 import polars as pl
 
 from tokentape.dashboards import claims
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.shell import Control
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, some
+from tokentape.dashboards.units import percent
 
 
-def stated(ask: Ask) -> Drawn | None:
+def stated(ask: Ask) -> Drawn:
     found = _placed(claims.rows(ask.connection, "layered_prefill"))
-    answered = found.drop_nulls("replay")
-    if answered.is_empty():
-        return None
+    answered = some(found.drop_nulls("replay"))
     tables = answered["table"].unique(maintain_order=True).to_list()
     return Drawn(
         {"claims": answered.drop("location", "statistic", "place")},
         {str(table): f"{predicted(found)}{_of_table(found, table)}" for table in tables},
         {"tables": tables, "ours": "replay (5 to 95 % of seeds)"},
         controls=(Control("table", "Table of the paper"),),
-        choices=tuple({"table": table} for table in _predicted_first(answered, tables)),
+        choices=options("table", _predicted_first(answered, tables)),
     )
 
 

@@ -8,14 +8,10 @@ from itertools import cycle
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, sentences, some, turn_of
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import PARTS, TOKENS_OF, of_series
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined, quantity
-from tokentape.warehouse.claim_errors import signed
+from tokentape.dashboards.units import joined, percent, quantity, signed
 
 # Forms that a curve may have; the first that is there is the one the others are compared with.
 FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "the paper's Table 1", "independent": "independent"}
@@ -24,11 +20,9 @@ BANDS = {ALL_LAYERS: 0, "first third": 1, "middle third": 2, "last third": 3}
 PROMPT = "one prompt"  # the series
 
 
-def coverage(ask: Ask) -> Drawn | None:
+def coverage(ask: Ask) -> Drawn:
     """Coverage of the paper and of the first tapes."""
-    found = _named(ask("coverage"), ask.size)
-    if found.is_empty():
-        return None
+    found = some(_named(ask("coverage"), ask.size))
     routed = found["routed"].unique(maintain_order=True).to_list()
     lines = found["line"].unique(maintain_order=True).to_list()
     spare = cycle([theme.BLUE, theme.SKY, theme.GREEN, theme.PURPLE, theme.ORANGE])
@@ -43,15 +37,13 @@ def coverage(ask: Ask) -> Drawn | None:
         sentences(found, ["routed"], coverage_answer),
         own,
         controls=(Control("routed", "Coverage of"),),
-        choices=tuple({"routed": name} for name in routed),
+        choices=options("routed", routed),
     )
 
 
-def chunks(ask: Ask) -> Drawn | None:
+def chunks(ask: Ask) -> Drawn:
     """One prompt alone: bytes and time against the chunk."""
-    found = of_series(ask.made(rows.points), PROMPT)
-    if found.is_empty():
-        return None
+    found = some(of_series(ask.made(rows.points), PROMPT))
     chunked = pl.col("chunk_tokens").is_not_null()
     size = pl.when(chunked).then(pl.col("chunk_tokens").cast(pl.String)).otherwise("system")
     most = found.filter(chunked).group_by("setting").len().sort("len", "setting")["setting"].to_list()[-1:]
@@ -59,17 +51,16 @@ def chunks(ask: Ask) -> Drawn | None:
     told = told.sort(chunked, "chunk_tokens", descending=[True, False])
     names = [f"{part}_frac" for part in PARTS if f"{part}_frac" in told.columns]
     kept = told.select("setting", "system", "size", "chunk_tokens", "expert_bytes_per_request", "ttft_mean_s", *names)
-    return Drawn({"chunks": kept}, {"": chunk_answer(kept)}, {"setting": kept["setting"][0], "sizes": kept["size"].to_list()})
+    return Drawn({"chunks": kept}, {"": chunk_answer(kept)})
 
 
 def _named(found: pl.DataFrame, size: int) -> pl.DataFrame:
     """Rows of the first `size` sources with the words of their curve and panel; the paper's first."""
-    order = {name: n for n, name in enumerate(FORMS)}
     told = found.filter((pl.col("band") == ALL_LAYERS) | pl.col("form").str.starts_with("recorded")).with_columns(
         routed=pl.when(pl.col("source") == PAPER).then(pl.format("{} (the paper)", "model")).otherwise("source"),
         line=pl.format("{}{}", pl.col("form").replace(FORMS), _band()),
         panel=pl.col("tokens_of").replace(TOKENS_OF),
-        place=pl.col("form").replace_strict(order, default=len(order), return_dtype=pl.Int64),
+        place=turn_of("form", FORMS),
         depth=pl.col("band").replace_strict(BANDS, default=len(BANDS), return_dtype=pl.Int64),
         is_paper=pl.col("source") == PAPER,
     )

@@ -1,44 +1,43 @@
-"""The Layered Prefill page on the schedulers' knobs: the front of TTFT and TBT over them, and the number of groups alone."""
+"""The Layered Prefill page on what a scheduler costs: TTFT against TBT over its knobs, energy per token, and a dense model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, sentences
+from tokentape.dashboards.engine import Ask, Control, Drawn, Nothing, options, sentences, some, turn_of
 from tokentape.dashboards.layered_prefill import rows
-from tokentape.dashboards.layered_prefill.words import of_series
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.layered_prefill.rates import grid
+from tokentape.dashboards.layered_prefill.words import drawing_order, of_series
+from tokentape.dashboards.units import joined, percent, quantity, signed
 
 FRONT, GROUPS = "pareto", ("n-sweep", "table-11")  # series
 MEASURES = {"ttft_mean_s": "TTFT, mean", "ttft_p99_s": "TTFT, p99", "tbt_mean_s": "TBT, mean", "tbt_p99_s": "TBT, p99"}
 PAPER_GROUPS = 16  # most groups of the paper's main model
 FIELDS = ("setting", "at", "scheduler", "system", "rate", "knob", "n_seeds")
+MEASURED = ("table-2", "table-6", "table-8")
+JOULES = ("static", "bytes", "ops")
+MEANINGS = ("energy_j_per_token", "energy_j_per_output_token")
+DENSE = "dense"
+MEANS = {"ttft_mean_s": "mean TTFT", "tbt_mean_s": "mean TBT"}
+CLOSED_FRAC = 0.02  # a gap in attainment that is called closed
+N_LIMITS = 3  # TBT limits that are drawn: the tightest, the middle and the loosest
 
 
-def front(ask: Ask) -> Drawn | None:
-    found = _swept(ask.made(rows.points), FRONT)
-    if found.is_empty():
-        return None
+def front(ask: Ask) -> Drawn:
+    found = some(_swept(ask.made(rows.points), FRONT))
     return Drawn(
         {"front": _with_front(found)},
         sentences(_with_front(found), ["at"], front_answer),
         controls=(Control("at", "Front at"),),
-        choices=tuple({"at": name} for name in found["at"].unique(maintain_order=True)),
+        choices=options("at", found["at"].unique(maintain_order=True)),
     )
 
 
-def groups(ask: Ask) -> Drawn | None:
-    found = _rule_apart(_swept(ask.made(rows.points), *GROUPS))
-    if found.is_empty():
-        return None
-    settings = found["at"].unique().sort().to_list()
-    legend = "title=null orient=top labelLimit=300" if len(settings) > 1 else "none"
-    own = {"settings": settings, "colours": list(theme.colours(settings).values()), "legend": legend}
+def groups(ask: Ask) -> Drawn:
+    found = some(_rule_apart(_swept(ask.made(rows.points), *GROUPS)))
+    own = {"legend": "title=null orient=top labelLimit=300" if found["at"].n_unique() > 1 else "none"}
     said = " ".join(groups_answer(of) for _, of in found.group_by(["at"], maintain_order=True))
     return Drawn({"groups": found}, {"": said}, own)
 
@@ -106,3 +105,105 @@ def groups_answer(found: pl.DataFrame) -> str:
         f"{found['at'][0]}: from N = {first['knob']} to {last['knob']}, {joined(told)}; the one rises and the other falls "
         f"{every}." + "".join(between)
     )
+
+
+def energy(ask: Ask) -> Drawn:
+    found = of_series(ask.made(rows.points), *MEASURED)
+    if not set(MEANINGS) <= set(found.columns):
+        raise Nothing
+    order = ["setting", turn_of("system", drawing_order(found["system"])), "rate"]
+    told = found.drop_nulls(MEANINGS).sort(order, descending=[True, False, False])
+    split = pl.sum_horizontal(f"energy_{name}_j" for name in JOULES)
+    told = told.select(
+        "setting",
+        "system",
+        "rate",
+        "n_seeds",
+        *(f"{name}{end}" for name in MEANINGS for end in ("", "_low", "_high")),
+        *((pl.col(f"energy_{name}_j") / split).alias(name) for name in JOULES),
+        label=pl.format("{} at {}/s", "system", "rate"),
+    )
+    settings = [{"setting": name} for name in told["setting"].unique(maintain_order=True)]
+    return Drawn({"energy": told}, {"": energy_answer(told)}, {"settings": settings})
+
+
+def energy_answer(found: pl.DataFrame) -> str:
+    """Per setting: each scheduler at the rate that most share, layered against chunked, and the share of the bytes."""
+    said = []
+    for (setting,), of in found.group_by(["setting"], maintain_order=True):
+        shared = of.group_by("rate").len().sort(["len", "rate"], descending=[True, False])["rate"][0]
+        rows = of.filter(pl.col("rate") == shared).to_dicts()
+        told = [
+            f"{quantity(row['energy_j_per_token'], 'J')} ({row['system']}; {quantity(row['energy_j_per_output_token'], 'J')} "
+            f"per output token; bytes {percent(row['bytes'], 0)})"
+            for row in rows
+        ]
+        said.append(f"{setting} at {shared:g}/s takes {joined(told)} per prompt and output token{_change(rows)}")
+    return f"{'; '.join(said)}."
+
+
+def _change(rows: Sequence[dict[str, float | str]]) -> str:
+    """Layered's over chunked's, where both were served at the rate."""
+    by_kind = {str(row["system"]).split(" ", 1)[0]: float(row["energy_j_per_token"]) for row in rows}
+    if not {"layered", "chunked"} <= by_kind.keys():
+        return ""
+    return f" (layered {signed(by_kind['layered'] / by_kind['chunked'] - 1)})"
+
+
+def dense(ask: Ask) -> Drawn:
+    held = of_series(ask.made(rows.points), DENSE)
+    ratios = some(_ratios(held))
+    gaps = _gaps(grid(ask, held))
+    gapped: list[dict[str, str]] = [] if gaps.is_empty() else [{}]
+    return Drawn({"dense": ratios, "dense_gaps": gaps}, {"": dense_answer(ratios, gaps)}, {"gapped": gapped})
+
+
+def _ratios(held: pl.DataFrame) -> pl.DataFrame:
+    """setting, rate and layered over chunked in every measure, where both were served."""
+    if held.is_empty():
+        return held
+    ours, theirs = (held.filter(pl.col("scheduler") == name) for name in ("layered", "chunked"))
+    both = ours.join(theirs, on=["setting", "rate"], suffix="_chunked").drop_nulls("rate")
+    return both.select("setting", "rate", *((pl.col(name) / pl.col(f"{name}_chunked")).alias(name) for name in MEANS)).sort(
+        "rate"
+    )
+
+
+def _gaps(found: pl.DataFrame) -> pl.DataFrame:
+    """rate, both limits and what layered attains more, at N_LIMITS of the TBT limits."""
+    if found.is_empty():
+        return found
+    keys = ["setting", "rate", "ttft_limit_s", "tbt_limit_s"]
+    kind = pl.col("system").str.split(" ").list.first()
+    ours, theirs = (found.filter(kind == name).select(*keys, "attained_frac") for name in ("layered", "chunked"))
+    both = ours.join(theirs, on=keys, suffix="_chunked").with_columns(
+        gap=pl.col("attained_frac") - pl.col("attained_frac_chunked")
+    )
+    limits = both["tbt_limit_s"].unique().sort().to_list()
+    kept = sorted({limits[round(n * (len(limits) - 1) / (N_LIMITS - 1))] for n in range(N_LIMITS)}) if limits else []
+    panel = pl.col("tbt_limit_s").map_elements(lambda limit: f"no gap above {quantity(limit, 's')}", pl.String)
+    return both.filter(pl.col("tbt_limit_s").is_in(kept)).with_columns(panel=panel).sort("tbt_limit_s", "rate", "ttft_limit_s")
+
+
+def dense_answer(ratios: pl.DataFrame, gaps: pl.DataFrame) -> str:
+    """At how many rates layered is slower and by how much at the highest; the gap at the tightest and the loosest limits."""
+    slower = ratios.filter(pl.all_horizontal(pl.col(name) > 1 for name in MEANS)).height
+    last = ratios.row(-1, named=True)
+    by = joined([f"{last[name]:.2f} × the {said}" for name, said in MEANS.items()])
+    verdict = "No" if slower else "It is not slower"
+    said = f"{verdict}: layered is slower in both at {slower} of {ratios.height} rates; at {last['rate']:g}/s it has {by}."
+    if gaps.is_empty():
+        return said
+    by_limit = gaps.filter(pl.col("rate") == last["rate"]).sort("tbt_limit_s", "ttft_limit_s")
+    loosest = by_limit.row(-1, named=True)
+    worst = gaps.sort("gap").row(0, named=True)
+    told = (
+        f" Its worst gap is {_points(worst['gap'])} at {worst['rate']:g}/s (first token within "
+        f"{quantity(worst['ttft_limit_s'], 's')}, {worst['panel']})"
+    )
+    closes = "closes" if abs(loosest["gap"]) <= CLOSED_FRAC else "does not close"
+    return f"{said}{told}; at the loosest limits it is {_points(loosest['gap'])} at {last['rate']:g}/s: the gap {closes}."
+
+
+def _points(gap: float) -> str:
+    return f"{100 * gap:+.0f} points" if abs(gap) >= 0.005 else "0 points"

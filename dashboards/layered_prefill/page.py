@@ -6,11 +6,9 @@ from pathlib import Path
 
 import duckdb
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import with_figures
+from tokentape.dashboards.engine import Ask, Page, with_figures
 from tokentape.dashboards.layered_prefill import rates
 from tokentape.dashboards.layered_prefill.rows import STUDY
-from tokentape.dashboards.shell import Page
 
 FILE, TITLE = "layered_prefill.html", "Layered Prefill"
 LEAD = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine import Ask
 from tokentape.warehouse import models
 
 STUDY = "layered_prefill"

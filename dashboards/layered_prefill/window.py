@@ -6,22 +6,21 @@ from collections.abc import Callable
 
 import polars as pl
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
+from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import STATES, drawing_order, looks, settings, systems
 from tokentape.dashboards.units import highest, joined, mean_of, quantity
 
 
-def schedule(ask: Ask) -> Drawn | None:
+def schedule(ask: Ask) -> Drawn:
     return _drawn("schedule", ask.made(_stretch)[0], schedule_answer)
 
 
-def lives(ask: Ask) -> Drawn | None:
+def lives(ask: Ask) -> Drawn:
     return _drawn("lives", ask.made(_stretch)[1], lives_answer)
 
 
-def tokens(ask: Ask) -> Drawn | None:
+def tokens(ask: Ask) -> Drawn:
     return _drawn("tokens", _shared(_of(ask.made(rows.points), ask("tokens"))), tokens_answer)
 
 
@@ -31,10 +30,8 @@ def _stretch(ask: Ask) -> list[pl.DataFrame]:
     return _together(_of(points, ask("iterations")), _of(points, ask("spans")))
 
 
-def _drawn(name: str, found: pl.DataFrame, answer: Callable[[pl.DataFrame], str]) -> Drawn | None:
-    if found.is_empty():
-        return None
-    own = {**looks(found["system"]), "where": _where(found), "request_id": found.row(0, named=True).get("request_id")}
+def _drawn(name: str, found: pl.DataFrame, answer: Callable[[pl.DataFrame], str]) -> Drawn:
+    own = {**looks(some(found)["system"]), "where": _where(found), "request_id": found.row(0, named=True).get("request_id")}
     return Drawn({name: found}, {"": answer(found)}, own)
 
 

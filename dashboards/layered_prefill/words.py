@@ -11,7 +11,6 @@ import polars as pl
 from tokentape.dashboards import theme
 from tokentape.dashboards.layered_prefill.rows import KNOBS, SETTING
 
-WIDE = 1000  # of panels side by side
 STUDY = "Run: tokentape study layered_prefill, then tokentape load and tokentape site."
 BAND = "Bands: 5 to 95 % of the seeds; lines: their median."
 JITTER = "The engine's iterations do not jitter: in the paper chunks of 1024 tokens miss the limit on gaps, here they keep it."

@@ -6,9 +6,9 @@ import json
 
 import polars as pl
 
-from tokentape.dashboards.answers import percent, significant
+from tokentape.dashboards.engine import turn_of
 from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, ROUTERS, configured, rounded
-from tokentape.dashboards.units import quantity
+from tokentape.dashboards.units import percent, quantity, significant
 
 SCHEMES = {
     "base_asym": "asymmetric,|at the low width",
@@ -73,7 +73,7 @@ def sparing(live: pl.DataFrame) -> pl.DataFrame:
 
 def schemes(found: pl.DataFrame) -> pl.DataFrame:
     """Schemes by name, the study's order first; the model with most rows. Rows that diverged altogether have no mark."""
-    order = pl.col("scheme").replace_strict({name: n for n, name in enumerate(SCHEMES)}, default=len(SCHEMES))
+    order = turn_of("scheme", SCHEMES)
     kept = found.with_columns(n_rows=pl.len().over("model", "dataset")).sort(
         "n_rows", "model", "dataset", descending=[True, False, False]
     )
@@ -101,7 +101,7 @@ def fidelity(found: pl.DataFrame, size: int) -> pl.DataFrame:
     named = found.with_columns(
         pl.Series("words", said, pl.String),
         quantity=pl.col("metric").replace(QUANTITIES),
-        order=pl.col("metric").replace_strict({name: n for n, name in enumerate(QUANTITIES)}, default=len(QUANTITIES)),
+        order=turn_of("metric", QUANTITIES),
     )
     told = ("model", "dataset", "rest") + (("hardware",) if named["hardware"].n_unique() > 1 else ())
     return _largest(_with_setup(named, told), size).drop("rest")

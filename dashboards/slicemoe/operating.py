@@ -7,28 +7,20 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import joined, percent
 
 MORE_THAN_ALL = 1.25  # least end of the axis, so that the impossible is seen to be
 
 
-def operating(ask: Ask) -> Drawn | None:
-    points = _worded(ask("operating"))
-    if points.is_empty():
-        return None
+def operating(ask: Ask) -> Drawn:
+    points = some(_worded(ask("operating")))
     first = points.row(0, named=True)
-    models = points["model"].unique().sort().to_list()
     end = max(MORE_THAN_ALL, 1.05 * points.select(pl.max_horizontal("baseline_high", "ours_high").max()).item())
     start = min(0.0, 1.05 * points.select(pl.min_horizontal("baseline_low", "ours_low").min()).item())
     own = {
         "machines": joined(points["hardware"].unique().sort().to_list()),
         "shares": f"{percent(first['lsb_low'], 0)} to {percent(first['lsb_high'], 0)}",
-        "models": models,
-        "colours": list(theme.colours(models).values()),
         "domain": [start, end],
         "end": end,
         "fold": "fold baseline ours as side unused",

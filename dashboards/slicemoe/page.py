@@ -8,10 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from tokentape.dashboards import orderings
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn, with_figures
-from tokentape.dashboards.shell import Control, Page
+from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 from tokentape.dashboards.slicemoe import rows
 from tokentape.dashboards.slicemoe.words import MATCHED_FRAC
 
@@ -27,7 +24,7 @@ FIGURES = (
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"quality": MATCHED_FRAC, "size": size})
+    return Ask(connection, Path(__file__).parent, size, {"study": "slicemoe", "quality": MATCHED_FRAC, "size": size})
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
@@ -43,13 +40,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         Control("steps", "Steps from the start", {name: f"first {name}" for name in warmups["steps"].unique()}, "slider"),
         Control("setup", "Live model"),
     )
-    held = {name for row in choices for name in row}
-    own = Page(FILE, TITLE, LEAD, "page.html", controls=tuple(c for c in controls if c.name in held), choices=choices)
-    return with_figures(own, ask, FIGURES)
-
-
-def ordered(ask: Ask) -> Drawn | None:
-    return orderings.drawn(ask, "slicemoe")
+    return with_figures(Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices), ask, FIGURES)
 
 
 def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, warmups: pl.DataFrame, claims: pl.DataFrame) -> tuple[dict[str, str], ...]:
@@ -59,6 +50,6 @@ def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, warmups: pl.DataFrame, cl
     swept = swept.sort(pl.col("tau").is_in(chosen[:1]), descending=True, maintain_order=True)
     return (
         *swept.to_dicts(),
-        *({"steps": name} for name in sorted(warmups["steps"].unique(), key=int)),
-        *({"setup": name} for name in live["setup"].unique(maintain_order=True)),
+        *options("steps", sorted(warmups["steps"].unique(), key=int)),
+        *options("setup", live["setup"].unique(maintain_order=True)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import claims as stated
-from tokentape.dashboards.engine.ask import Ask
+from tokentape.dashboards.engine import Ask
 from tokentape.dashboards.slicemoe import live_words, words
 
 

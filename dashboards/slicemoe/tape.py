@@ -8,27 +8,22 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.shell import Control
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Ask, Control, Drawn, some, turn_of
+from tokentape.dashboards.units import joined, percent
 
 ALL = "all"  # sorted behind every layer
 TAUS = (theme.SKY, theme.BLUE, theme.INK)  # rising
 TELLS, TELLS_IN_PART = 0.7, 0.3  # correlations from which the prompt is said to tell
 
 
-def early(ask: Ask) -> Drawn | None:
-    found = ask("early")
+def early(ask: Ask) -> Drawn:
+    found = some(ask("early"))
     said = {f"{row['trace']}|{row['layer']}": _early_answer(row) for row in found.to_dicts()}
-    return None if found.is_empty() else Drawn({"early": found}, said, **_menus(ask))
+    return Drawn({"early": found}, said, **_menus(ask))
 
 
-def critical(ask: Ask) -> Drawn | None:
-    found, gates = ask("critical"), ask("gates")
-    if found.is_empty():
-        return None
+def critical(ask: Ask) -> Drawn:
+    found, gates = some(ask("critical")), ask("gates")
     taus = found["tau"].unique().sort().to_list()
     own = {"taus": taus, "colours": list(TAUS[: len(taus)])}
     return Drawn({"critical": found, "gates": gates}, dict(_critical_answers(found, gates)), own, **_menus(ask))
@@ -45,7 +40,7 @@ def _menus(ask: Ask) -> dict[str, Any]:
 def _choices(trace_ids: list[str], *frames: pl.DataFrame) -> list[dict[str, str]]:
     """Every tape with its layers, then all layers."""
     told = pl.concat([frame.select("trace", "layer", pl.col("place").cast(pl.Int64)) for frame in frames]).unique()
-    order = pl.col("trace").replace_strict({trace: n for n, trace in enumerate(trace_ids)}, return_dtype=pl.Int64)
+    order = turn_of("trace", trace_ids)
     return told.sort(order, "place", nulls_last=True).select("trace", "layer").to_dicts()
 
 

@@ -9,7 +9,8 @@ import polars as pl
 from polars import selectors
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import known
+from tokentape.dashboards.engine import known, turn_of
+from tokentape.dashboards.units import percent
 
 STUDY = "Run: tokentape study slicemoe, then tokentape load and tokentape site."
 SEEDS = "Bands: least to most of the seeds."
@@ -22,6 +23,7 @@ EVALUATE = (
 )
 TEXTS = "Seeds read different texts, so their bands are wide; configurations of one seed read the same."
 MATCHED_FRAC = 0.95  # kept gate mass at which the study reads its sweeps (flows/systems/slicemoe/study.toml)
+MATCHED = percent(MATCHED_FRAC, 0)
 # Configurations in drawing order. AMAT differs from low-bit in its weights alone: where only costs count, the lines coincide.
 LOOKS = {
     "high-bit": (theme.BLUE, "circle", [1, 0]),
@@ -86,8 +88,7 @@ def merged(found: pl.DataFrame) -> pl.DataFrame:
 def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFrame:
     """Configurations by name, in drawing order."""
     named = found.with_columns(pl.col(column).replace(CONFIGURATIONS))
-    place = pl.col(column).replace_strict({name: n for n, name in enumerate(LOOKS)}, default=len(LOOKS))
-    return named.sort(place, maintain_order=True)
+    return named.sort(turn_of(column, LOOKS), maintain_order=True)
 
 
 def swept(found: pl.DataFrame) -> pl.DataFrame:

@@ -5,34 +5,25 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.answers import percent
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import Drawn
-from tokentape.dashboards.units import highest, joined, mean_of
+from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
+from tokentape.dashboards.units import highest, joined, mean_of, percent
 from tokentape.dashboards.validation.words import OPERATORS, SPLITS
 
 ROOM_WIDE, ROOM_NARROW = 1.42, 1.75  # axis length over the longest mark: room for words in wide and in narrow panels
 
 
-def errors(ask: Ask) -> Drawn | None:
-    found = ask.made(_errors)
-    if found.is_empty():
-        return None
+def errors(ask: Ask) -> Drawn:
+    found = some(ask.made(_errors))
     domain = [0, ROOM_WIDE * highest(found["p95"])]
     return Drawn({"errors": found}, {"": errors_answer(found)}, _facts(found) | {"domain": domain})
 
 
-def points(ask: Ask) -> Drawn | None:
+def points(ask: Ask) -> Drawn:
     """The menu is the operators that have points."""
-    found, by_operator = _worded(ask("points")), ask.made(_errors).partition_by("operator", as_dict=True)
-    if found.is_empty():
-        return None
+    found, by_operator = some(_worded(ask("points"))), ask.made(_errors).partition_by("operator", as_dict=True)
     names = found["operator"].unique(maintain_order=True).to_list()
-    regimes = sorted(found["regime"].unique())
     own = {
         **_facts(ask.made(_errors)),
-        "names": regimes,
-        "colours": list(theme.colours(regimes).values()),
         "shown": {"expr": "regimes_of[operator] || [' ']"},
         "regimes_of": {str(name): of["regime"].unique().sort().to_list() for (name,), of in found.group_by("operator")},
     }
@@ -40,23 +31,17 @@ def points(ask: Ask) -> Drawn | None:
     return Drawn({"points": found}, said, own)
 
 
-def regimes(ask: Ask) -> Drawn | None:
-    found = _worded(ask("regimes"))
-    if found.is_empty():
-        return None
+def regimes(ask: Ask) -> Drawn:
+    found = some(_worded(ask("regimes")))
     longest = dict(found.group_by("operator", maintain_order=True).agg(pl.max("p95")).iter_rows())
     own = {"longest": longest, "domain": [0, {"expr": f"{ROOM_NARROW} * (longest[operator] || 1)"}]}
     said = {str(key[0]): regimes_answer(str(key[0]), of) for key, of in found.partition_by("operator", as_dict=True).items()}
     return Drawn({"regimes": found}, said, _facts(ask.made(_errors)) | own)
 
 
-def dram(ask: Ask) -> Drawn | None:
-    found = ask("dram")
-    if found.is_empty():
-        return None
-    presets = found["preset"].unique().sort().to_list()
-    own = {"presets": presets, "colours": list(theme.colours(presets).values()), "width": 78 * len(presets)}
-    return Drawn({"dram": found}, {"": dram_answer(found)}, own)
+def dram(ask: Ask) -> Drawn:
+    found = some(ask("dram"))
+    return Drawn({"dram": found}, {"": dram_answer(found)}, {"width": 78 * found["preset"].n_unique()})
 
 
 def _errors(ask: Ask) -> pl.DataFrame:
@@ -127,8 +112,7 @@ def dram_answer(dram: pl.DataFrame) -> str:
 
 def _unseen(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of the split that says most: held out, else another device, else fitted."""
-    order = {SPLITS[split]: n for n, split in enumerate(("held_out", "other_device", "fitted"))}
-    place = pl.col("split").replace_strict(order, default=len(order))
+    place = turn_of("split", [SPLITS[split] for split in ("held_out", "other_device", "fitted")])
     return rows.filter(place == place.min())
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from tokentape.dashboards.engine.ask import Ask
-from tokentape.dashboards.engine.figures import with_figures
-from tokentape.dashboards.shell import Control, Page
+from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 from tokentape.dashboards.validation.words import OPERATORS
 
 FILE, TITLE = "validation.html", "Validation"
@@ -28,6 +26,6 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many points of each operator, split and device it carries."""
     ask = asked(connection, size)
     found = ask("points")["operator"].replace(OPERATORS).str.replace_all("_", " ", literal=True)
-    choices = tuple({"operator": name} for name in found.unique(maintain_order=True))
-    controls = (Control("operator", "Operator"),) if choices else ()
-    return with_figures(Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices), ask, FIGURES)
+    choices = options("operator", found.unique(maintain_order=True))
+    own = Page(FILE, TITLE, LEAD, "page.html", controls=(Control("operator", "Operator"),), choices=choices)
+    return with_figures(own, ask, FIGURES)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 from made_up import opened
-from made_up_cxl_ndp import EVERYTHING, LARGE, OTHER, SMALL, add_headline, add_lanes, add_losses, add_quality, add_tape
+from made_up_cxl_ndp import EVERYTHING, LARGE, OTHER, SMALL, add_tape
 
-from tokentape.dashboards import shell
 from tokentape.dashboards.cxl_ndp import bits as cxl_ndp_bits
 from tokentape.dashboards.cxl_ndp import checks as cxl_ndp_checks
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
@@ -199,23 +198,6 @@ def test_every_figure_of_a_full_page_answers_what_it_opens_with(page: Page) -> N
     for figure in page.figures:
         assert figure.chart is not None, figure.name
         assert figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends)), figure.name
-
-
-def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "empty.duckdb") as connection:
-        html = shell.render(cxl_ndp.page(connection, 16), [(cxl_ndp.FILE, cxl_ndp.TITLE)])
-    assert html.count('class="missing"') == html.count("Run: tokentape ") == N_FIGURES
-    assert "<form" not in html
-
-
-@pytest.mark.parametrize(("adders", "drawn"), [
-    ((add_headline, add_lanes), ["throughput", "lanes"]),
-    ((add_losses, add_tape, add_quality), ["tables", "quality", "variants"]),
-])  # fmt: skip
-def test_parts_stand_alone(tmp_path: Path, adders: tuple[Callable[[dict[str, list[dict]]], None], ...], drawn: list[str]) -> None:
-    with opened(tmp_path / "part.duckdb", *adders) as connection:
-        page = cxl_ndp.page(connection, 16)
-    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
 
 
 def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection: duckdb.DuckDBPyConnection) -> None:

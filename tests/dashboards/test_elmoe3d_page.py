@@ -17,18 +17,7 @@ from made_up_elmoe3d import (
     EVERYTHING,
     GPT,
     QWEN,
-    add_acceptance,
-    add_alpha,
-    add_batches,
-    add_checks,
-    add_claims,
-    add_energy,
-    add_intensity,
-    add_mapping,
-    add_measured,
-    add_platforms,
     add_reuse,
-    add_sweeps,
     add_table,
     add_tape,
     point,
@@ -42,7 +31,7 @@ from tokentape.dashboards.elmoe3d import words as elmoe3d_words
 from tokentape.dashboards.elmoe3d.misses import _panels
 from tokentape.dashboards.elmoe3d.sweeps import needed
 from tokentape.dashboards.elmoe3d.winners import pays_from
-from tokentape.dashboards.shell import Figure, Page
+from tokentape.dashboards.shell import Page
 from tokentape.replay.elmoe3d import checks
 from tokentape.warehouse.load import claims
 
@@ -297,48 +286,6 @@ def test_no_number_of_the_paper_is_typed_into_the_page() -> None:
     source = "".join(path.read_text() for path in Path(elmoe3d.__file__).parent.rglob("*.[pt]*"))
     assert len(telling) > 50
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
-
-
-def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "empty.duckdb") as connection:
-        html = shell.render(elmoe3d.page(connection, 16), [(elmoe3d.FILE, elmoe3d.TITLE)])
-    assert html.count('class="missing"') == html.count("Run: tokentape ") == N_FIGURES
-    assert "<form" not in html
-    assert "table3" not in html
-
-
-@pytest.mark.parametrize(("add", "drawn"), [
-    (add_table, ["winners", "cells", "latency"]),
-    (add_batches, ["thresholds"]),
-    (add_sweeps, ["explorer", "sweeps"]),
-    (add_alpha, ["alpha"]),
-    (add_measured, ["measured"]),
-    (add_mapping, []),
-    (add_intensity, []),
-    (add_platforms, ["platforms"]),
-    (add_energy, ["energy"]),
-    (add_reuse, ["misses"]),
-    (add_checks, ["checks"]),
-    (add_claims, ["claims"]),
-    (add_acceptance, ["pool", "shared", "bits", "drafters", "replayed"]),
-])  # fmt: skip
-def test_each_part_stands_alone(tmp_path: Path, add: object, drawn: list[str]) -> None:
-    with opened(tmp_path / "part.duckdb", add) as connection:  # type: ignore[arg-type]
-        page = elmoe3d.page(connection, 16)
-        html = shell.render(page, [(elmoe3d.FILE, elmoe3d.TITLE)])
-    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
-    assert html.count('class="missing"') == N_FIGURES - len(drawn)
-    for figure in page.figures:
-        assert figure.chart is None or opening_answer(page, figure)
-
-
-def opening_answer(page: Page, figure: Figure) -> str:
-    return figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends), "")
-
-
-def test_every_figure_of_a_full_page_has_an_answer_for_what_it_opens_with(page: Page) -> None:
-    assert len(page.figures) == N_FIGURES
-    assert [figure.name for figure in page.figures if not opening_answer(page, figure)] == []
 
 
 def test_more_tapes_than_fit_are_left_out(tmp_path: Path) -> None:

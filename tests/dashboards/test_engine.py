@@ -13,12 +13,12 @@ import pytest
 from tokentape.dashboards import theme
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import figures
-from tokentape.dashboards.engine.ask import Ask, queries
+from tokentape.dashboards.engine.ask import Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
-from tokentape.dashboards.engine.figures import Drawn, load, sentences, with_figures
+from tokentape.dashboards.engine.figures import Drawn, load, options, rows_like, sentences, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.shell import Page
+from tokentape.dashboards.shell import Control, Page
 
 ROWS = pl.DataFrame(
     {"batch": [1, 2], "ms": [3.0, 2.0], "low": [2.0, 1.0], "high": [4.0, 3.0], "paper": [3.5, None], "who": ["b", "a"]}
@@ -72,6 +72,16 @@ def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
     assert channel(scope, "y", "who:N | | as_found")["sort"] == ["b", "a"]
     assert channel(scope, "y", "who:N | | known=LOOKS")["sort"] == ["a", "b"]
     assert channel(scope, "x", "ms:Q | | | each")["axis"] == {"values": [2.0, 3.0]}
+    assert channel(scope, "yOffset", "who:N | | held=LOOKS")["scale"] == {"domain": ["a", "b"]}
+    assert channel(scope, "color", "who:N | | palette")["scale"] == {"domain": ["a", "b"], "range": list(theme.PALETTE[:2])}
+    assert channel(scope, "color", "who:N | | domain=[b,a] palette")["scale"]["domain"] == ["b", "a"]
+
+
+def test_a_name_that_is_no_fact_is_a_column(scope: Scope) -> None:
+    assert channel(scope, "x", "ms:Q | | | values=@batch")["axis"] == {"values": [1, 2]}
+    assert scope.text("{who}, {ms:.1f} ms, {who:q}") == "b, 3.0 ms, 'b'"
+    empty = Scope("", {}, {"rows": ROWS.clear(), "more": ROWS.tail(1)}, "rows")
+    assert (empty["who"], empty.many("paper")) == ("a", [])  # of the first rows that are there; what is unknown is none of them
 
 
 def test_whiskers_lie_along_the_axis_of_quantities(scope: Scope) -> None:
@@ -146,8 +156,8 @@ def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: st
 
 def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Ask(duckdb.connect(), Path(elmoe3d.__file__).parent)
-    for rows in (None, Drawn({"sweeps": ROWS.clear()}, {})):
-        monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: lambda _: found)
+    for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}, {}), lambda _: Drawn({"sweeps": ROWS.clear()}, {})):
+        monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: found)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
         assert figure.chart is None
         assert "Run: tokentape study elmoe3d" in figure.missing
@@ -164,6 +174,24 @@ def test_a_query_may_be_drawn_as_it_is() -> None:
 
 def test_a_sentence_for_each_selection() -> None:
     assert sentences(ROWS, ["who", "batch"], lambda of: f"{of['ms'][0]:g} ms") == {"b|1": "3 ms", "a|2": "2 ms"}
+    assert sentences(ROWS, ["ms"], lambda of: "said" if of["who"][0] == "a" else "") == {"2": "said"}
+    assert rows_like(ROWS, ROWS.tail(1), "who", "batch").rows() == ROWS.tail(1).rows()
+
+
+def test_menus_open_where_they_are_told_and_go_without_choices() -> None:
+    assert options("at", [1, 2, 3], 2) == ({"at": "2"}, {"at": "1"}, {"at": "3"})
+    page = Page("f", "t", "l", "page.html", controls=(Control("at", "At"), Control("to", "To")), choices=options("at", [1]))
+    assert [control.name for control in with_figures(page, Ask(duckdb.connect(), Path()), ()).controls] == ["at"]
+
+
+def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(ask: Ask, name: str, metric: str) -> Drawn:
+        return Drawn({name: ROWS.select(metric)}, {})
+
+    monkeypatch.setattr(elmoe3d, "made", made, raising=False)
+    folder = Path(elmoe3d.__file__).parent
+    rows = figures._rows(folder, "mine", {"rows": "page:made", "given": {"metric": "ms"}})
+    assert rows(Ask(duckdb.connect(), folder)).data["mine"].columns == ["ms"]
 
 
 def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tokentape.dashboards import shell
 from tokentape.dashboards.hardware import answers as hardware_answers
 from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.hardware import recorded, roofline
-from tokentape.dashboards.hardware import rows as hardware_rows
 from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
 from tokentape.dashboards.units import number, quantity
 from tokentape.flows.estimates import estimated
@@ -33,7 +32,7 @@ def connection(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def roof_of(connection: duckdb.DuckDBPyConnection, machine: str) -> pl.DataFrame:
-    return hardware_rows.ceilings(connection).filter(pl.col("hardware") == machine)
+    return hardware.asked(connection)("ceilings").filter(pl.col("hardware") == machine)
 
 
 def test_a_ceiling_is_peak_times_efficiency_of_one_device(connection: duckdb.DuckDBPyConnection) -> None:
@@ -53,7 +52,7 @@ def test_an_engine_inside_the_memory_has_a_roof_of_its_own(connection: duckdb.Du
 
 
 def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_time(connection: duckdb.DuckDBPyConnection) -> None:
-    points = {row["operation"]: row for row in hardware_rows.points(connection, [PHONE_STEP]).to_dicts()}
+    points = {row["operation"]: row for row in hardware.asked(connection)("points", steps=[PHONE_STEP]).to_dicts()}
     layers = points["attention, router, experts"]
     assert (layers["bytes"], layers["ops"]) == (6 * 30e6, 6 * 8e8)
     assert layers["seconds"] == pytest.approx(6e-3)  # reading, not the tenth of it that computing takes
@@ -64,8 +63,8 @@ def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_ti
 
 
 def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
-    steps = hardware_rows.steps(connection, 16)
-    _, busy = recorded.lanes(hardware_rows.bars(connection, steps["step"].to_list()), steps)
+    steps = hardware.asked(connection, 16)("steps")
+    _, busy = recorded.lanes(hardware.asked(connection)("bars", steps=steps["step"].to_list()), steps)
     shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
     assert shares[PAIR_STEP, "hbm"] == pytest.approx(1.0)  # what the step reads, at the rate that is reached
     assert shares[PAIR_STEP, "sm"] == pytest.approx(2e9 / 250e12 / 1e-3)
@@ -83,16 +82,16 @@ def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path
     load(store, tmp_path / "w.duckdb")
     with connect(tmp_path / "w.duckdb") as opened:
         for limit, one in made.items():
-            steps = hardware_rows.steps(opened, 16).filter(pl.col("step") == one.step_id)
-            points = hardware_rows.points(opened, [one.step_id])
-            _, busy = recorded.lanes(hardware_rows.bars(opened, [one.step_id]), steps)
+            steps = hardware.asked(opened, 16)("steps").filter(pl.col("step") == one.step_id)
+            points = hardware.asked(opened)("points", steps=[one.step_id])
+            _, busy = recorded.lanes(hardware.asked(opened)("bars", steps=[one.step_id]), steps)
             assert busy["busy"].is_between(0.0, 1.0 + 1e-9).all()
             assert f"The bottleneck is {limit}, busy" in hardware_answers.clock(steps.row(0, named=True), busy, points)
             assert f"): limited by {limit}, " in hardware_answers.roof(roof_of(opened, "h100"), points)
 
 
 def test_time_that_no_resource_explains_is_said(connection: duckdb.DuckDBPyConnection) -> None:
-    step, points = {"seconds": 1.0}, hardware_rows.points(connection, [PAIR_STEP])
+    step, points = {"seconds": 1.0}, hardware.asked(connection)("points", steps=[PAIR_STEP])
     lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02]})
     said = hardware_answers.clock(step, lanes, points)
     assert "No resource is busy throughout: hbm 30 % and sm 2 %; for 68 % none works at its rate: launches and losses." in said
@@ -131,13 +130,13 @@ def test_the_page_opens_on_a_machine_with_a_step(connection: duckdb.DuckDBPyConn
 
 
 def test_fewer_steps_are_spread_over_the_machines_and_said(connection: duckdb.DuckDBPyConnection) -> None:
-    assert hardware_rows.steps(connection, 1).height == 1
+    assert hardware.asked(connection, 1)("steps").height == 1
     assert hardware.page(connection, 1).lead.endswith("Shown: 1 of 2 recorded steps.")
     assert "Shown" not in hardware.page(connection, 2).lead
 
 
 def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection) -> None:
-    energy = recorded.costs(hardware_rows.energy(connection))
+    energy = recorded.costs(hardware.asked(connection)("energy"))
     assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
     assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
     assert energy["word"][0] == "1 (1 to 2)"
@@ -147,7 +146,7 @@ def test_every_number_is_in_the_table_with_its_source(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
     html = shell.render(hardware.page(connection, 16), [(hardware.FILE, hardware.TITLE)])
-    numbers = hardware_rows.numbers(connection)
+    numbers = hardware.asked(connection)("numbers")
     assert html.count("<td><code>") == numbers.height
     assert html.count('class="badge"') == numbers.filter("is_assumed").height
     assert html.count("<div data-when=") == len(MACHINES)
@@ -157,9 +156,9 @@ def test_every_number_is_in_the_table_with_its_source(
 
 
 def test_labels_cover_neither_points_nor_each_other(connection: duckdb.DuckDBPyConnection) -> None:
-    steps = hardware_rows.steps(connection, 16)
-    points = hardware_rows.points(connection, steps["step"].to_list()).join(steps.select("step", "hardware"), on="step")
-    frames, _, words, placed = roofline.roofs(hardware_rows.ceilings(connection), points)
+    steps = hardware.asked(connection, 16)("steps")
+    points = hardware.asked(connection)("points", steps=steps["step"].to_list()).join(steps.select("step", "hardware"), on="step")
+    frames, _, words, placed = roofline.roofs(hardware.asked(connection)("ceilings"), points)
     assert placed.height == 2 + 4  # what only moves bytes has no place
     for (hardware_name, step), group in placed.group_by("hardware", "step"):
         frame = frames[hardware_name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -17,22 +17,16 @@ from made_up_kelle import (
     MODELS,
     TRACE,
     Rows,
-    add_claims,
     add_kept,
-    add_lifetimes,
-    add_orderings,
-    add_pareto,
-    add_requests,
-    add_tables,
     measured,
 )
 
-from tokentape.dashboards import claims, shell
+from tokentape.dashboards import claims
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle.quality import recent_answer
+from tokentape.dashboards.kelle.live import recent_answer
 from tokentape.dashboards.kelle.tables import tables_answer
 from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
-from tokentape.dashboards.shell import Figure, Page
+from tokentape.dashboards.shell import Page
 
 N_FIGURES = 25
 
@@ -279,37 +273,6 @@ def test_divergence_names_the_layer(said: dict[str, dict[str, str]]) -> None:
         "Replay and live run keep the same tokens in every layer with StreamingLLM. They differ with AERP, most in layer 1 of "
         "AERP: 80.0 % are the same."
     )
-
-
-def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "empty.duckdb") as connection:
-        html = shell.render(kelle.page(connection, 16), [(kelle.FILE, kelle.TITLE)])
-    assert html.count('class="missing"') == html.count("tokentape study kelle") == N_FIGURES
-    assert "<form" not in html
-
-
-@pytest.mark.parametrize(("adders", "drawn"), [
-    ((add_tables, add_requests, add_pareto), ["pareto", "tables", "requests"]),
-    ((add_claims, add_lifetimes, add_orderings, add_kept), ["orderings", "kept", "along", "lifetimes", "claims"]),
-])  # fmt: skip
-def test_parts_stand_alone(tmp_path: Path, adders: tuple[Callable[[Rows], None], ...], drawn: list[str]) -> None:
-    """And their menus with them: there is a reading to choose although the headline is missing."""
-    with opened(tmp_path / "part.duckdb", *adders) as connection:
-        page = kelle.page(connection, 16)
-        html = shell.render(page, [(kelle.FILE, kelle.TITLE)])
-    figures = [figure for figure in page.figures if figure.chart is not None]
-    assert [figure.name for figure in figures] == drawn
-    assert html.count('class="missing"') == N_FIGURES - len(drawn)
-    assert [figure.name for figure in figures if not opening_answer(page, figure)] == []
-
-
-def opening_answer(page: Page, figure: Figure) -> str:
-    return figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends), "")
-
-
-def test_every_figure_of_a_full_page_has_an_answer_for_what_it_opens_with(page: Page) -> None:
-    assert len(page.figures) == N_FIGURES
-    assert [figure.name for figure in page.figures if not opening_answer(page, figure)] == []
 
 
 def test_a_smaller_page_has_fewer_models_and_tapes(tmp_path: Path) -> None:

@@ -16,27 +16,17 @@ from made_up_layered import (
     EVERYTHING,
     LAYERED,
     QWEN,
-    add_arrivals,
     add_claims,
-    add_coverage,
     add_dense,
-    add_elsewhere,
-    add_energy,
-    add_grid,
-    add_knobs,
-    add_others,
     add_point,
-    add_prompt,
     add_rates,
-    add_window,
     served,
 )
 from test_browser import with_script
 
-from tokentape.dashboards import shell
 from tokentape.dashboards.layered_prefill import beside
-from tokentape.dashboards.layered_prefill import explorer as layered_explorer
 from tokentape.dashboards.layered_prefill import page as layered
+from tokentape.dashboards.layered_prefill import rates as layered_rates
 from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.layered_prefill.words import Capacity, capacity
@@ -199,7 +189,7 @@ def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: P
 
 
 def test_the_sliders_open_at_the_studys_limits() -> None:
-    for name, opens in layered_explorer.OPENS_AT_S.items():
+    for name, opens in layered_rates.OPENS_AT_S.items():
         for workload, limit in opens.items():
             levels = [of for of in Settings.shipped().levels if QWEN in of.models and workload in of.workloads]
             assert [getattr(of, f"{name}_s") for of in levels] == [limit]
@@ -321,37 +311,6 @@ def test_parameters_of_the_scheduler_are_found_beside_others_too(tmp_path: Path)
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
     with opened(tmp_path / "nested.duckdb", lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
         assert layered_rows.points(layered.asked(c))["chunk_tokens"].to_list() == [512]
-
-
-def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "empty.duckdb") as connection:
-        html = shell.render(layered.page(connection, 16), [(layered.FILE, layered.TITLE)])
-    assert html.count('class="missing"') == html.count("tokentape study layered_prefill") == N_FIGURES
-    assert "<form" not in html
-
-
-@pytest.mark.parametrize(("add", "drawn", "controls"), [
-    (add_claims, ["claims"], ["table"]),
-    (add_coverage, ["coverage"], ["routed"]),
-    (add_prompt, ["chunks"], []),
-    (add_rates, ["attainment", "split"], []),
-    (add_grid, ["attainment", "split", "explorer"], ["served", "ttft", "tbt"]),
-    (add_window, ["schedule", "lives", "tokens"], []),
-    (add_knobs, ["front", "groups"], ["at"]),
-    (add_energy, ["energy"], []),
-    (add_dense, ["explorer", "dense"], ["served", "ttft", "tbt"]),
-    (add_arrivals, ["arrivals"], []),
-    (add_others, ["others"], []),
-    (add_elsewhere, ["elsewhere"], []),
-])  # fmt: skip
-def test_each_part_stands_alone(tmp_path: Path, add: object, drawn: list[str], controls: list[str]) -> None:
-    with opened(tmp_path / "part.duckdb", add) as connection:
-        page = layered.page(connection, 16)
-        html = shell.render(page, [(layered.FILE, layered.TITLE)])
-    assert [control.name for control in page.controls] == controls
-    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
-    assert html.count('class="chart"') == len(drawn)
-    assert html.count('class="missing"') == N_FIGURES - len(drawn)
 
 
 def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection) -> None:

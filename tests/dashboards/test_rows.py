@@ -11,6 +11,7 @@ import pytest
 from made_up import POLICIES, write
 
 from tokentape.dashboards import answers, rows, theme
+from tokentape.dashboards.experts import page as experts
 from tokentape.warehouse.sql import connect
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
@@ -57,7 +58,7 @@ def test_parameters_are_named_only_where_they_differ() -> None:
 
 def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConnection) -> None:
     for trace, step in ((CODE, {"global": 1, "per-layer": 4}), (QWEN, {"global": 1, "per-layer": 48})):
-        binned = rows.reuse(connection, [trace])
+        binned = experts.asked(connection, [trace])("reuse")
         for (scope,), bins in binned.group_by("scope"):
             curve = connection.sql(
                 "select max(hit_frac) as hits from lru_curves join replays using (replay_id) where trace_id = $t and scope = $s",
@@ -73,12 +74,12 @@ def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConn
 
 
 def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConnection) -> None:
-    heat = rows.popularity(connection, [QWEN])
+    heat = experts.asked(connection, [QWEN])("popularity")
     assert heat.height == 48 * 2
     for times in heat["times"]:
         assert len(times) == 128  # experts never selected are there as zeros
         assert sum(times) == pytest.approx(128, abs=0.7)  # rounded to two digits
-    crowd = rows.crowd(connection, [QWEN]).row(0, named=True)
+    crowd = experts.asked(connection, [QWEN])("crowd").row(0, named=True)
     counts = sorted(
         (
             n
@@ -137,5 +138,5 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
 
 def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:
     with connect(write(tmp_path / "empty.duckdb", {})) as connection:
-        assert rows.similarity(connection, ["none"]).is_empty()
+        assert experts.asked(connection, ["none"])("similarity").is_empty()
         assert rows.runs(connection, []).is_empty()

@@ -17,18 +17,9 @@ from made_up import Tape, catalogue, gates, opened, summaries
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
-    add_budgets,
-    add_captured,
-    add_claims,
-    add_fidelity,
     add_live,
-    add_operating,
-    add_orderings,
     add_points,
-    add_schemes,
-    add_tapes,
     add_unheld,
-    add_warmups,
     point,
 )
 
@@ -332,38 +323,6 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, level: float) -
             assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(values), min(values), max(values)))
             assert row["matched"] == crosses(name, router, pair)
             assert row["matched_high_bit"] == crosses(*systems[0], pair)
-
-
-def test_an_empty_warehouse_says_what_to_run(tmp_path: Path) -> None:
-    with opened(tmp_path / "empty.duckdb") as connection:
-        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
-    assert html.count('class="missing"') == N_FIGURES
-    for command in ("tokentape study slicemoe", "tokentape evaluate --model embedded", "tokentape fidelity --model embedded"):
-        assert command in html
-    assert "<form" not in html
-
-
-@pytest.mark.parametrize(("adders", "drawn", "controls"), [
-    ((add_points,), ["gains", "sweeps"], ["model", "cache", "pair", "tau"]),
-    ((add_captured,), ["sweeps"], ["model", "cache", "pair", "tau"]),
-    ((add_budgets,), ["flash"], []),
-    ((add_warmups,), ["warmups"], ["steps"]),
-    ((add_claims,), ["claims"], []),
-    ((add_live,), ["budgets", "live", "sparing"], ["setup"]),
-    ((add_schemes,), ["schemes"], []),
-    ((add_orderings,), ["orderings"], []),
-    ((add_fidelity,), ["fidelity"], []),
-    ((add_operating,), ["operating"], []),
-    ((add_tapes,), ["early", "critical"], ["trace", "layer"]),
-])  # fmt: skip
-def test_each_part_stands_alone(tmp_path: Path, adders: tuple, drawn: list[str], controls: list[str]) -> None:
-    with opened(tmp_path / "part.duckdb", *adders) as connection:
-        page = slicemoe.page(connection, 16)
-        html = shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)])
-    assert [control.name for control in page.controls] == controls
-    assert [figure.name for figure in page.figures if figure.chart is not None] == drawn
-    assert html.count('class="chart"') == len(drawn)
-    assert html.count('class="missing"') == N_FIGURES - len(drawn)
 
 
 def test_the_proxy_is_never_called_accuracy(page: Page) -> None:

@@ -1,0 +1,101 @@
+"""What holds of every paper's page: without rows it says what to run, parts stand alone, a full page has every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import made_up_cxl_ndp as for_cxl_ndp
+import made_up_elmoe3d as for_elmoe3d
+import made_up_kelle as for_kelle
+import made_up_layered as for_layered
+import made_up_slicemoe as for_slicemoe
+import pytest
+from made_up import opened
+
+from tokentape.dashboards import shell
+from tokentape.dashboards.cxl_ndp import page as cxl_ndp
+from tokentape.dashboards.elmoe3d import page as elmoe3d
+from tokentape.dashboards.kelle import page as kelle
+from tokentape.dashboards.layered_prefill import page as layered
+from tokentape.dashboards.shell import Figure, Page
+from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.warehouse.sql import connect
+
+MENUS = "law level model machine batch"  # of the ELMoE-3D page
+# Page -> rows that may stand alone, figures drawn of them, and the menus there are then.
+PARTS: dict[ModuleType, tuple[ModuleType, dict[str, tuple[str, str]]]] = {
+    kelle: (for_kelle, {
+        "tables requests pareto": ("pareto tables requests", "reading live"),
+        "claims lifetimes orderings kept": ("orderings kept along lifetimes claims", "reading tape keeping"),
+    }),
+    cxl_ndp: (for_cxl_ndp, {
+        "headline lanes": ("throughput lanes", "setup"),
+        "losses tape quality": ("tables quality variants", "table live"),
+    }),
+    elmoe3d: (for_elmoe3d, {
+        "table": ("winners cells latency", MENUS), "batches": ("thresholds", MENUS),
+        "sweeps": ("explorer sweeps", f"{MENUS} size at"), "alpha": ("alpha", MENUS),
+        "measured": ("measured", MENUS), "mapping": ("", ""),
+        "intensity": ("", ""), "platforms": ("platforms", "law"), "energy": ("energy", "law"), "reuse": ("misses", "share"),
+        "checks": ("checks", ""), "claims": ("claims", ""), "acceptance": ("pool shared bits drafters replayed", "live"),
+    }),
+    layered: (for_layered, {
+        "claims": ("claims", "table"), "coverage": ("coverage", "routed"), "prompt": ("chunks", ""),
+        "rates": ("attainment split", ""), "grid": ("attainment split explorer", "served ttft tbt"),
+        "window": ("schedule lives tokens", ""), "knobs": ("front groups", "at"), "energy": ("energy", ""),
+        "dense": ("explorer dense", "served ttft tbt"), "arrivals": ("arrivals", ""), "others": ("others", ""),
+        "elsewhere": ("elsewhere", ""),
+    }),
+    slicemoe: (for_slicemoe, {
+        "points": ("gains sweeps", "model cache pair tau"), "captured": ("sweeps", "model cache pair tau"),
+        "budgets": ("flash", ""), "warmups": ("warmups", "steps"), "claims": ("claims", ""),
+        "live": ("budgets live sparing", "setup"), "schemes": ("schemes", ""), "orderings": ("orderings", ""),
+        "fidelity": ("fidelity", ""), "operating": ("operating", ""), "tapes": ("early critical", "trace layer"),
+    }),
+}  # fmt: skip
+COMMANDS = {
+    slicemoe: ("tokentape study slicemoe", "tokentape evaluate --model embedded", "tokentape fidelity --model embedded"),
+    layered: ("tokentape study layered_prefill",),
+}
+
+
+def opening_answer(page: Page, figure: Figure) -> str:
+    return figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends), "")
+
+
+@pytest.mark.parametrize("topic", PARTS, ids=lambda topic: topic.TITLE)
+def test_an_empty_warehouse_says_what_to_run(topic: ModuleType, empty_database: Path) -> None:
+    with connect(empty_database) as connection:
+        page = topic.page(connection, 16)
+    html = shell.render(page, [(topic.FILE, topic.TITLE)])
+    assert html.count('class="missing"') == len(page.figures)
+    assert all("Run: tokentape " in figure.missing for figure in page.figures)
+    assert all(command in html for command in COMMANDS.get(topic, ()))
+    assert "<form" not in html
+    assert "table3" not in html
+
+
+@pytest.mark.parametrize("topic", PARTS, ids=lambda topic: topic.TITLE)
+def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: ModuleType, tmp_path: Path) -> None:
+    made = PARTS[topic][0]
+    tapes = [made.add_tape] if hasattr(made, "add_tape") else []
+    with opened(tmp_path / "all.duckdb", *made.EVERYTHING, *tapes) as connection:
+        page = topic.page(connection, 16)
+    assert [figure.name for figure in page.figures if figure.chart is None or not opening_answer(page, figure)] == []
+
+
+@pytest.mark.parametrize(("topic", "part"), [(topic, part) for topic, (_, parts) in PARTS.items() for part in parts])
+def test_each_part_stands_alone(topic: ModuleType, part: str, tmp_path: Path) -> None:
+    """And its menus with it: on the Kelle page there is a reading to choose although the headline is missing."""
+    made, parts = PARTS[topic]
+    adders: list[Callable[[dict[str, list[dict]]], None]] = [getattr(made, f"add_{name}") for name in part.split()]
+    with opened(tmp_path / "part.duckdb", *adders) as connection:
+        page = topic.page(connection, 16)
+    drawn = [figure for figure in page.figures if figure.chart is not None]
+    html = shell.render(page, [(topic.FILE, topic.TITLE)])
+    assert (" ".join(figure.name for figure in drawn), " ".join(control.name for control in page.controls)) == parts[part]
+    assert html.count('class="missing"') == len(page.figures) - len(drawn)
+    silent = [figure.name for figure in drawn if not opening_answer(page, figure)]
+    assert silent == (["lanes"] if "lanes" in part else [])  # which the page says of a model that was not put on the clock
