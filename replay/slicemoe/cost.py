@@ -46,12 +46,19 @@ def looked_up_by_row(trace: Trace, events: Events) -> Ints:
     return found
 
 
-def decode_cost(geometry: Geometry, machine: HardwareSpec, read_bytes: float, missed_bytes: float, n_fetches: float) -> StepCost:
-    """One decode token, by the paper's profile. read_bytes: of experts, all layers, what is fetched first included; n_fetches: of
-    a layer."""
+def decode_cost(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    read_bytes: float,
+    missed_bytes: float,
+    n_fetches: float,
+    profile: str = PROFILE,
+    context_tokens: int = 1,
+) -> StepCost:
+    """One decode token. read_bytes: of experts, all layers, what is fetched first included; n_fetches: of a layer."""
     blocks, n = blocks_of(geometry, by_layer=True), max(1, len(geometry.moe_layers))
     one, k = np.ones((1, 1)), geometry.top_k
     experts = experts_of(geometry, machine, blocks, one, k * one, k * one, read_bytes / n * one)
     missing = fetched(machine, blocks, missed_bytes / n * one, n_fetches * one, is_ahead=False)
-    work = steps_of(geometry, machine, Tokens(decodes=1.0, context=1.0), (*missing, *experts), blocks, OTHER_FORMAT)
-    return clock(work, machine, profiles.load(PROFILE))
+    work = steps_of(geometry, machine, Tokens(decodes=1.0, context=context_tokens), (*missing, *experts), blocks, OTHER_FORMAT)
+    return clock(work, machine, profiles.load(profile))

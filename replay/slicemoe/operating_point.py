@@ -9,21 +9,27 @@ import numpy as np
 from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import SlicedCache
-from tokentape.replay.slicemoe.cost import decode_cost
+from tokentape.replay.slicemoe.cost import PROFILE, decode_cost
 from tokentape.replay.slicemoe.replay import slices_of
 from tokentape.warehouse.geometry import Geometry
 
 
 def token_cost(
-    geometry: Geometry, hardware: HardwareSpec, cache: SlicedCache, lsb_frac: float, miss_frac: float = 0.0
+    geometry: Geometry,
+    hardware: HardwareSpec,
+    cache: SlicedCache,
+    lsb_frac: float,
+    miss_frac: float = 0.0,
+    profile: str = PROFILE,
+    context_tokens: int = 1,
 ) -> StepCost:
     """Cost of one decode token (arrays of one): lsb_frac of its accesses read the LSB slice too.
 
-    miss_frac: Flash bytes / (accesses x high-bit expert bytes). By the paper's profile, where fetches block.
+    miss_frac: Flash bytes / (accesses x high-bit expert bytes). Fetches block.
     """
     n_accesses, (msb, lsb) = len(geometry.moe_layers) * geometry.top_k, slices_of(geometry, cache)
     read, missed = n_accesses * (msb + lsb_frac * lsb), miss_frac * n_accesses * (msb + lsb)
-    return decode_cost(geometry, hardware, read, missed, float(missed > 0))
+    return decode_cost(geometry, hardware, read, missed, float(missed > 0), profile, context_tokens)
 
 
 @dataclass(frozen=True)

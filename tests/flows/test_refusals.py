@@ -136,19 +136,19 @@ step cxl_ndp --model mixtral-8x7b --bits two | --bits two
 step cxl_ndp --model mixtral-8x7b --hot 9 | 9 hot experts of 8
 step cxl_ndp --model mixtral-8x7b --placement orcle | unknown placement 'orcle'; did you mean 'oracle'
 step cxl_ndp --model mixtral-8x7b --rule gredy | unknown bit rule 'gredy'; did you mean 'greedy'
-step cxl_ndp --model mixtral-8x7b --hardware h100 | needs an engine `ndp`
+step cxl_ndp --model mixtral-8x7b --profile paper | unknown cost profile
 step cxl_ndp --model llama-2-7b | needs experts of known width
 step cxl_ndp --tape none | no tape fits none
 step cxl_ndp --model mixtral | no model 'mixtral' ships
 step cxl_ndp --model mixtral-8x7b --alpha 2 | alpha 2.0 must lie in 0..1: the weight of counts against gate weights
 step cxl_ndp --model mixtral-8x7b --hardware h100-cxl | did you mean h100-cxl-ndp
-step cxl_ndp --model mixtral-8x7b --knobs none | cxl_ndp-none.toml: no such file of cxl_ndp constants
+step cxl_ndp --model mixtral-8x7b --fit none | cxl_ndp-none.toml: no such file of cxl_ndp constants
 step elmoe3d --model olmoe-1b-7b --alpha .8 | give --beta and --exponent
 step elmoe3d --model olmoe-1b-7b --beta .5 --exponent 1 | give --alpha or --accepted
 step elmoe3d --model qwen3-30b-a3b --scheme medusa --alpha .5 | scheme 'medusa' is unknown
 step elmoe3d --model qwen3-30b-a3b --batch a | --batch 'a': give numbers
 step elmoe3d --model qwen3-30b-a3b --nodes 3 | give two numbers
-step elmoe3d --model qwen3-30b-a3b --hardware h100 --alpha .5 | tiers.hb is missing
+step elmoe3d --model qwen3-30b-a3b --alpha .5 --profile papers | unknown cost profile 'papers'
 step elmoe3d --model llama-3-8b --alpha .5 --beta .5 --exponent 1 | has no experts
 step elmoe3d --model qwen3-30b-a3b --alpha 1.5 | it must be between 0 and 1
 step elmoe3d --model qwen | no model 'qwen' ships
@@ -160,7 +160,7 @@ step elmoe3d --model qwen3-30b-a3b --fit elmoe3d-l2 | elmoe3d-l2.toml: no such f
 step kelle llama-2-7b --mode paperr | did you mean 'paper'
 step kelle llama-2-7b --knobs fitted | known: calibrated, zero
 step kelle llama-2-7b --knobs none.toml | no such file of kelle constants
-step kelle llama-2-7b --hardware h100 | tier dram is missing
+step kelle llama-2-7b --profile kell | did you mean kelle
 step kelle llama-2-7b --batch 0 | batch
 step kelle qwen | no model 'qwen' ships
 
@@ -199,8 +199,10 @@ serving simulate --rate 1 --cv 2 --arrival poisson | --cv 2 goes with --arrival 
 serving simulate --rate 1 --arrival poison | unknown arrival 'poison'; did you mean 'poisson'
 serving simulate --rate 1 --slo-ttft 3 | --slo-ttft and --slo-tbt go together
 serving simulate --rate 1 --expert-times fit | unknown source of expert times 'fit'; did you mean 'fitted'
-serving simulate --rate 1 --expert-times measured --weights int4 | not of int4
-serving simulate --rate 1 --expert-times measured --model qwen3-8b | has no experts
+serving simulate --rate 1 --profile layered_prefill --expert-times measured --weights int4 | not of int4
+serving simulate --rate 1 --profile layered_prefill --expert-times measured --model qwen3-8b | has no experts
+serving simulate --rate 1 --expert-times measured | --expert-times has no effect with --profile physical
+serving simulate --rate 1 --profile layered | did you mean layered_prefill
 serving simulate --rate 1 --coverage guess | coverage 'guess' is none of
 serving simulate --rate 1 --fit nope | no such file of serving constants
 serving simulate --rate 1 --model nope | no model 'nope'
@@ -246,7 +248,7 @@ serving simulate --rate 1 --scheduler disaggregated --hardware h100 --slo-ttft 3
 serving simulate --rate 1 --param nmax=3 | did you mean 'n_max'
 serving simulate --rate 1 --model qwen | no model 'qwen' ships
 serving simulate --rate 1 --hardware h100x | did you mean h100x8
-serving simulate --rate 1 --weights int5 | unknown expert format 'int5'
+serving simulate --rate 1 --weights int5 | unknown number format 'int5'
 serving capacity --arrival at_once | --arrival at_once has no rate to search for
 serving capacity --workload prompt-512 | --workload prompt-512 has no rate to search for
 serving capacity --scheduler disaggregated | disaggregated is two engines in series
