@@ -138,6 +138,8 @@ def test_a_replay_costs_each_pass_as_section_5_writes_it(tape):
     assert metrics["early_energy_j_per_token"].value == pytest.approx(joules[early].mean())
     assert metrics["n_lookups"].value - metrics["n_hits"].value > 0
     assert tables_of({"id": result}, "study", {"id": None})["runs"].num_rows == 1
+    assert "not counted by the profile: kv_read" in result.settings["outside_envelope"]
+    assert "not counted" not in replay_sliced(trace, scores, SliceMoE(), XPU, 200_000).settings["outside_envelope"]
 
 
 @pytest.mark.parametrize("fetching", ["blocking", "overlapped"])
