@@ -82,7 +82,11 @@ def placed(
     """
     manifest = store.open(traces[0]).manifest
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
-    fitting = [name for name, placement in PLACEMENTS.items() if placement.kind == "fixed" or not size.across_layers]
+    fitting = [
+        name
+        for name, placement in PLACEMENTS.items()
+        if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive"))
+    ]
     made = dict(make(name, given) for name in names or fitting)
     tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]

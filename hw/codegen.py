@@ -66,8 +66,9 @@ class _Row:
 
 @dataclass(eq=False)
 class Writer:
-    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind -> when
-    a row of it runs at all. scales: (kind, tier) -> a further factor of its rows. first_column: of the coefficients."""
+    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind, or
+    kind.engine.tier -> when a row of it runs at all. scales: (kind, tier) -> a further factor of its rows. first_column: of the
+    coefficients. end: of the machine's ranges and of the profile's steps."""
 
     work: Work
     features: Sequence[str]
@@ -78,10 +79,11 @@ class Writer:
     fits: Mapping[str, Fit]
     scales: Mapping[tuple[str, str], str]
     first_column: int
+    end: str = "value"
 
     def __post_init__(self) -> None:
         self.rows = [
-            _Row(rows, lane, rates_of(self.machine, rows, lane, "value"), self.scales.get((rows.kind, rows.tier), ""))
+            _Row(rows, lane, rates_of(self.machine, rows, lane, self.end), self.scales.get((rows.kind, rows.tier), ""))
             for rows in self.work.rows
             if (lane := self.profile.lane_of(rows))
         ]
@@ -95,7 +97,7 @@ class Writer:
 
     def generated(self) -> Generated:
         """The code of the profile's step."""
-        seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps["value"])[0].items()}
+        seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps[self.end])[0].items()}
         of_bytes, of_ops = self._total(self._joules_of_bytes), self._total(self._joules_of_ops)
         read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
         lines = {at: tuple(of) for at, of in self.lines.items()}
@@ -189,7 +191,7 @@ class Writer:
         fixed = []
         for row in (row for row in rows if row.rates.each_s and np.any(row.rows.count)):
             text = self._form([(row, np.asarray(row.rows.count) * row.rates.each_s)])
-            guard = self.guards.get(row.rows.kind)
+            guard = self._guard(row.rows)
             fixed.append(f"({text} if {guard} else 0.0)" if guard and text else text)
         return {"bytes": _plus(self._form(memory), *per_stream), "ops": compute, "fixed": _plus(*fixed)}
 
@@ -226,9 +228,13 @@ class Writer:
         call = f"{name}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
         there = self.work.by_cell(replace(rows, times=1.0), 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)
-        guards = [self.guards.get(rows.kind, ""), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
+        guards = [self._guard(rows), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
         guard = " and ".join(filter(None, guards))
         return f"({call} if {guard} else 0.0)" if guard else call
+
+    def _guard(self, rows: Rows) -> str:
+        """When the row runs at all; "" for always."""
+        return self.guards.get(f"{rows.kind}.{rows.engine}.{rows.tier}", self.guards.get(rows.kind, ""))
 
     def _joules_of_bytes(self) -> str:
         return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in self._here()])

@@ -14,13 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.future import next_lookups, run_future
-from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.kernels import array, dispatcher_of, float64, int32, int64, uint8, uint32, uint64
+from tokentape.policies.lfu import LFU
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events, run_queue_serial
 from tokentape.policies.ranked import ABSENT, run_ranked
 from tokentape.policies.uniform import run_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
+# The arrays of one kind of policy, and their types.
+_OF_KIND: dict[str, type[np.generic]] = {
+    "_link": np.uint32,
+    "_resident": np.uint8,
+    "_slots": np.uint32,
+    "_slot_of": np.uint32,
+    "_count": np.int64,
+    "_ranks": np.float64,
+    "_lasts": np.int64,
+    "_rank": np.float64,
+    "_n_cached": np.int64,
+    "_n_total": np.int64,
+    "_last": np.int64,
+}
+_I32, _I64, _U8, _U32, _U64, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64, float64))
+CACHE_STATE = (_I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64)
 # What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.
 _NEEDED = {"queue": ("promote",), "ranked": ("bypass", "profile_frac", "params", "rank"), "uniform": (), "future": ("bypass",)}
 
@@ -125,6 +142,18 @@ class ExpertCache:
         else:
             self._slot_of[:] = ABSENT
             self._count[:] = 0
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that the kernels read and write, in the order of CACHE_STATE, those of another kind empty: for a loop that looks up
+        event by event in compiled code."""
+        own = vars(self)
+        named = (own.get(name, np.zeros(0, of)) for name, of in _OF_KIND.items())
+        return (self.sizes, self.cache_of, self.base_of, self.capacity, self.profile, self.used, self.stamp, self._draws, *named)
+
+    def rank(self) -> tuple[Any, NDArray[np.float64]]:
+        """The compiled rank function and its parameters; those of LFU, which are not called, where nothing is ranked."""
+        ranked = self.policy if self.policy.kind == "ranked" else LFU()
+        return _compiled(ranked.rank), ranked.params()
 
     @property
     def resident(self) -> NDArray[np.bool_]:

@@ -45,6 +45,8 @@ class Type:
         of = [part.of_numba if isinstance(part, Type) else part for part in self.of]
         if self.name == SIGNATURE:
             return of[0](*of[1:])
+        if self.name == "Tuple":
+            return types.Tuple(of)
         return getattr(types, self.name)(*of) if of else getattr(types, self.name)
 
     @property
@@ -69,6 +71,11 @@ def array(of: Type, n_dims: int, layout: str = "C", readonly: bool = False) -> T
 def function(signature: Type) -> Type:
     """A compiled function handed to a kernel: whoever hands it over decides which."""
     return Type("FunctionType", (signature,))
+
+
+def tuple_of(*of: Type) -> Type:
+    """A tuple of these types, in this order."""
+    return Type("Tuple", of)
 
 
 def named_tuple(of: Type, kind: Any) -> Type:

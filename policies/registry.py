@@ -46,7 +46,7 @@ KINDS = {
     "kv": Kind("KV policy", "tokentape.policies.kv", "TYPED", "KVPolicy", "is derived from policies.kv.KVPolicy (docs/kv.md)"),
     "place": Kind(
         "placement", "tokentape.policies.placement", "PLACEMENTS", "Placement",
-        "is derived from policies.placement.FixedPlacement or ReactivePlacement",
+        "is derived from policies.placement.FixedPlacement, ReactivePlacement or EventPlacement",
     ),
     "precision": Kind("bit rule", "tokentape.policies.bits", "BIT_RULES", "BitRule", "is derived from policies.bits.BitRule"),
     "draft": Kind(

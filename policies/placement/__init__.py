@@ -1,6 +1,7 @@
 """Which experts lie on the GPU while a sequence decodes, the others computing in memory. The dict maps a name to the class.
 
-Two kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactive" moves experts before a layer-step (reactive.py).
+Three kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactive" moves experts before a layer-step
+(reactive.py), "event" says event by event which experts compute where they lie, beside any cache (missed.py).
 """
 
 from tokentape.policies.placement.capacity import Capacity
@@ -14,13 +15,16 @@ from tokentape.policies.placement.fixed import (
     StaticGlobal,
 )
 from tokentape.policies.placement.importance import hot_set, importance, shares
+from tokentape.policies.placement.missed import WHERE_SIGNATURE, EventPlacement, NearIfRare
 from tokentape.policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
 
 __all__ = [
     "FIXED",
     "MIGRATE_SIGNATURE",
     "PLACEMENTS",
+    "WHERE_SIGNATURE",
     "Capacity",
+    "EventPlacement",
     "FixedPlacement",
     "Placement",
     "ReactivePlacement",
@@ -31,8 +35,8 @@ __all__ = [
     "start_average",
 ]
 
-Placement = FixedPlacement | ReactivePlacement
-PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
+Placement = FixedPlacement | ReactivePlacement | EventPlacement
+PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement] | type[EventPlacement]] = {
     "prefill_guided": PrefillGuided,
     "static_global": StaticGlobal,
     "random": RandomPlacement,
@@ -42,5 +46,6 @@ PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement]] = {
     "never": Never,
     "always": Always,
     "balance": Balance,
+    "near_if_rare": NearIfRare,
 }
 FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))

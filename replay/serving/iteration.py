@@ -20,12 +20,13 @@ from tokentape.hw.codegen import Generated, Writer, around
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.profile import Profile
+from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Rows
+from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, of_source, uint64, void
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
-from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, experts_of, kv_token_bytes, steps_of
+from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, blocks_of, experts_of, kv_token_bytes, steps_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
@@ -61,6 +62,11 @@ _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
     "share",
 )  # fmt: skip
+# Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
+EVENT = (
+    "active", "chosen", "weights", "missed", "fetches", "in_place", "chosen_in_place", "weights_in_place",
+    "near", "near_weights", "near_tokens", "near_work", "busy", "busy_weights", "busy_tokens", "busy_work", "exchanges",
+)  # fmt: skip
 _F2 = array(float64, 2)
 ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
 _SOURCE = """\
@@ -77,6 +83,7 @@ def {name}(t):
     for kind in range(n_kinds):
         k = np.uint64(kind)
         window = t[k, {WINDOW}]
+        {event}
         keys = t[carried, {KEYS_W}] if window > 0.0 else t[carried, {KEYS}]
         scores = keys * (1.0 + n_nodes)
         for is_group in range(2):
@@ -109,8 +116,8 @@ for kind in range(n_kinds):
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
     of_decodes = t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]
     held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
-near = min(1.0, {room} / max(held, 1.0))
-far = 1.0 - near"""
+near_kv = min(1.0, {room} / max(held, 1.0))
+far_kv = 1.0 - near_kv"""
 
 
 @kernel(float64(_F2, int64, int64), error_model="numpy")
@@ -192,12 +199,15 @@ def iteration_costs(
     fits: Mapping[str, Fit] | None = None,
     speculation: Speculation | None = None,
     held_frac: float = 1.0,
+    events: bool = False,
+    end: str = "value",
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. fits: the machine's fitted operators.
     speculation: every decode is a draft-and-verify round. held_frac: share of the experts in the fast tier; the others are read
-    in place where the engine can, else fetched. Raises ValueError for windows of several sizes.
+    in place where the engine can, else fetched. events: what a layer's experts cost is what replay/system/events.py says of them.
+    end: of the machine's ranges. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -206,7 +216,7 @@ def iteration_costs(
     prefill, decode = coverage.tables(geometry) if geometry.moe_layers else (np.zeros((2, 1)), np.zeros((2, 1)))
     if speculation is not None and speculation.n_nodes:
         decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
-    by_layer = by_layer or prefill.shape[1] > 1
+    by_layer = by_layer or events or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     windows = geometry.sliding_windows or (0,) * geometry.n_layers
     keys = [
@@ -224,7 +234,9 @@ def iteration_costs(
     near_tokens = 0.0
     if machine.roles.kv_cache:
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / kv_token_bytes(geometry, machine)
-    generated = _generated(geometry, machine, made, blocks, expert_format, fits or {}, held_frac)
+    how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
+    first_column = N_OF_KIND + (len(EVENT) if events else 0)
+    generated = _generated(how, fits or {}, first_column, end)
     return IterationCosts(
         geometry,
         machine,
@@ -232,18 +244,18 @@ def iteration_costs(
         expert_format,
         coverage.outside(geometry) if geometry.moe_layers else "",
         of_source(
-            _source(generated, bool(machine.roles.kv_cache)),
+            _source(generated, bool(machine.roles.kv_cache), events),
             ITERATION,
             Gpu=Gpu,
             **{name: of_formula(OPERATORS[name].time) for name in generated.operators},
         ),
-        _table(generated, blocks, near_tokens),
+        _table(generated, blocks, near_tokens, first_column),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
         _of_kinds(prefill, columns),
         _of_kinds(decode, columns),
         held_frac,
-        float(sum(background_w(machine, made).values())),
+        float(sum(background_w(machine, made, end).values())),
         speculation,
     )
 
@@ -253,73 +265,134 @@ def _of_kinds(table: Floats, columns: list[int]) -> Floats:
     return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
 
 
-def _table(made: Generated, blocks: Blocks, near_tokens: float) -> Floats:
+def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int) -> Floats:
     constants = np.append(made.constants, near_tokens)
-    width = max(N_OF_KIND + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST)
+    width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST)
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
-    table[: blocks.n, N_OF_KIND : N_OF_KIND + made.coefficients.shape[1]] = made.coefficients
+    table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
     table[CONSTANTS, : constants.size] = constants
     return table
 
 
-def _generated(
-    geometry: Geometry,
-    machine: HardwareSpec,
-    profile: Profile,
-    blocks: Blocks,
-    expert_format: str,
-    fits: Mapping[str, Fit],
-    held_frac: float,
-) -> Generated:
+def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
-    values = around(len(_FEATURES))
-    at = {name: values[:, [i]] for i, name in enumerate(_FEATURES)}
+    geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
+    features = (*_FEATURES[:-1], *EVENT) if how.events else _FEATURES
+    values = around(len(features))
+    at = {name: values[:, [i]] for i, name in enumerate(features)}
     sums = Sums(
         **{name: at[name] for name in _FEATURES if name != "share"},
         held=at["keys"],
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
     )
-    experts = _experts(geometry, machine, blocks, at["tokens"], at["share"] * geometry.n_experts, expert_format, held_frac)
     apart = () if profile.activations else _activations(geometry, at, blocks)
-    work = steps_of(geometry, machine, sums, (*experts, *apart), blocks)
+    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
-    kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near"), ("kv_home", "2.0 * far"))
+    kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
-    return Writer(work, _FEATURES, machine, profile, _PART_OF, _GUARDS, fits, scales, N_OF_KIND).generated()
+    guards = _GUARDS | (how.guards if how.events else {})
+    return Writer(work, features, machine, profile, _PART_OF, guards, fits, scales, first_column, end).generated()
 
 
-def _experts(
-    geometry: Geometry,
-    machine: HardwareSpec,
-    blocks: Blocks,
-    tokens: Floats,
-    active: Floats,
-    expert_format: str,
-    held_frac: float,
-) -> tuple[Rows, ...]:
-    """Routed experts: those held where they are, the others read at their home, or fetched from there."""
+@dataclass(frozen=True, eq=False)
+class _Experts:
+    """Routed experts: those held where they are, the others read at their home, or fetched from there; or as `events` say."""
 
-    def read(frac: float, is_cached: bool = True) -> tuple[Rows, ...]:
-        weights = frac * active * geometry.expert_params * bytes_per_value(expert_format)
-        chosen = frac * tokens * geometry.top_k
-        return experts_of(geometry, machine, blocks, tokens, frac * active, chosen, weights, is_cached)
+    geometry: Geometry
+    machine: HardwareSpec
+    profile: Profile
+    blocks: Blocks
+    expert_format: str
+    held_frac: float
+    events: bool
 
-    if held_frac == 1.0 or not blocks.moe.size:
-        return read(1.0)
-    if machine.roles.expert_home in machine.roles.reads:
-        return (*read(held_frac), *read(1.0 - held_frac, is_cached=False))
-    missed = (1.0 - held_frac) * active
-    moved = Rows(
-        kind="fetch",
-        name="fetch missing experts",
+    def rows(self, at: Mapping[str, Floats]) -> tuple[Rows, ...]:
+        if not self.blocks.moe.size:
+            return ()
+        if self.events:
+            return self._of_event(at)
+        tokens, active = at["tokens"], at["share"] * self.geometry.n_experts
+        chosen = tokens * self.geometry.top_k
+
+        def read(frac: float, is_cached: bool = True) -> tuple[Rows, ...]:
+            return self._read(tokens, frac * active, frac * chosen, frac * active, is_cached)
+
+        if self.held_frac == 1.0:
+            return read(1.0)
+        if self.machine.roles.expert_home in self.machine.roles.reads:
+            return (*read(self.held_frac), *read(1.0 - self.held_frac, is_cached=False))
+        missed = (1.0 - self.held_frac) * active
+        return (self._moved("fetch", "fetch missing experts", missed * self.expert_bytes, missed), *read(1.0))
+
+    @property
+    def expert_bytes(self) -> float:
+        return self.geometry.expert_params * bytes_per_value(self.expert_format)
+
+    @property
+    def guards(self) -> dict[str, str]:
+        """When the main engine has experts to compute at all."""
+        if not self.machine.roles.expert_cache:
+            return {"expert.main.expert_home": "chosen > 0.0"}
+        return {"expert.main.expert_cache": "chosen > 0.0", "expert.main.expert_home": "chosen_in_place > 0.0"}
+
+    def _read(self, tokens: Floats, active: Floats, chosen: Floats, weights: Floats, is_cached: bool) -> tuple[Rows, ...]:
+        """weights: in whole experts."""
+        return experts_of(
+            self.geometry, self.machine, self.blocks, tokens, active, chosen, weights * self.expert_bytes, is_cached
+        )
+
+    def _moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
+        of = {"tier": "expert_home", "target": "expert_cache", "blocks": self.blocks.moe}
+        return Rows(kind=kind, name=name, bytes=n_bytes, count=count, **of)  # type: ignore[arg-type]
+
+    def _of_event(self, at: Mapping[str, Floats]) -> tuple[Rows, ...]:
+        per_token, rows = at["chosen"] / self.geometry.top_k, list[Rows]()
+        has_cache = bool(self.machine.roles.expert_cache)
+        if has_cache:
+            rows.append(self._moved("fetch", "fetch missing experts", at["missed"] * self.expert_bytes, at["fetches"]))
+        rows += self._read(per_token, at["active"], at["chosen"], at["weights"], True)
+        if has_cache and self.machine.roles.expert_home in self.machine.roles.reads:
+            tokens = at["chosen_in_place"] / self.geometry.top_k
+            rows += self._read(tokens, at["in_place"], at["chosen_in_place"], at["weights_in_place"], False)
+        if self.machine.roles.near_compute:
+            crossing = (at["near_tokens"] + at["busy_tokens"]) * (2.0 * self.geometry.hidden * bytes_per_value(ACTIVATION))
+            if has_cache:
+                rows.append(self._moved("exchange", "activations", crossing, at["exchanges"]))
+            rows += [
+                near_experts(self, at[of], at[f"{of}_weights"], at[f"{of}_tokens"], at[f"{of}_work"]) for of in ("near", "busy")
+            ]
+        return tuple(rows)
+
+
+def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, work: Values) -> Rows:
+    """Experts of one event near their memory, all of which wait for their bytes, or all for operations. weights: in experts of 16
+    bits; work: tokens x bits / 16."""
+    return Rows(
+        kind="expert",
+        name="experts in memory",
         tier="expert_home",
-        target="expert_cache",
-        blocks=blocks.moe,
-        bytes=missed * geometry.expert_params * bytes_per_value(expert_format),
-        count=missed,
+        engine="near_compute",
+        blocks=how.blocks.moe,
+        bytes=np.asarray(weights) * how.expert_bytes,
+        ops=np.asarray(tokens) * (2.0 * how.geometry.expert_params),
+        count=count,
+        bits=16.0 * np.asarray(work) / np.asarray(tokens),
     )
-    return (moved, *read(1.0))
+
+
+def near_bound(geometry: Geometry, machine: HardwareSpec, profile: Profile, expert_format: str, end: str = "value") -> Floats:
+    """(2,) tokens from which an expert of 16 bits near its memory waits for operations, not for its bytes; and 1 where widths
+    shorten both alike."""
+    if not machine.roles.near_compute or not geometry.moe_layers:
+        return np.array([np.inf, 1.0])
+    how = _Experts(geometry, machine, profile, blocks_of(geometry), expert_format, 1.0, True)
+    row = near_experts(how, 1.0, 1.0, 1.0, 1.0)
+    lane = profile.lane_of(row)
+    if lane is None:
+        return np.array([np.inf, 1.0])
+    rates = rates_of(machine, row, lane, end)
+    return np.array([float(row.bytes) * rates.s_per_byte / (float(row.ops) * rates.s_per_op), float(lane.ops_by_bits)])
 
 
 def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:
@@ -331,7 +404,7 @@ def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -
     return rows, replace(rows, phase="prefill", **of_prefill)  # type: ignore[arg-type]
 
 
-def _source(made: Generated, has_near: bool) -> str:
+def _source(made: Generated, has_near: bool, has_events: bool) -> str:
     """The source of an iteration's cost."""
     numbers = globals() | {"room": f"t[constants, {made.constants.size}]"}
     text = " ".join((*made.layer, *made.head, *made.after))
@@ -344,6 +417,14 @@ def _source(made: Generated, has_near: bool) -> str:
     ends = [f"t[cost, {i}] = {seconds.get(part) or '0.0'}" for i, part in enumerate(PARTS)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
         ends.append(f"t[cost, {i}] = {name}")
-    written = {"start": (start, 4), "layer": (layer, 12), "head": (made.head, 4), "after": (made.after, 4), "end": (ends, 4)}
+    event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if has_events else []
+    written = {
+        "start": (start, 4),
+        "event": (event, 8),
+        "layer": (layer, 12),
+        "head": (made.head, 4),
+        "after": (made.after, 4),
+        "end": (ends, 4),
+    }
     filled = {name: "\n".join(lines).replace("\n", "\n" + " " * indent) for name, (lines, indent) in written.items()}
     return _SOURCE.format(name="{name}", **filled, **numbers)

@@ -21,6 +21,7 @@ from tokentape.replay.serving.iteration import (
     KEYS,
     KEYS_W,
     N_COST,
+    N_OF_KIND,
     NODES,
     OTHERS,
     PARTS,
@@ -59,6 +60,7 @@ from tokentape.replay.serving.state import (
 )
 from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
+from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -82,15 +84,17 @@ _COST, _UNION, _RESULTS = (
     (_U3, _U3, _I2, _I1),
     (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
 )
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED)
 
 
-@kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS), error_model="numpy")
+@kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS, *_SLOTS), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
+    rank_of, where, split, cache, slots, placed,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
 
@@ -99,7 +103,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit.
+    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py); where slots[0] is empty there are none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -107,6 +111,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
     carried[NODES] = n_nodes
+    has_events, is_placed = slots[0].shape[0] > 0, placed[2].shape[0] > 0
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
@@ -177,6 +182,11 @@ def run_engine(  # type: ignore[no-untyped-def]
                 only = covered(cov_decode, n_decode, c)
                 table[c, SHARE] = only
                 table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+        if has_events:
+            serve_experts(
+                at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
+                cache, slots,
+            )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
         carried[KEYS], carried[KEYS_W] = state[CONTEXT], state[CONTEXT_W]
@@ -232,6 +242,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             group += 1
         if n_members > 0 and group == n_of_groups:
             counts[N_PREFILLED] += batch_tokens
+            n_joined = 0
             for j in range(n_members):
                 r = members[j]
                 requests[r, POSITION] += takes[j]
@@ -252,7 +263,10 @@ def run_engine(  # type: ignore[no-untyped-def]
                     state[FREE] += blocks_of(requests[r, TARGET], block_tokens)
                 else:
                     join(r, at, requests, state, bucket, leaves_window, needs_block)
+                    n_joined += 1
             n_members = 0
+            if is_placed and n_joined > 0:
+                place_anew(requests, state, split, slots, placed)
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

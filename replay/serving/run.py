@@ -39,6 +39,7 @@ from tokentape.replay.serving.kernel import (
 from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.experts import ExpertSlots, no_slots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -149,8 +150,10 @@ def run_rule(
     masks: ExpertMasks | None = None,
     record: bool = False,
     seed: int = 0,
+    slots: ExpertSlots | None = None,
 ) -> ServingRun:
-    """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill."""
+    """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill. slots:
+    what a system's experts do, where the costs are of events."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     _refuse_what_never_fits(requests, limits, speculation.n_nodes)
@@ -158,6 +161,10 @@ def run_rule(
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
+    if slots is not None and speculation.n_nodes:
+        raise ValueError(
+            "experts' slots: no tape of plain routing holds the experts of rejected drafts; leave the draft slot out"
+        )
     if masks is not None and speculation.n_nodes:
         raise ValueError("recorded coverage: no tape holds the experts of rejected drafts; take the tape's curves instead")
     if masks is not None:
@@ -166,7 +173,7 @@ def run_rule(
     moe_of = cost.moe_of if masks is not None else np.zeros(0, np.int64)
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed).n_iterations if record else 0
+    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     run_engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
@@ -180,6 +187,7 @@ def run_rule(
         speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
+        *(slots.arguments(n_recorded) if slots is not None else no_slots()),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

@@ -1,0 +1,184 @@
+"""A system: eight decisions, each a policy or none. What does not compose is refused before it runs. See docs/systems.md."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tokentape.policies import registry
+from tokentape.policies.names import unknown
+from tokentape.policies.resolve import resolve, told
+
+SLOTS = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")
+FOLDER = Path(__file__).parent / "shipped"
+# What a slot takes beside its policy's own parameters, as text: how much room it has, and of what.
+OPTIONS: dict[str, dict[str, str]] = {
+    "residency": {"budget": "", "scope": "global"},
+    "place": {"budget": "", "across_layers": "false"},
+    "precision": {"mean_bits": "16"},
+    "schedule": {"max_seqs": "1"},
+}
+IN_THE_LOOP = ("schedule", "precision", "residency", "place")  # slots that replay/system runs
+
+
+@dataclass(frozen=True)
+class System:
+    """policies: by slot, those that decide; options: of a slot, by OPTIONS. Raises ValueError, in one line, for a slot that it
+    does not have, a policy in a slot it does not know, and a slot that two policies fill."""
+
+    name: str
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        filled: dict[str, str] = {}
+        for slot, policy in self.policies.items():
+            if slot not in SLOTS:
+                raise unknown(f"system {self.name}: slot", slot, SLOTS)
+            label, takes = type(policy).__name__, slots_of(slot, policy)
+            if slot not in takes:
+                raise ValueError(f"system {self.name}: {label} decides {' and '.join(takes)}, not {slot}")
+            for taken in takes:
+                if taken in filled:
+                    raise ValueError(
+                        f"system {self.name}: slot {taken} is filled twice, by {filled[taken]} and by {label}; leave one out"
+                    )
+                filled[taken] = label
+
+    def __getattr__(self, slot: str) -> Any:
+        if slot in SLOTS:
+            return self.policies.get(slot)
+        raise AttributeError(slot)
+
+    def option(self, slot: str, name: str) -> str:
+        return self.options.get(slot, {}).get(name, OPTIONS[slot][name])
+
+    def without(self, slot: str) -> System:
+        """The same with that slot off."""
+        return replace(
+            self,
+            policies={of: policy for of, policy in self.policies.items() if of != slot},
+            options={of: given for of, given in self.options.items() if of != slot},
+        )
+
+    def told(self) -> dict[str, str]:
+        """Every slot as text: `lru budget=24GB scope=global`, or `none`."""
+        return {slot: " ".join(_words(slot, self)) for slot in SLOTS}
+
+    @property
+    def is_bound(self) -> bool:
+        """A decision of it sees the future."""
+        return any(getattr(policy, "is_bound", False) for policy in self.policies.values())
+
+
+def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
+    """The slots that a policy fills: as its class says (`slots`), else the one of its kind. A placement that stands while
+    requests decode says what the fast tier holds."""
+    named = getattr(policy, "slots", None)
+    if isinstance(named, tuple):
+        return named
+    if getattr(policy, "kind", "") in ("fixed", "reactive") and slot in ("place", "residency"):
+        return ("place", "residency")
+    kinds = [kind for kind in SLOTS if kind in registry.KINDS and _is_of(kind, policy)]
+    return (slot,) if slot in kinds or not kinds else tuple(kinds)
+
+
+def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
+    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given: residency.budget -> value,
+    in place of what the file says. Raises ValueError with the nearest name, or what is wrong in which slot."""
+    path = FOLDER / f"{name}.toml"
+    if name.endswith(".toml") or "/" in name:
+        path = Path(name)
+    elif not path.is_file():
+        raise unknown("system", name, shipped())
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(
+            f"system {name}: {error.strerror or error}; give one of {', '.join(shipped())} or a TOML file"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if set(data) != {"system"} or not isinstance(data["system"], dict):
+        raise ValueError(f"{path}: a system is one table [system] with a line per slot ({', '.join(SLOTS)})")
+    table = {slot: _as_table(path, slot, value) for slot, value in data["system"].items()}
+    for key, value in (given or {}).items():
+        slot, dot, parameter = key.partition(".")
+        if slot not in SLOTS:
+            raise unknown(f"{key}: slot", slot, SLOTS)
+        if not dot:
+            table[slot] = _as_table(path, slot, value)
+        elif slot not in table:
+            raise ValueError(f"{key}: system {path.stem} has no policy in slot {slot}; name one with {slot}=POLICY")
+        else:
+            table[slot] = {**table[slot], parameter: value}
+    return of_table(path.stem, table)
+
+
+def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
+    """From policy names and parameters by slot. Raises ValueError as `system_of`."""
+    policies, options = dict[str, Any](), dict[str, dict[str, str]]()
+    for slot, value in table.items():
+        if slot not in SLOTS:
+            raise unknown(f"system {name}: slot", slot, SLOTS)
+        given = dict(value)
+        policy = str(given.pop("policy", "none"))
+        if policy == "none":
+            continue
+        if slot not in registry.KINDS:
+            raise ValueError(f"system {name}: no policy of slot {slot} is shipped; leave it out")
+        options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}
+        try:
+            policies[slot] = resolve(slot, policy, given)
+        except ValueError as error:
+            other = next((kind for kind in registry.KINDS if kind != slot and policy in registry.shipped(kind)), None)
+            if other is None or policy in registry.shipped(slot):
+                raise ValueError(f"system {name}, slot {slot}: {error}") from error
+            raise ValueError(
+                f"system {name}: {policy} is a {registry.KINDS[other].noun} of slot {other}, not of {slot}"
+            ) from error
+    return System(name, policies, options)
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the systems that ship."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def _as_table(path: Path, slot: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"policy": value}
+    if isinstance(value, dict) and "policy" in value:
+        return value
+    raise ValueError(f'{path}: slot {slot} is {slot} = {{ policy = "NAME", ... }} or {slot} = "NAME", found {value!r}')
+
+
+def _is_of(kind: str, policy: Any) -> bool:
+    try:
+        registry.check(kind, "", policy)
+    except ValueError:
+        return False
+    return True
+
+
+def _words(slot: str, system: System) -> list[str]:
+    policy = system.policies.get(slot)
+    if policy is None:
+        return ["none"]
+    name, params = told(slot, policy)
+    return [name, *(f"{key}={value}" for key, value in {**params, **system.options.get(slot, {})}.items() if value != "")]
+
+
+def parse_settings(texts: list[str] | None) -> dict[str, str]:
+    """`["residency.budget=24GB"]` as a dict. Raises ValueError for text of another form."""
+    found = {}
+    for text in texts or []:
+        match = re.fullmatch(r"([a-z_]+(?:\.[a-z_.]+)?)=(.+)", text)
+        if not match:
+            raise ValueError(f"--set {text!r} is not SLOT=POLICY or SLOT.PARAMETER=VALUE, such as residency.budget=24GB")
+        found[match[1]] = match[2]
+    return found

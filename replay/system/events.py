@@ -1,0 +1,256 @@
+"""The experts' event: in an iteration and MoE layer, the experts that its tokens chose are placed, looked up and counted.
+
+The rows of an event are the decodes in order of joining, then the prompts' slices if the layer processes them; a layer with both
+is one event. Distinct experts stand in order of last mention (replay/stream.py). Experts that compute near their memory are
+neither looked up nor admitted. What the iteration's cost is linear in goes to the cost's table (replay/serving/iteration.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokentape.policies.bits.rule import RULE_SIGNATURE
+from tokentape.policies.cache import CACHE_STATE
+from tokentape.policies.kernels import array, float64, function, int16, int64, kernel, tuple_of, uint8, void
+from tokentape.policies.placement.missed import WHERE_SIGNATURE
+from tokentape.policies.protocol import RANK_SIGNATURE
+from tokentape.policies.queue import run_queue_events
+from tokentape.policies.ranked import ABSENT, run_ranked
+from tokentape.policies.uniform import run_uniform
+from tokentape.replay.serving.state import GENERATED, JOINED, NEWER, OLDEST, POSITION, PROMPT
+
+# Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; FLAG: promote or bypass; PLACE: of PLACES; AWAY: of AWAYS, where experts
+# compute that a placement keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
+RESIDENCY, FLAG, KEEPS, HITS_FIRST, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(9)
+N_HOW = 9
+HELD, QUEUE, RANKED, UNIFORM, GIVEN = range(5)  # residencies: all held; by policies/cache.py; hits as they are told
+NOWHERE, BY_FUNCTION, FIXED = range(3)  # placements: none; `where`; a hot set
+IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept
+
+# Of an event, as the cost reads them from a row of its table: experts and token-experts of the main engine, their widths / 16;
+# widths of those fetched, and 1 if any; the same of experts read in place; per expert near its memory, of those that wait for
+# their bytes and of those that wait for operations: how many, widths, tokens, tokens x widths; 1 if any is near.
+(
+    ACTIVE, CHOSEN, WEIGHTS, MISSED, FETCHES, IN_PLACE, CHOSEN_IN_PLACE, WEIGHTS_IN_PLACE,
+    NEAR, NEAR_WEIGHTS, NEAR_TOKENS, NEAR_WORK, BUSY, BUSY_WEIGHTS, BUSY_TOKENS, BUSY_WORK, EXCHANGES,
+) = range(17)  # fmt: skip
+N_EVENT = 17
+# Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
+LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED = range(6)
+N_OF_PHASE = 6
+# Columns of the recorded iterations: lookups, hits, experts away, widths / 16 that were fetched.
+N_OF_ITERATION = 4
+
+_I1, _I2 = array(int64, 1), array(int64, 2)
+_F1, _F2 = array(float64, 1), array(float64, 2)
+_U1, _U2 = array(uint8, 1), array(uint8, 2)
+# how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
+# table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E) / 16; pending (MoE
+# layers,): widths on their way; totals; log_keys, log_hits (m,) and log_starts of events: as many as fit; fetched (MoE layers,): widths; counted
+# (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and of `where`.
+SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1)
+# Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
+# layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
+ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS = range(4)
+PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
+SPLIT = function(RULE_SIGNATURE)
+RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
+CACHE = tuple_of(*CACHE_STATE)
+
+
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS))
+def serve_experts(  # type: ignore[no-untyped-def]
+    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots
+):
+    """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
+    first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
+    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
+     n_cached, n_total, last) = cache  # fmt: skip
+    (how, ids, first_row, of_layer, near_bound, hot, widths, pending, totals, log_keys, log_hits, log_starts, fetched, counted,
+     of_iteration, rows, params, where_params) = slots  # fmt: skip
+    n_experts, width = hot.shape[1], ids.shape[2]
+    seen, tokens = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
+    keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
+    near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
+    looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
+    n_decode = 0
+    r = state[OLDEST]
+    while r >= 0:  # the input of a decode is the last token it made
+        rows[n_decode] = first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
+        n_decode += 1
+        r = requests[r, NEWER]
+    n_all = n_decode
+    for i in range(n_members):
+        first = first_row[members[i]] + requests[members[i], POSITION]
+        for j in range(takes[i]):
+            rows[n_all] = first + j
+            n_all += 1
+    for m in range(of_layer.shape[1]):
+        entries = table[of_layer[1, m], first_entry : first_entry + N_EVENT]
+        entries[:] = 0.0
+        has_prompt = n_members > 0 and first_layer <= of_layer[0, m] < last_layer
+        phase = N_OF_PHASE if has_prompt else 0
+        n_rows = n_all if has_prompt else n_decode
+        if n_rows > 0 and pending[m] > 0.0:
+            entries[MISSED] += pending[m]
+            entries[FETCHES] = 1.0
+            pending[m] = 0.0
+        n = 0
+        mark = m + 1
+        for i in range(n_rows - 1, -1, -1):
+            row = rows[i]
+            for j in range(width - 1, -1, -1):
+                e = ids[row, m, j]
+                if e < 0:
+                    continue
+                if seen[e] != mark:
+                    seen[e] = mark
+                    tokens[e] = 0
+                    keys[n] = e
+                    n += 1
+                tokens[e] += 1
+        if n == 0:
+            continue
+        for i in range(n // 2):
+            keys[i], keys[n - 1 - i] = keys[n - 1 - i], keys[i]
+        for i in range(n):
+            counts[i] = tokens[keys[i]]
+            near[i] = 0
+        base = m * n_experts
+        if how[PLACE] == BY_FUNCTION:
+            for e in range(n_experts):
+                if how[RESIDENCY] == QUEUE:
+                    there[e] = resident[base + e]
+                else:
+                    there[e] = how[RESIDENCY] == HELD or slot_of[base + e] != ABSENT
+            where(m, keys[:n], counts[:n], there, near[:n], where_params)
+        elif how[PLACE] == FIXED and not has_prompt:
+            for i in range(n):
+                near[i] = not hot[m, keys[i]]
+        n_looked_up = 0
+        for i in range(n):
+            if not near[i]:
+                looked_up[n_looked_up] = base + keys[i]
+                n_looked_up += 1
+        if how[N_EVENTS] == how[PROFILED]:
+            profile[:] = counted
+        bounds[1] = n_looked_up
+        if how[PLACE] == FIXED:
+            for i in range(n_looked_up):
+                hits[i] = hot[m, looked_up[i] - base]
+        elif how[RESIDENCY] == QUEUE:
+            run_queue_events(
+                looked_up[:n_looked_up], bounds, sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
+                how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
+            )  # fmt: skip
+        elif how[RESIDENCY] == RANKED:
+            run_ranked(
+                rank_of, params, looked_up[:n_looked_up], bounds, sizes, cache_of, base_of, capacity, how[FLAG] != 0,
+                how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
+                last, how[N_EVENTS], how[N_LOOKUPS], hits,
+            )  # fmt: skip
+        elif how[RESIDENCY] == UNIFORM:
+            run_uniform(
+                looked_up[:n_looked_up], bounds, sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
+                count, used, stamp, how[N_EVENTS], hits,
+            )  # fmt: skip
+        elif how[RESIDENCY] == GIVEN:
+            for i in range(n_looked_up):
+                hits[i] = log_hits[how[N_LOOKUPS] + i]
+        else:
+            hits[:n_looked_up] = 1
+        at_key = 0
+        n_hits = 0
+        for i in range(n):
+            n_tokens, w = float(counts[i]), widths[m, keys[i]]
+            totals[m, phase + TOKEN_EXPERTS] += counts[i]
+            if not near[i]:
+                entries[ACTIVE] += 1.0
+                entries[CHOSEN] += n_tokens
+                entries[WEIGHTS] += w
+                n_hits += hits[at_key]
+                if not hits[at_key]:
+                    entries[MISSED] += w
+                    entries[FETCHES] = 1.0
+                at_key += 1
+                continue
+            totals[m, phase + AWAYS] += 1
+            totals[m, phase + AWAY_TOKENS] += counts[i]
+            if how[AWAY] == IS_STREAMED:
+                entries[ACTIVE] += 1.0
+                entries[CHOSEN] += n_tokens
+                entries[WEIGHTS] += w
+                entries[MISSED] += w
+                entries[FETCHES] = 1.0
+            elif how[AWAY] == IS_READ:
+                entries[IN_PLACE] += 1.0
+                entries[CHOSEN_IN_PLACE] += n_tokens
+                entries[WEIGHTS_IN_PLACE] += w
+            else:
+                group = BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR
+                entries[group] += 1.0
+                entries[group + 1] += w
+                entries[group + 2] += n_tokens
+                entries[group + 3] += n_tokens * w
+                entries[EXCHANGES] = 1.0
+        if how[N_LOOKUPS] + n_looked_up <= log_keys.shape[0]:
+            for i in range(n_looked_up):
+                log_keys[how[N_LOOKUPS] + i] = looked_up[i]
+                log_hits[how[N_LOOKUPS] + i] = hits[i]
+            log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
+        fetched[m] += entries[MISSED]
+        how[N_EVENTS] += 1
+        how[N_LOOKUPS] += n_looked_up
+        totals[m, phase + LOOKUPS] += n_looked_up
+        totals[m, phase + HITS] += n_hits
+        if at < of_iteration.shape[0]:
+            of_iteration[at, 0] += n_looked_up
+            of_iteration[at, 1] += n_hits
+            of_iteration[at, 2] += n - n_looked_up
+            of_iteration[at, 3] += entries[MISSED]
+
+
+@kernel(void(_I2, _I1, SPLIT, SLOTS, PLACED))
+def place_anew(requests, state, split, slots, placed):  # type: ignore[no-untyped-def]
+    """The hot set by what the prompts of all that decode used (policies/placement/importance.py); experts that are new to it are
+    on their way in the next iteration, the others get their widths."""
+    hot, widths, pending = slots[5], slots[6], slots[7]
+    counts_of, weights_of, tape_of, numbers, losses = placed
+    n_layers, n_experts = hot.shape
+    scores, n_hot = np.zeros((n_layers, n_experts)), int64(numbers[PLACED_PER_LAYER])
+    for m in range(n_layers):
+        used, weight = np.zeros(n_experts), np.zeros(n_experts)
+        r = state[OLDEST]
+        while r >= 0:
+            for e in range(n_experts):
+                used[e] += counts_of[tape_of[r], m, e]
+                weight[e] += weights_of[tape_of[r], m, e]
+            r = requests[r, NEWER]
+        n_used, all_weight = used.sum(), weight.sum()
+        for e in range(n_experts):
+            by_count = used[e] / n_used if n_used > 0.0 else 0.0
+            by_weight = weight[e] / all_weight if all_weight > 0.0 else 0.0
+            scores[m, e] = numbers[ALPHA] * by_count + (1.0 - numbers[ALPHA]) * by_weight
+    before = hot.copy()
+    hot[:] = 0
+    flat = scores.reshape(n_layers * n_experts)
+    span = n_layers * n_experts if numbers[ACROSS] != 0.0 else n_experts
+    for first in range(0, n_layers * n_experts, span):
+        order = np.argsort(-flat[first : first + span], kind="mergesort")  # stable: ties stay in order
+        for i in range(n_hot * (span // n_experts)):
+            at = first + order[i]
+            hot[at // n_experts, at % n_experts] = 1
+    for m in range(n_layers):
+        order = np.argsort(-scores[m], kind="mergesort")
+        cold = order[hot[m][order] == 0]
+        if losses.shape[0] > 0:
+            ranked, bits = losses[m][cold], np.ones(cold.shape[0], np.int8)
+            split(ranked, int64(np.floor(cold.shape[0] * (numbers[MEAN_BITS] - 1.0) + 1e-9)), bits)
+            for i in range(cold.shape[0]):
+                widths[m, cold[i]] = bits[i] / 16.0
+        for e in range(n_experts):
+            if hot[m, e]:
+                widths[m, e] = 1.0
+                pending[m] += 1.0 - before[m, e]
+            elif losses.shape[0] == 0:
+                widths[m, e] = numbers[MEAN_BITS] / 16.0

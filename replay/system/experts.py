@@ -1,0 +1,209 @@
+"""The experts' slots of a system as the loop's kernel takes them: residency, placement and widths on one tape and machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.bits.uniform import UNIFORM
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.lfu import LFU
+from tokentape.policies.lru import LRU
+from tokentape.policies.placement import (
+    WHERE_SIGNATURE,
+    EventPlacement,
+    FixedPlacement,
+    PrefillGuided,
+    ReactivePlacement,
+)
+from tokentape.policies.placement.fixed import Oracle, StaticGlobal
+from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.slots import System
+from tokentape.replay.capacity import bytes_of
+from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system import events as ev
+from tokentape.replay.system.recorded import Recorded
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_KINDS = {"queue": ev.QUEUE, "ranked": ev.RANKED, "uniform": ev.UNIFORM, "future": ev.GIVEN}
+_NO_CACHE = (np.zeros(0, np.int64), np.zeros(0, np.int32), *(np.zeros(0, t) for t in (np.int64, np.int64, np.float64, np.int64)))
+_EMPTY_CACHE = (*_NO_CACHE, np.zeros(0, np.int64), np.zeros(0, np.uint64), *(
+    np.zeros(0, t) for t in (
+        np.uint32, np.uint8, np.uint32, np.uint32, np.int64, np.float64, np.int64, np.float64, np.int64, np.int64, np.int64,
+    )
+))  # fmt: skip
+Arguments = tuple[Any, ...]
+
+
+def no_slots() -> Arguments:
+    """Of a loop without experts' slots."""
+    f1, i1 = np.zeros(0), np.zeros(0, np.int64)
+    i2, f2, u1 = np.zeros((2, 0), np.int64), np.zeros((0, 0)), np.zeros(0, np.uint8)
+    ids, hot = np.zeros((0, 0, 0), np.int16), np.zeros((0, 0), np.uint8)
+    slots = (i1, ids, i1, i2, f1, hot, f2, f1, i2, i1, u1, i1, f1, f1, f2, i1, f1, f1)
+    placed = (np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), i1, f1, np.zeros((0, 0, 0)))
+    return LFU.rank, near_if_rare, UNIFORM.split, _EMPTY_CACHE, slots, placed
+
+
+@dataclass(eq=False)
+class ExpertSlots:
+    """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes; near_bound,
+    of_layer: see events.py. losses (MoE layers, E, 4): of precision rules. logs: lookups that are kept. told: keys and hits of a
+    run before, profile: event and counts, for what sees the future or a share of the tape."""
+
+    recorded: Recorded
+    requests: Requests
+    system: System
+    machine: HardwareSpec
+    sizes: tuple[int, ...]
+    near_bound: Floats
+    of_layer: Ints
+    seed: int = 0
+    losses: Floats | None = None
+    logs: int = 0
+    told: tuple[Ints, NDArray[np.uint8]] | None = None
+    profile: tuple[int, Floats] | None = None
+
+    def __post_init__(self) -> None:
+        self._refuse()
+        self.how = self.totals = np.zeros(0, np.int64)
+        self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
+        self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.sizes) * self.recorded.geometry.n_experts
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of the cache or the hot set; all where nothing says."""
+        slot = "residency" if self.system.residency is not None else "place"
+        text = self.system.option(slot, "budget")
+        n_experts = self.recorded.geometry.n_experts * len(self.sizes)
+        return bytes_of(text, self.total_bytes, n_experts) if text else self.total_bytes
+
+    @property
+    def away(self) -> int:
+        """Where experts compute that a placement keeps out of the cache; a machine that cannot has them read or fetched."""
+        roles = self.machine.roles
+        if roles.near_compute:
+            return ev.IS_NEAR
+        return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
+
+    @property
+    def is_fixed(self) -> bool:
+        return isinstance(self.system.place, FixedPlacement)
+
+    def arguments(self, n_iterations: int) -> Arguments:
+        """Of a run that starts now: rank, where, split, cache, slots, placed. n_iterations: that are recorded."""
+        rec, system = self.recorded, self.system
+        n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
+        policy, place = system.residency, system.place
+        cache = None if policy is None or policy.kind == "future" else self.cache_of(policy)
+        rank, params = cache.rank() if cache else (LFU.rank, np.zeros(0))
+        where, where_params = near_if_rare, np.zeros(1)
+        if isinstance(place, EventPlacement):
+            where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), place.params()
+        kind = _KINDS[policy.kind] if policy is not None else ev.HELD
+        flag = bool(getattr(policy, "promote", False) or getattr(policy, "bypass", False))
+        placement = ev.FIXED if self.is_fixed else ev.BY_FUNCTION if place is not None else ev.NOWHERE
+        at = self.profile[0] if self.profile else -1
+        self.how = np.array([kind, flag, 0, 0, placement, self.away, at, 0, 0], np.int64)
+        self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
+        self.log_keys, self.log_hits = self.told or (np.zeros(self.logs, np.int64), np.zeros(self.logs, np.uint8))
+        self.log_starts = np.zeros(self.logs, np.int64)
+        self.fetched_of_layer = np.zeros(n_layers)
+        self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
+        bits = float(system.option("precision", "mean_bits")) if system.precision is not None else 16.0
+        hot = np.zeros((n_layers, n_experts), np.uint8)
+        widths = np.full((n_layers, n_experts), 1.0 if self.is_fixed else bits / 16.0)
+        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        slots = (
+            self.how, rec.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
+            np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
+            self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
+            self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
+        )  # fmt: skip
+        split = system.precision.split if system.precision is not None else UNIFORM.split
+        arrays = cache.arrays() if cache else _EMPTY_CACHE
+        self.cache = cache
+        return rank, where, split, arrays, slots, self._placed(bits)
+
+    @property
+    def fetched(self) -> float:
+        """Experts of 16 bits that were fetched."""
+        return float(self.fetched_of_layer.sum())
+
+    def log_events(self, n_events: int) -> Ints:
+        """(n_events + 1,) bounds of the events in the log: keys of a layer stand together, and layers follow one another."""
+        return np.append(self.log_starts[:n_events], self.log_keys.size)
+
+    def cache_of(self, policy: Any) -> ExpertCache:
+        n_layers, n_experts = len(self.sizes), self.recorded.geometry.n_experts
+        sizes = np.repeat(np.array(self.sizes, np.int64), n_experts)
+        if self.system.option("residency", "scope") == "global":
+            cache_of, capacity = np.zeros(sizes.size, np.int32), np.array([self.budget_bytes], np.int64)
+        else:
+            cache_of = (np.arange(sizes.size) // n_experts).astype(np.int32)
+            capacity = np.full(n_layers, self.budget_bytes // n_layers, np.int64)
+        return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed)
+
+    def _placed(self, bits: float) -> Arguments:
+        if not self.is_fixed:
+            return no_slots()[-1]
+        counts, weights = self.recorded.used_by_prompts()
+        place, alpha = self.system.place, 1.0
+        if isinstance(place, PrefillGuided):
+            alpha = place.alpha
+        elif isinstance(place, Oracle):
+            counts = self.recorded.used_by_decodes()
+        elif isinstance(place, StaticGlobal):
+            counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
+        across = self.system.option("place", "across_layers") == "true"
+        per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
+        losses = np.zeros((0, 0, 0)) if self.losses is None else np.ascontiguousarray(self.losses, np.float64)
+        numbers = np.array([alpha, per_layer, across, bits])
+        of = np.ascontiguousarray(self.requests.tape_request, np.int64)
+        return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
+
+    def _refuse(self) -> None:
+        """Raises ValueError for what the loop does not run, before anything is computed."""
+        system, name = self.system, self.system.name
+        self.recorded.refuse_longer(self.requests)
+        place, residency = system.place, system.residency
+        if isinstance(place, ReactivePlacement):
+            raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
+        if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
+            raise ValueError(f"system {name}: placement {type(place).__name__} goes by other groups; use prefill_guided")
+        if system.precision is not None and not self.is_fixed and not float(system.option("precision", "mean_bits")).is_integer():
+            raise ValueError(
+                f"system {name}: without a placement all experts have the same bits; give precision.mean_bits 1 to 16"
+            )
+        if residency is None:
+            return
+        if residency.kind == "future" and place is not None:
+            raise ValueError(
+                f"system {name}: a bound needs a fixed schedule of lookups, and placements change them; leave place out"
+            )
+        scope, budget = system.option("residency", "scope"), self.budget_bytes
+        if scope not in ("global", "per-layer"):
+            raise ValueError(f"system {name}: residency.scope {scope!r} is unknown; choose global or per-layer")
+        caches = len(self.sizes) if scope == "per-layer" else 1
+        needed = self.recorded.geometry.top_k * max(self.sizes) * caches
+        if budget < needed:
+            raise ValueError(
+                f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
+                f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
+            )
+
+
+def default_cache() -> Any:
+    """The policy that a bound's lookups are taken with."""
+    return LRU()

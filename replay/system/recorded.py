@@ -1,0 +1,107 @@
+"""A tape's requests as dense rows, which a loop can take in any order and batch: the experts of every (token, MoE layer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tokentape.replay.serving.workload import Requests
+from tokentape.replay.trace import PREFILL, Trace
+from tokentape.warehouse.geometry import Geometry
+
+Ints = NDArray[np.int64]
+IDS = np.int16
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
+    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row."""
+
+    trace_id: str
+    origin: str
+    geometry: Geometry
+    ids: NDArray[np.int16]
+    gates: NDArray[np.float64]
+    first: Ints
+    n_prompt: Ints
+    not_run: int
+
+    @property
+    def n_inputs(self) -> Ints:
+        """(S,) recorded positions."""
+        return np.diff(self.first)
+
+    def requests(self, arrival_s: ArrayLike | None = None, order: ArrayLike | None = None) -> Requests:
+        """The tape's own requests, whole, in this order; all there at 0 unless told."""
+        rows = np.arange(self.n_prompt.size) if order is None else np.asarray(order, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.n_prompt.size):
+            raise ValueError(f"tape {self.trace_id} has requests 0 to {self.n_prompt.size - 1}; the order names {rows.max()}")
+        arrival = np.zeros(rows.size) if arrival_s is None else np.asarray(arrival_s, np.float64)
+        n_output = self.n_inputs[rows] - self.n_prompt[rows] + 1
+        return Requests(arrival, self.n_prompt[rows], n_output, origin=f"tape {self.trace_id}", tape_request=rows)
+
+    def refuse_longer(self, requests: Requests) -> None:
+        """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
+        if not len(requests.tape_request):
+            raise ValueError("the requests are of no tape; make them with Recorded.requests")
+        needed = requests.n_prompt_tokens + requests.n_output_tokens - 1
+        held = self.n_inputs[requests.tape_request]
+        if np.any(needed > held):
+            at = int(np.argmax(needed > held))
+            raise ValueError(
+                f"request {at}: it processes {needed[at]} tokens, request {requests.tape_request[at]} of tape {self.trace_id} "
+                f"holds {held[at]}; ask for at most {held[at] - requests.n_prompt_tokens[at] + 1} output tokens"
+            )
+
+    def used_by_prompts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(S, MoE layers, E) selections of every expert in a request's prompt, and their gate weights."""
+        return self._used(self.is_prompt)
+
+    def used_by_decodes(self) -> NDArray[np.float64]:
+        """(S, MoE layers, E) selections in the tokens after the prompt."""
+        return self._used(~self.is_prompt)[0]
+
+    @property
+    def is_prompt(self) -> NDArray[np.bool_]:
+        """(rows,)"""
+        of, position = self._places()
+        return np.asarray(position < self.n_prompt[of])
+
+    def _places(self) -> tuple[Ints, Ints]:
+        """(rows,) request and position."""
+        of = np.repeat(np.arange(self.n_prompt.size), self.n_inputs)
+        return of, np.arange(of.size) - self.first[:-1][of]
+
+    def _used(self, rows: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shape = (self.n_prompt.size, self.ids.shape[1], self.geometry.n_experts)
+        there = (self.ids >= 0) & rows[:, None, None]
+        row, layer, _ = np.nonzero(there)
+        at = np.ravel_multi_index((self._places()[0][row], layer, self.ids[there]), shape)
+        n = int(np.prod(shape))
+        return np.bincount(at, minlength=n).astype(float).reshape(shape), np.bincount(at, self.gates[there], n).reshape(shape)
+
+
+def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`."""
+    requests, of = np.unique(trace.row_request, return_inverse=True)
+    position, layer = trace.row_position.astype(np.int64), trace.row_layer
+    n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
+    np.maximum.at(n_inputs, of, position + 1)
+    is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
+    np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
+    if np.any(n_prompt == 0):
+        bad = requests[int(np.argmax(n_prompt == 0))]
+        raise ValueError(f"tape {trace.trace_id}: request {bad} has no prompt's routing; record its prefill too")
+    first = np.concatenate(([0], np.cumsum(n_inputs)))
+    widths = np.diff(trace.offsets)
+    shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
+    ids, gates = np.full(shape, -1, IDS), np.zeros(shape)
+    row = np.repeat(np.arange(widths.size), widths)
+    at = (first[of][row] + position[row], layer[row], np.arange(trace.ids.size) - trace.offsets[:-1][row])
+    ids[at] = trace.ids
+    gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
+    not_run = int((ids[:, :, 0] < 0).sum())
+    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run)

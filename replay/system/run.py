@@ -1,0 +1,264 @@
+"""A system on a tape and a machine: the serving engine's loop with the experts' slots, at every end of the machine's ranges.
+
+Recorded requests under any arrivals, order and batch. The clock decides what the scheduler sees, so each end is a run of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw import profile as profiles
+from tokentape.hw.held import overfull
+from tokentape.hw.profile import ENDS
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.slots import IN_THE_LOOP, SLOTS, System
+from tokentape.replay.passes import fits_of
+from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs, near_bound
+from tokentape.replay.serving.run import Limits, ServingRun, run_rule
+from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system import events as ev
+from tokentape.replay.system.experts import ExpertSlots, default_cache
+from tokentape.replay.system.recorded import Recorded
+from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.model_sizes import kv_bytes
+
+MOST_IMPUTED = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class SystemRun:
+    """What a loop did: the requests' times (serving), and the experts' events (slots: totals by MoE layer, iterations, a log)."""
+
+    serving: ServingRun
+    slots: ExpertSlots
+
+    def total(self, column: int, phase: int | None = None) -> int:
+        """Over all layers; phase: 0 events of decodes alone, 1 those with prompts."""
+        columns = [column + at * ev.N_OF_PHASE for at in ((0, 1) if phase is None else (phase,))]
+        return int(self.slots.totals[:, columns].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a system runs. expert_format: of the experts at full width. limits: of KV blocks; max_seqs is the schedule's. seed: of
+    caches that draw. losses (MoE layers, E, 4): of experts at 1 to 4 bits, for precision rules."""
+
+    profile: str = profiles.PHYSICAL
+    expert_format: str = "bf16"
+    limits: Limits | None = None
+    seed: int = 0
+    losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+
+
+def simulate(
+    recorded: Recorded,
+    requests: Requests,
+    system: System,
+    machine: HardwareSpec,
+    setting: Setting | None = None,
+    end: str = "value",
+    record: bool = False,
+    logs: int = 0,
+    fits: Mapping[str, Any] | None = None,
+) -> SystemRun:
+    """One run, at one end of the machine's ranges. record: keep every iteration; logs: lookups that are kept, in order.
+
+    fits: the machine's fitted operators; None: those that ship. Raises ValueError for what the system, tape or machine cannot do.
+    """
+    how = setting or Setting()
+    refuse(recorded, system, machine, how)
+    geometry = recorded.geometry
+    timed = fits_of(machine, how.expert_format) if fits is None else fits
+    costs = iteration_costs(
+        geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
+    )
+    slots = ExpertSlots(
+        recorded,
+        requests,
+        system,
+        machine,
+        _sizes(recorded, how.expert_format),
+        near_bound(geometry, machine, costs.profile, how.expert_format, end),
+        _of_layer(costs),
+        how.seed,
+        how.losses,
+        logs,
+    )
+    limits = replace(how.limits or Limits(), max_seqs=int(system.option("schedule", "max_seqs")))
+    rule = system.schedule.rule(geometry.n_layers)
+    slots = _told(slots, rule, costs, limits)
+    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
+
+
+def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
+    """Raises ValueError, in one line, for what the loop does not run and what does not fit."""
+    if not recorded.geometry.hidden:
+        raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
+    if setting.expert_format not in EXPERT_FORMATS:
+        raise ValueError(f"unknown expert format {setting.expert_format!r}; known: {', '.join(EXPERT_FORMATS)}")
+    for slot in SLOTS:
+        if slot not in IN_THE_LOOP and system.policies.get(slot) is not None:
+            raise ValueError(f"system {system.name}: slot {slot} does not run in this loop yet; leave it out")
+    if system.schedule is None:
+        raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
+    if not hasattr(system.schedule, "rule"):
+        raise ValueError(f"system {system.name}: {type(system.schedule).__name__} is two engines in series, not one loop")
+    sizes = _sizes(recorded, setting.expert_format)
+    tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
+    room = tier.capacity_bytes.value * machine.n_devices
+    needed = sum(sizes) * recorded.geometry.n_experts
+    if system.residency is None and system.place is None and needed > room:
+        raise ValueError(
+            f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
+            "give the system a residency"
+        )
+
+
+def _sizes(recorded: Recorded, expert_format: str) -> tuple[int, ...]:
+    return recorded.geometry.expert_bytes(expert_format)
+
+
+def _of_layer(costs: IterationCosts) -> NDArray[np.int64]:
+    """(2, MoE layers): the layer, and the row of the table that is its own."""
+    rows = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(len(costs.geometry.moe_layers))]
+    return np.array([costs.geometry.moe_layers, rows], np.int64)
+
+
+def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) -> ExpertSlots:
+    """With what a run before tells of lookups: all of them to a bound, their counts to a policy with a profile."""
+    policy = slots.system.residency
+    sees_all = policy is not None and policy.kind == "future"
+    frac = getattr(policy, "profile_frac", 0.0)
+    if not sees_all and not frac:
+        return slots
+    system, requests = slots.system, slots.requests
+    if requests.arrival_s[-1] > 0.0 or limits.kv_blocks is not None:
+        what = "a bound needs" if sees_all else f"{type(policy).__name__} counts a share of all lookups: it needs"
+        raise ValueError(f"system {system.name}: {what} a fixed schedule; give arrivals all at 0 and no limit of KV blocks")
+    if slots.system.place is not None:
+        raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
+    first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
+    run_rule(requests, rule, costs, limits, slots=first)
+    n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
+    first = replace(first, logs=n_lookups)
+    run_rule(requests, rule, costs, limits, slots=first)
+    keys, events = first.log_keys, first.log_events(n_events)
+    if not sees_all:
+        n_profiled = round(frac * n_events)
+        upto = n_lookups if policy.is_bound else int(events[n_profiled])
+        counted = np.bincount(keys[:upto], minlength=len(slots.sizes) * slots.recorded.geometry.n_experts).astype(float)
+        return replace(slots, profile=(0 if policy.is_bound else n_profiled, counted))
+    cache: ExpertCache = slots.cache_of(policy)
+    return replace(slots, logs=n_lookups, told=(keys, cache.advance(keys.astype(np.int32), events)))
+
+
+def run(
+    recorded: Recorded,
+    requests: Requests,
+    system: System,
+    machine: HardwareSpec,
+    setting: Setting | None = None,
+) -> ReplayResult:
+    """Settings with a column per decision, metrics with bands, and series by iteration and by request."""
+    how = setting or Setting()
+    ends = {end: simulate(recorded, requests, system, machine, how, end, record=end == "value") for end in ENDS}
+    made = ends["value"]
+    each = {end: _metrics(of) for end, of in ends.items()}
+    metrics = {}
+    for name, (value, unit, denominator) in each["value"].items():
+        if math.isnan(value):
+            continue
+        band = sorted(each[end][name][0] for end in ENDS)
+        metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
+    serving = made.serving
+    fetched = made.slots.of_iteration[:, 3] * _mean_size(made)
+    steps = {**serving.iterations, "n_lookups": made.slots.of_iteration[:, 0], "n_hits": made.slots.of_iteration[:, 1]}
+    steps |= {"n_away": made.slots.of_iteration[:, 2], "fetched_bytes": fetched}
+    by_request = {
+        "request_id": requests.tape_request,
+        "arrival_s": requests.arrival_s,
+        "ttft_s": serving.ttft_s,
+        "finish_s": serving.finish_s,
+        "largest_gap_s": serving.largest_gap_s,
+        "n_restarts": serving.n_restarts,
+    }
+    outside = _outside(recorded, requests, system, machine, made)
+    settings = {
+        "trace_id": recorded.trace_id,
+        "origin": recorded.origin,
+        "system": system.name,
+        **{f"slot_{slot}": text for slot, text in system.told().items()},
+        "is_bound": system.is_bound,
+        "hardware": machine.name,
+        "hardware_sha256": machine.sha256,
+        "profile": profiles.load(how.profile).name,
+        "expert_format": how.expert_format,
+        "budget_bytes": made.slots.budget_bytes,
+        "seed": how.seed,
+        "n_requests": len(requests),
+        "is_extrapolated": bool(outside),
+        "outside_envelope": "; ".join(outside),
+        "assumed": ", ".join(machine.assumed),
+    }
+    return ReplayResult(settings, metrics, steps, by_request)
+
+
+def _mean_size(made: SystemRun) -> float:
+    return float(np.mean(made.slots.sizes))
+
+
+def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
+    """Name: value, unit, of what."""
+    serving, lookups, hits = made.serving, made.total(ev.LOOKUPS), made.total(ev.HITS)
+    decode, n_out = made.total(ev.LOOKUPS, 0), int(serving.requests.n_output_tokens.sum())
+    away, chosen = made.total(ev.AWAY_TOKENS), made.total(ev.TOKEN_EXPERTS)
+    joules = sum(serving.joules_of.values())
+    gaps = serving.n_iterations and serving.gaps.sum()
+    found: dict[str, tuple[float, str, str | None]] = {
+        "total_s": (serving.wall_s, "s", None),
+        "ttft_mean_s": (float(serving.ttft_s.mean()), "s", "requests"),
+        "tbt_mean_s": (serving.gap_mean_s, "s", "times between tokens"),
+        "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
+        "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
+        "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
+        "energy_j_per_token": (joules / n_out, "J", "output tokens"),
+        "n_lookups": (float(lookups), "1", None),
+        "n_hits": (float(hits), "1", None),
+        "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
+        "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
+        "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
+        "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
+    }
+    found |= {f"seconds_{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+    return found
+
+
+def _outside(recorded: Recorded, requests: Requests, system: System, machine: HardwareSpec, made: SystemRun) -> list[str]:
+    """What the run leaves out or cannot carry out, one sentence each."""
+    roles, geometry = machine.roles, recorded.geometry
+    longest = int((requests.n_prompt_tokens + requests.n_output_tokens).max())
+    kv = min(len(requests), int(system.option("schedule", "max_seqs"))) * kv_bytes(geometry, longest, "bf16")
+    budget = made.slots.budget_bytes
+    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget, "kv_home": kv})
+    if not roles.expert_cache and (system.residency is not None or made.slots.is_fixed):
+        found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
+    if system.place is not None and not roles.near_compute:
+        way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
+        found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
+    if recorded.not_run:
+        share = recorded.not_run / (recorded.ids.shape[0] * recorded.ids.shape[1])
+        if share > MOST_IMPUTED:
+            found.append(f"{share:.1%} of the tape's (token, layer)s have no routing")
+    repeats = len(requests) - np.unique(requests.tape_request).size
+    if repeats:
+        found.append(f"{repeats} requests repeat another, whose experts they share")
+    return found

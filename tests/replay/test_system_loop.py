@@ -1,0 +1,193 @@
+"""The loop with the experts' slots against the loop without, `step`, GPU-NDP and brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.replay.tapes import GEOMETRY, make_trace
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import clock
+from tokentape.hw.profile import ENDS
+from tokentape.hw.spec import load, shipped
+from tokentape.hw.work import Rows
+from tokentape.policies.bits import BIT_RULES
+from tokentape.policies.lru import LRU
+from tokentape.policies.placement import PLACEMENTS, importance
+from tokentape.policies.serving import Chunked, Continuous, Layered
+from tokentape.policies.serving import Static as StaticBatches
+from tokentape.policies.slots import System
+from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.passes import fits_of
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import iteration_costs
+from tokentape.replay.serving.masks import masks_of
+from tokentape.replay.serving.run import Limits, run_rule
+from tokentape.replay.system import events as ev
+from tokentape.replay.system.recorded import recorded
+from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.warehouse.geometry import Geometry
+
+INT8 = Setting(expert_format="int8-g32")
+SCHEDULES = (StaticBatches(3), Continuous(40), Chunked(16), Layered(20, 2, "fixed"))
+
+
+@pytest.mark.parametrize("machine", ["h100", "workstation-rtx4090-pcie4", "h100x2", "kelle-edram"])
+def test_with_all_experts_held_the_loop_is_the_serving_engine_restarts_included(machine) -> None:
+    spec, restarts = load(machine), 0
+    rng = np.random.default_rng(0)
+    trace = make_trace(0, n_requests=12, n_prompt=30, n_decode=40)
+    tape = recorded(trace)
+    fits = fits_of(spec, "bf16")
+    for trial in range(12):
+        arrival = np.sort(rng.uniform(0, [0.0, 1e-3, 1e-2][trial % 3], 12))
+        requests = tape.requests(arrival, rng.integers(0, 12, 12))
+        limits = Limits(max_seqs=6, kv_blocks=[None, 12, 20][trial % 3], block_tokens=8)
+        schedule = SCHEDULES[trial % 4]
+        system = System("held", {"schedule": schedule}, {"schedule": {"max_seqs": "6"}})
+        cost = iteration_costs(GEOMETRY, spec, FixedCoverage(1.0), by_layer=True, fits=fits)
+        masks = masks_of(trace).of(requests)
+        wanted = run_rule(requests, schedule.rule(GEOMETRY.n_layers), cost, limits, masks, record=True)
+        made = simulate(tape, requests, system, spec, Setting(limits=limits), record=True).serving
+        restarts += int(made.n_restarts.sum())
+        for name, column in wanted.iterations.items():
+            if column.dtype.kind == "i":
+                assert np.array_equal(made.iterations[name], column), name
+            else:
+                np.testing.assert_allclose(made.iterations[name], column, rtol=1e-12, err_msg=name)
+        for name in ("first_token_s", "finish_s", "largest_gap_s", "started_s"):
+            np.testing.assert_allclose(getattr(made, name), getattr(wanted, name), rtol=1e-12, err_msg=name)
+        assert np.array_equal(made.n_restarts, wanted.n_restarts)
+        assert sum(made.joules_of.values()) == pytest.approx(sum(wanted.joules_of.values()), rel=1e-12)
+    assert restarts > 10
+
+
+MODEL = Geometry(
+    architecture="test", n_layers=3, hidden=256, n_heads=8, n_kv_heads=8, head_dim=32, vocab=500, moe_layers=(0, 2), n_experts=16,
+    top_k=4, expert_intermediate=96, dense_intermediate=300,
+)  # fmt: skip
+
+
+def test_one_request_with_all_experts_held_takes_what_step_says() -> None:
+    tape = recorded(make_trace(1, MODEL, n_requests=1, n_prompt=1, n_decode=5))
+    for name in shipped():
+        machine = load(name)
+        if MODEL.n_heads % machine.n_devices:
+            continue
+        system = System("held", {"schedule": Chunked(64)})
+        made = simulate(tape, tape.requests(), system, machine, record=True)
+        fits = fits_of(machine, "bf16")
+        loads = [Load(batch=0, context_tokens=1, prompt_tokens=1), *(Load(batch=1, context_tokens=at + 2) for at in range(5))]
+        steps = [estimate(MODEL, machine, load, MODEL.top_k, fits).cost for load in loads]
+        wanted = [float(step.seconds.value[0]) for step in steps]
+        assert made.serving.iterations["seconds"].tolist() == pytest.approx(wanted, rel=1e-9), name
+        joules = sum(float(step.joules.value[0]) for step in steps)
+        assert sum(made.serving.joules_of.values()) == pytest.approx(joules, rel=1e-9), name
+
+
+def test_near_compute_is_what_a_dictionary_says() -> None:
+    """LRU of all layers and near_if_rare, by plain Python over the tape."""
+    trace = make_trace(3, n_requests=5, n_prompt=9, n_decode=25)
+    tape = recorded(trace)
+    place = PLACEMENTS["near_if_rare"](2)
+    options = {"residency": {"budget": "50%"}, "schedule": {"max_seqs": "5"}}
+    system = System("near", {"schedule": StaticBatches(5), "residency": LRU(), "place": place}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    size, used, hits, away = 12, [], 0, 0
+    steps = [[(r, range(9)) for r in range(5)]] + [[(r, [9 + i]) for r in range(5)] for i in range(25)]
+    for step in steps:
+        for layer in range(3):
+            chosen = [int(e) for r, at in step for i in at for e in tape.ids[tape.first[r] + i, layer]]
+            keys = [(layer, e) for e in dict.fromkeys(reversed(chosen))][::-1]
+            near = [key for key in keys if key not in used and chosen.count(key[1]) <= 2]
+            away += len(near)
+            looked_up = [key for key in keys if key not in near]
+            hits += sum(key in used for key in looked_up)
+            used = [key for key in used if key not in looked_up] + looked_up
+            used = used[-size:]
+    assert (made.total(ev.HITS), made.total(ev.AWAYS)) == (hits, away)
+    assert away > 50
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("hot", [2, 4])
+def test_prefill_guided_hits_are_those_of_the_ndp_engine(batch, hot) -> None:
+    trace = make_trace(4, n_requests=8, n_prompt=12, n_decode=20)
+    tape = recorded(trace)
+    options = {"place": {"budget": f"{3 * hot} experts"}, "schedule": {"max_seqs": str(batch)}}
+    system = System("guided", {"schedule": StaticBatches(batch), "place": PLACEMENTS["prefill_guided"]()}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    counts, weights = tape.used_by_prompts()
+    decoded = tape.used_by_decodes()
+    hits = total = 0
+    for first in range(0, 8, batch):
+        of = slice(first, first + batch)
+        scores = importance(counts[of].sum(axis=0), weights[of].sum(axis=0))
+        hottest = np.argsort(-scores, axis=1, kind="stable")[:, :hot]
+        hits += int(np.take_along_axis(decoded[of].sum(axis=0), hottest, axis=1).sum())
+        total += int(decoded[of].sum())
+    token_experts = made.total(ev.TOKEN_EXPERTS, 0)
+    assert (token_experts - made.total(ev.AWAY_TOKENS, 0), token_experts) == (hits, total)
+
+
+@pytest.mark.parametrize("bits", [16, 3])
+@pytest.mark.parametrize(
+    "name", ["h100-cxl-ndp", "workstation-rtx4090-pcie4", "elmoe3d-xpu-nmp", "elmoe3d-8gb", "h100", "phone-lpddr5x-ufs4"]
+)
+def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(name, bits) -> None:
+    """From what is placed and looked up in a log: fetches, exchange, main experts, and experts near their memory as rows of their
+    own; at every end of the machine's ranges."""
+    machine, batch = load(name), 6
+    trace = make_trace(5, MODEL, n_requests=batch, n_prompt=3, n_decode=8)
+    tape = recorded(trace)
+    policies = {"schedule": StaticBatches(batch), "place": PLACEMENTS["prefill_guided"](), "precision": BIT_RULES["uniform"]}
+    options = {"place": {"budget": "8 experts"}, "schedule": {"max_seqs": str(batch)}, "precision": {"mean_bits": str(bits)}}
+    system = System("guided", policies, options)
+    counts, weights = tape.used_by_prompts()
+    scores = importance(counts.sum(axis=0), weights.sum(axis=0))
+    hot = np.zeros(scores.shape, bool)
+    np.put_along_axis(hot, np.argsort(-scores, axis=1, kind="stable")[:, :4], True, axis=1)
+    blocks, expert_bytes = blocks_of(MODEL, by_layer=True), 2.0 * MODEL.expert_params
+    fits = fits_of(machine, "bf16")
+    for end in ENDS:
+        made = simulate(tape, tape.requests(), system, machine, end=end, record=True).serving
+        for step in range(8):
+            rows = tape.first[:-1] + 3 + step
+            used = np.array([np.bincount(tape.ids[rows, m].ravel(), minlength=16) for m in range(2)])
+            moved = (hot.sum(axis=1) if step == 0 else np.zeros(2)) * 1.0
+            main, away = used * hot, used * ~hot
+            widths = np.where(hot, 1.0, bits / 16)
+            roles = machine.roles
+            if not roles.near_compute and (not roles.expert_cache or roles.expert_home not in roles.reads):
+                moved = moved + ((away > 0) * widths).sum(axis=1)
+                main, away = used, 0 * used
+            made_rows = []
+            of = {"tier": "expert_home", "target": "expert_cache", "blocks": blocks.moe}
+            if machine.roles.expert_cache and moved.any():
+                made_rows.append(Rows(kind="fetch", bytes=moved[None] * expert_bytes, count=1.0 * (moved > 0)[None], **of))
+            for part, is_cached in ((main, True), (away, False)):
+                if (not is_cached and machine.roles.near_compute) or not part.any():
+                    continue
+                assert part.any(axis=1).all()
+                active, chosen = (part > 0).sum(axis=1)[None], part.sum(axis=1)[None]
+                n_bytes = ((part > 0) * widths).sum(axis=1)[None] * expert_bytes
+                made_rows += experts_of(MODEL, machine, blocks, chosen / MODEL.top_k, active, chosen, n_bytes, is_cached)
+            if machine.roles.near_compute:
+                if machine.roles.expert_cache:
+                    crossing = away.sum(axis=1)[None] * 4.0 * MODEL.hidden
+                    made_rows.append(Rows(kind="exchange", bytes=crossing, count=1.0 * (crossing > 0), **of))
+                layer, expert = np.nonzero(away)
+                made_rows.append(
+                    Rows(
+                        kind="expert", tier="expert_home", engine="near_compute", cells=blocks.moe[layer],
+                        bytes=widths[layer, expert] * expert_bytes, ops=away[layer, expert] * 2.0 * MODEL.expert_params, count=1.0,
+                        bits=16 * widths[layer, expert],
+                    )
+                )  # fmt: skip
+            work = steps_of(MODEL, machine, Tokens(decodes=batch, context=4 + step), tuple(made_rows), blocks)
+            cost = clock(work, machine, profiles.load("physical"), fits)
+            assert made.iterations["seconds"][1 + step] == pytest.approx(float(getattr(cost.seconds, end)[0]), rel=1e-9), (
+                end,
+                step,
+            )
