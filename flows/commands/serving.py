@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tokentape.replay.serving.metrics import ServiceLevel
 
 STUDY = "adhoc"
+CONTEXT_TOKENS = 2048  # of the one decode that is told with its band
 LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
 MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
@@ -88,10 +89,11 @@ def simulate(
       tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
       tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
-    from tokentape.flows.console import note, progress_bar, say
+    from tokentape.flows.console import band, note, progress_bar, quantity, say
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import rows_of, served
-    from tokentape.flows.serving.setup import COVERAGES
+    from tokentape.flows.serving.setup import COVERAGES, engine_of
+    from tokentape.hw.profile import ENDS
     from tokentape.replay.serving.measure import measure
     from tokentape.warehouse.results import write_together
     from tokentape.warehouse.tape import Store
@@ -108,6 +110,10 @@ def simulate(
         trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
         for sentence in _coverage_errors(trace, fit):
             say(sentence)
+    if not (coverage == "recorded" or verify_nodes):
+        step = [engine_of(place, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
+        told = f"{quantity(step[0], 's')} ({band(step[1], step[2], lambda s: quantity(s, 's'))})"
+        say(f"one decode at {CONTEXT_TOKENS:,} tokens of context, as `step` has it: {told}")
     for sentence in measured.outside:
         note(f"outside the envelope: {sentence}")
 

@@ -97,8 +97,9 @@ class Point(BaseModel):
         return json.dumps(self.model_dump() | ({"scheduler_source": own} if own else {}), sort_keys=True)
 
 
-def engine_of(store: Store, point: Point) -> Engine:
-    """Costs and limits of a point. Raises ValueError for names that do not exist or do not fit together."""
+def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
+    """Costs and limits of a point, at an end of the machine's ranges. Raises ValueError for names that do not exist or do not fit
+    together."""
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = models.load(point.model).geometry
     _refuse_of_experts(point, geometry)
@@ -108,7 +109,7 @@ def engine_of(store: Store, point: Point) -> Engine:
     fits = _fits(machine, geometry, point)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
     kv_blocks, held_frac = _memory(point, geometry, machine)
-    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts, held_frac)
+    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts, held_frac, end=end)
     outside = [cost.outside] if cost.outside else []
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
