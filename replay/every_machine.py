@@ -1,21 +1,15 @@
-"""docs/every_machine.md: one decode step of every system on every machine, by profile physical.
-
-python -m tokentape.replay.every_machine docs/every_machine.md
-"""
+"""One decode step of every system on every machine, by profile physical: docs/every_machine.md (flows/every_machine.py)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import load as load_constants
-from tokentape.hw.files import write_text
 from tokentape.hw.spec import HardwareSpec, load, shipped
 from tokentape.policies.serving import Layered
 from tokentape.policies.sliced import SlicedCache
@@ -36,14 +30,13 @@ from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import footprint
 from tokentape.replay.slicemoe.operating_point import token_cost
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.models import load as load_model
 
 MODEL, CONTEXT, HOT_FRAC, MISS_FRAC, BUDGET, BITS = "qwen3-30b-a3b", 4096, 0.25, 0.05, 1024, 3.0
 
 _HEAD = f"""# Every system on every machine
 
 One decode step of {MODEL} (one request, {CONTEXT} tokens of context), by cost profile `physical`, in milliseconds. Written by
-`python -m tokentape.replay.every_machine docs/every_machine.md`. Each system has its own formats and its own decisions, so a row
+`python -m tokentape.flows.every_machine docs/every_machine.md`. Each system has its own formats and its own decisions, so a row
 compares what they make of one machine:
 
 - `held`: all experts at bf16 where they are read
@@ -177,15 +170,10 @@ SYSTEMS: dict[str, Callable[[EveryMachine], Cell]] = {
 }
 
 
-def page() -> str:
-    """The whole document."""
-    geometry = load_model(MODEL).geometry
+def page(geometry: Geometry) -> str:
+    """The whole document; geometry: MODEL's."""
     lines = [_HEAD, f"| machine | {' | '.join(SYSTEMS)} |", f"|---|{'---|' * len(SYSTEMS)}"]
     for name in shipped():
         cells = EveryMachine(load(name), geometry).cells()
         lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    write_text(Path(sys.argv[1]), page())
