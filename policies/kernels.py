@@ -46,7 +46,7 @@ class Type:
         if self.name == SIGNATURE:
             return of[0](*of[1:])
         if self.name == "Tuple":
-            return types.Tuple(of)
+            return types.Tuple(of)  # type: ignore[no-untyped-call]
         return getattr(types, self.name)(*of) if of else getattr(types, self.name)
 
     @property

@@ -109,7 +109,7 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     for key, value in (given or {}).items():
         slot, dot, parameter = key.partition(".")
         if slot not in SLOTS:
-            raise unknown(f"{key}: slot", slot, SLOTS)
+            raise unknown("slot", slot, SLOTS)
         if not dot:
             table[slot] = _as_table(path, slot, value)
         elif slot not in table:
@@ -137,7 +137,9 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         except ValueError as error:
             other = next((kind for kind in registry.KINDS if kind != slot and policy in registry.shipped(kind)), None)
             if other is None or policy in registry.shipped(slot):
-                raise ValueError(f"system {name}, slot {slot}: {error}") from error
+                own = OPTIONS.get(slot)
+                also = f"; the slot itself takes {', '.join(own)}" if own and "unknown parameter" in str(error) else ""
+                raise ValueError(f"system {name}, slot {slot}: {error}{also}") from error
             raise ValueError(
                 f"system {name}: {policy} is a {registry.KINDS[other].noun} of slot {other}, not of {slot}"
             ) from error

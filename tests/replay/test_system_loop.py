@@ -181,8 +181,8 @@ def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(nam
                 made_rows.append(
                     Rows(
                         kind="expert", tier="expert_home", engine="near_compute", cells=blocks.moe[layer],
-                        bytes=widths[layer, expert] * expert_bytes, ops=away[layer, expert] * 2.0 * MODEL.expert_params, count=1.0,
-                        bits=16 * widths[layer, expert],
+                        bytes=widths[layer, expert] * expert_bytes, ops=away[layer, expert] * 2.0 * MODEL.expert_params,
+                        count=1.0, bits=16 * widths[layer, expert],
                     )
                 )  # fmt: skip
             work = steps_of(MODEL, machine, Tokens(decodes=batch, context=4 + step), tuple(made_rows), blocks)
