@@ -46,8 +46,9 @@ _F1, _F2 = array(float64, 1), array(float64, 2)
 _U1, _U2 = array(uint8, 1), array(uint8, 2)
 # how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
 # table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width; pending
-# (MoE layers,): widths on their way; totals; log_keys, log_hits (m,) and log_starts of events: as many as fit; fetched (MoE layers,):
-# widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and of `where`.
+# (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (MoE
+# layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and
+# of `where`.
 SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1)
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.

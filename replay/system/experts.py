@@ -54,9 +54,9 @@ def no_slots() -> Arguments:
 @dataclass(eq=False)
 class ExpertSlots:
     """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes;
-    full_bits: of a weight at full width. near_bound, of_layer: see events.py. losses (MoE layers, E, 4): of precision rules. logs:
-    lookups that are kept. told: keys and hits of a run before, profile: event and counts, for what sees the future or a share of
-    the tape."""
+    full_bits: of a weight at full width. near_bound, of_layer: see events.py. losses (MoE layers, E, 4): of precision rules.
+    logs: lookups that are kept. told: keys and hits of a run before, profile: event and counts, for what sees the future or a
+    share of the tape."""
 
     recorded: Recorded
     requests: Requests
