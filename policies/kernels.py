@@ -57,7 +57,7 @@ class Type:
         return types.NumberClass(self.of_numba)
 
 
-boolean, void = Type("boolean"), Type("void")
+boolean, void, none = Type("boolean"), Type("void"), Type("none")
 int8, int16, int32, int64 = Type("int8"), Type("int16"), Type("int32"), Type("int64")
 uint8, uint16, uint32, uint64 = Type("uint8"), Type("uint16"), Type("uint32"), Type("uint64")
 float32, float64 = Type("float32"), Type("float64")

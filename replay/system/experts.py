@@ -41,16 +41,6 @@ _EMPTY_CACHE = (*_NO_CACHE, np.zeros(0, np.int64), np.zeros(0, np.uint64), *(
 Arguments = tuple[Any, ...]
 
 
-def no_slots() -> Arguments:
-    """Of a loop without experts' slots."""
-    f1, i1 = np.zeros(0), np.zeros(0, np.int64)
-    i2, f2, u1 = np.zeros((2, 0), np.int64), np.zeros((0, 0)), np.zeros(0, np.uint8)
-    ids, hot = np.zeros((0, 0, 0), np.int16), np.zeros((0, 0), np.uint8)
-    slots = (i1, ids, i1, i2, f1, hot, f2, f1, i2, i1, u1, i1, f1, f1, f2, i1, f1, f1)
-    placed = (np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), i1, f1, np.zeros((0, 0, 0)))
-    return LFU.rank, near_if_rare, UNIFORM.split, _EMPTY_CACHE, slots, placed
-
-
 @dataclass(eq=False)
 class ExpertSlots:
     """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes;
@@ -163,7 +153,7 @@ class ExpertSlots:
 
     def _placed(self) -> Arguments:
         if not self.is_fixed:
-            return tuple(no_slots()[-1])
+            return np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0, 0))
         counts, weights = self.recorded.used_by_prompts()
         place, alpha = self.system.place, 1.0
         if isinstance(place, PrefillGuided):
