@@ -23,6 +23,7 @@ from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
 from bench import store as bench_store
+from bench import system as bench_system
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
@@ -61,6 +62,7 @@ def main() -> None:
     report |= bench_kelle.bench()
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
+    report |= bench_system.bench()
     report |= bench_elmoe3d.bench()
     report |= bench_cxl_ndp.bench()
     report |= bench_kv.bench()

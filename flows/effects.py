@@ -42,6 +42,14 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("split", "subset", "field"), lambda of: of["dataset"] in MADE_HERE, "on a data set that is made here"),
         Idle(("device",), lambda of: of["device_map"] is not None, "with --device-map"),
     ),
+    "replay": (
+        Idle(
+            ("policy", "capacity", "scope", "param", "lookup", "recency", "prefill", "start", "overflow", "fetching", "seed"),
+            lambda of: of["system"] is not None,
+            "with --system, which says it by slot (--set)",
+        ),
+        Idle(("changes", "workload", "model"), lambda of: of["system"] is None, "without --system"),
+    ),
     "evaluate": (Idle(("param", "cache", "scheme", "seeds"), lambda of: of["policy"] is None, "without --policy"),),
     "study": (Idle(("runner", "workers", "live", "store"), lambda of: of["name"] is None, "without a study"),),
     "query": (

@@ -41,6 +41,21 @@ DtypeOption = Annotated[str, option("auto (the checkpoint's), float32, bfloat16,
 ProfileOption = Annotated[
     str | None, option("Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own.", "--profile")
 ]
+SystemOption = Annotated[
+    str | None,
+    option("no_offload, lru_offload, layerwise_lru, near_compute, prefill_guided[_3bit], layered, sarathi, vllm; or my.toml."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option("SLOT.PARAMETER=VALUE or SLOT=POLICY in place of the system's; repeatable: residency.budget=24GB.", "--set"),
+]
+WorkloadOption = Annotated[
+    str | None,
+    option("requests=N, batch=B, rate=R (per second; else all there at 0), seed=S, order=shuffled. [default: the tape's own]"),
+]
+WidthsOption = Annotated[
+    str | None, option("Widths and heads of a tape without them: a shipped model or a config.json.", "--model")
+]
 JsonOption = Annotated[bool, option("Print JSON.", "--json")]
 FormatOption = Annotated[str, option("table, csv or parquet.", "--format")]
 OutOption = Annotated[Path | None, option("Write to this file instead of the terminal (parquet needs it).", "--out")]

@@ -46,7 +46,7 @@ class Type:
         if self.name == SIGNATURE:
             return of[0](*of[1:])
         if self.name == "Tuple":
-            return types.Tuple(of)
+            return types.Tuple(of)  # type: ignore[no-untyped-call]
         return getattr(types, self.name)(*of) if of else getattr(types, self.name)
 
     @property
@@ -57,7 +57,7 @@ class Type:
         return types.NumberClass(self.of_numba)
 
 
-boolean, void = Type("boolean"), Type("void")
+boolean, void, none = Type("boolean"), Type("void"), Type("none")
 int8, int16, int32, int64 = Type("int8"), Type("int16"), Type("int32"), Type("int64")
 uint8, uint16, uint32, uint64 = Type("uint8"), Type("uint16"), Type("uint32"), Type("uint64")
 float32, float64 = Type("float32"), Type("float64")

@@ -83,7 +83,9 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
         return named
     if getattr(policy, "kind", "") in ("fixed", "reactive") and slot in ("place", "residency"):
         return ("place", "residency")
-    kinds = [kind for kind in SLOTS if kind in registry.KINDS and _is_of(kind, policy)]
+    is_cache = getattr(policy, "kind", "") in ("queue", "ranked", "uniform", "future")  # placements have these attributes too
+    known = (kind for kind in SLOTS if kind in registry.KINDS and (kind != "residency" or is_cache))
+    kinds = [kind for kind in known if _is_of(kind, policy)]
     return (slot,) if slot in kinds or not kinds else tuple(kinds)
 
 
@@ -109,7 +111,7 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     for key, value in (given or {}).items():
         slot, dot, parameter = key.partition(".")
         if slot not in SLOTS:
-            raise unknown(f"{key}: slot", slot, SLOTS)
+            raise unknown("slot", slot, SLOTS)
         if not dot:
             table[slot] = _as_table(path, slot, value)
         elif slot not in table:
@@ -137,7 +139,9 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         except ValueError as error:
             other = next((kind for kind in registry.KINDS if kind != slot and policy in registry.shipped(kind)), None)
             if other is None or policy in registry.shipped(slot):
-                raise ValueError(f"system {name}, slot {slot}: {error}") from error
+                own = OPTIONS.get(slot)
+                also = f"; the slot itself takes {', '.join(own)}" if own and "unknown parameter" in str(error) else ""
+                raise ValueError(f"system {name}, slot {slot}: {error}{also}") from error
             raise ValueError(
                 f"system {name}: {policy} is a {registry.KINDS[other].noun} of slot {other}, not of {slot}"
             ) from error

@@ -128,6 +128,12 @@ def test_the_policy_of_the_replay_page_is_the_example() -> None:
     assert (ROOT / "docs/examples/my_cache.py").read_text(encoding="utf-8") in page
 
 
+def test_the_system_and_the_placement_of_the_systems_page_are_the_examples() -> None:
+    page = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
+    for name in ("my_system.toml", "my_placement.py"):
+        assert (ROOT / "docs/examples" / name).read_text(encoding="utf-8") in page
+
+
 def test_python_in_the_documents_imports_what_there_is() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, TraceArgument, argument, option
+from tokentape.flows.options import (
+    JsonOption,
+    ProfileOption,
+    SetOption,
+    StoreOption,
+    SystemOption,
+    TraceArgument,
+    WidthsOption,
+    WorkloadOption,
+    argument,
+    option,
+)
 
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
@@ -21,8 +32,10 @@ NO_SCOPE = (
 
 def replay(
     trace: TraceArgument,
-    policy: Annotated[str, option("lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe.")],
-    capacity: Annotated[str, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")],
+    policy: Annotated[
+        str | None, option("lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe.")
+    ] = None,
+    capacity: Annotated[str | None, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")] = None,
     scope: Annotated[str | None, option("global or per-layer. Required; there is no default.")] = None,
     param: Annotated[
         list[str] | None, option("A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ...")
@@ -43,9 +56,13 @@ def replay(
     expert_format: Annotated[str, option("recorded, int8-g32, int4, mxfp4, fp16; auto: as imported, else int8-g32.")] = "auto",
     seed: Annotated[int, option("For policies that draw at random.")] = 0,
     profile: ProfileOption = None,
+    system: SystemOption = None,
+    changes: SetOption = None,
+    workload: WorkloadOption = None,
+    model: WidthsOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Replay one tape through one cache policy on one machine.
+    """Replay one tape through one cache policy on one machine, or through a whole system of policies.
 
     Prints the metrics and writes them to the store as study 'adhoc', where `tokentape load` finds them.
 
@@ -54,6 +71,8 @@ def replay(
       tokentape replay TRACE --policy lru --capacity 50% --scope global
       tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
       tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
+      tokentape replay TRACE --system near_compute --set residency.budget=50% --hardware h100-cxl-ndp
+      tokentape replay TRACE --system my.toml --workload rate=2,batch=8
       tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
     from tokentape.flows.console import progress_bar
@@ -62,8 +81,18 @@ def replay(
     from tokentape.replay.semantics import Semantics
     from tokentape.warehouse.tape import Store
 
+    if system is not None:
+        from tokentape.flows.commands.systems import show_one
+
+        show_one(trace, system, changes, workload, model, hardware, expert_format, profile, store)
+        return
+    for name, value in (("--policy", policy), ("--capacity", capacity)):
+        if value is None:
+            raise ValueError(f"{name} is missing; a system has its own: --system (docs/systems.md)")
     if scope is None:
         raise ValueError(NO_SCOPE)
+    assert policy is not None
+    assert capacity is not None
     semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
     spec.load(hardware)
     profiles.load(profile or profiles.PHYSICAL)

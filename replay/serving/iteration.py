@@ -330,6 +330,11 @@ class _Experts:
         return self.geometry.expert_params * bytes_per_value(self.expert_format)
 
     @property
+    def bits(self) -> float:
+        """Of a weight at full width, its share of the scales with it."""
+        return 8.0 * bytes_per_value(self.expert_format)
+
+    @property
     def guards(self) -> dict[str, str]:
         """When the main engine has experts to compute at all."""
         if not self.machine.roles.expert_cache:
@@ -366,8 +371,8 @@ class _Experts:
 
 
 def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, work: Values) -> Rows:
-    """Experts of one event near their memory, all of which wait for their bytes, or all for operations. weights: in experts of 16
-    bits; work: tokens x bits / 16."""
+    """Experts of one event near their memory, all of which wait for their bytes, or all for operations. weights: in whole
+    experts; work: tokens x shares of the width."""
     return Rows(
         kind="expert",
         name="experts in memory",
@@ -377,12 +382,12 @@ def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, 
         bytes=np.asarray(weights) * how.expert_bytes,
         ops=np.asarray(tokens) * (2.0 * how.geometry.expert_params),
         count=count,
-        bits=16.0 * np.asarray(work) / np.asarray(tokens),
+        bits=how.bits * np.asarray(work) / np.asarray(tokens),
     )
 
 
 def near_bound(geometry: Geometry, machine: HardwareSpec, profile: Profile, expert_format: str, end: str = "value") -> Floats:
-    """(2,) tokens from which an expert of 16 bits near its memory waits for operations, not for its bytes; and 1 where widths
+    """(2,) tokens from which an expert of full width near its memory waits for operations, not for its bytes; and 1 where widths
     shorten both alike."""
     if not machine.roles.near_compute or not geometry.moe_layers:
         return np.array([np.inf, 1.0])
@@ -392,7 +397,8 @@ def near_bound(geometry: Geometry, machine: HardwareSpec, profile: Profile, expe
     if lane is None:
         return np.array([np.inf, 1.0])
     rates = rates_of(machine, row, lane, end)
-    return np.array([float(row.bytes) * rates.s_per_byte / (float(row.ops) * rates.s_per_op), float(lane.ops_by_bits)])
+    of_token = float(row.ops) * rates.s_per_op * (how.bits / 16.0 if lane.ops_by_bits else 1.0)
+    return np.array([float(row.bytes) * rates.s_per_byte / of_token, float(lane.ops_by_bits)])
 
 
 def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:

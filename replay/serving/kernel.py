@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, function, int64, kernel, uint64, void
+from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, uint64, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
 from tokentape.replay.serving.iteration import (
@@ -87,7 +87,10 @@ _COST, _UNION, _RESULTS = (
 _SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED)
 
 
-@kernel(void(*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS, *_SLOTS), error_model="numpy")
+_ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS)
+
+
+@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
@@ -103,7 +106,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py); where slots[0] is empty there are none.
+    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -111,7 +114,6 @@ def run_engine(  # type: ignore[no-untyped-def]
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
     carried[NODES] = n_nodes
-    has_events, is_placed = slots[0].shape[0] > 0, placed[2].shape[0] > 0
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
@@ -182,7 +184,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 only = covered(cov_decode, n_decode, c)
                 table[c, SHARE] = only
                 table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
-        if has_events:
+        if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
                 cache, slots,
@@ -265,9 +267,14 @@ def run_engine(  # type: ignore[no-untyped-def]
                     join(r, at, requests, state, bucket, leaves_window, needs_block)
                     n_joined += 1
             n_members = 0
-            if is_placed and n_joined > 0:
-                place_anew(requests, state, split, slots, placed)
+            if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
+                if n_joined > 0 and placed[2].shape[0] > 0:
+                    place_anew(requests, state, split, slots, placed)
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]
     totals[NOW] = now
+
+
+# Without experts' slots: the branches that serve them are not compiled, and a run starts without handing over their arrays.
+run_alone = Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *(none,) * len(_SLOTS)), {"error_model": "numpy"})

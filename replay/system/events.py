@@ -27,7 +27,7 @@ HELD, QUEUE, RANKED, UNIFORM, GIVEN = range(5)  # residencies: all held; by poli
 NOWHERE, BY_FUNCTION, FIXED = range(3)  # placements: none; `where`; a hot set
 IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept
 
-# Of an event, as the cost reads them from a row of its table: experts and token-experts of the main engine, their widths / 16;
+# Of an event, as the cost reads them from a row of its table: experts and token-experts of the main engine, their widths;
 # widths of those fetched, and 1 if any; the same of experts read in place; per expert near its memory, of those that wait for
 # their bytes and of those that wait for operations: how many, widths, tokens, tokens x widths; 1 if any is near.
 (
@@ -38,20 +38,21 @@ N_EVENT = 17
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
 LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED = range(6)
 N_OF_PHASE = 6
-# Columns of the recorded iterations: lookups, hits, experts away, widths / 16 that were fetched.
+# Columns of the recorded iterations: lookups, hits, experts away, widths that were fetched.
 N_OF_ITERATION = 4
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _U1, _U2 = array(uint8, 1), array(uint8, 2)
 # how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
-# table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E) / 16; pending (MoE
-# layers,): widths on their way; totals; log_keys, log_hits (m,) and log_starts of events: as many as fit; fetched (MoE layers,): widths; counted
-# (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and of `where`.
+# table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width; pending
+# (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (MoE
+# layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and
+# of `where`.
 SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1)
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
-ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS = range(4)
+ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
 SPLIT = function(RULE_SIGNATURE)
 RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
@@ -247,10 +248,10 @@ def place_anew(requests, state, split, slots, placed):  # type: ignore[no-untype
             ranked, bits = losses[m][cold], np.ones(cold.shape[0], np.int8)
             split(ranked, int64(np.floor(cold.shape[0] * (numbers[MEAN_BITS] - 1.0) + 1e-9)), bits)
             for i in range(cold.shape[0]):
-                widths[m, cold[i]] = bits[i] / 16.0
+                widths[m, cold[i]] = min(1.0, bits[i] / numbers[FULL_BITS])
         for e in range(n_experts):
             if hot[m, e]:
                 widths[m, e] = 1.0
                 pending[m] += 1.0 - before[m, e]
             elif losses.shape[0] == 0:
-                widths[m, e] = numbers[MEAN_BITS] / 16.0
+                widths[m, e] = 1.0

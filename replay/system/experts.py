@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import dispatcher_of
@@ -18,10 +19,9 @@ from tokentape.policies.placement import (
     WHERE_SIGNATURE,
     EventPlacement,
     FixedPlacement,
-    PrefillGuided,
     ReactivePlacement,
 )
-from tokentape.policies.placement.fixed import Oracle, StaticGlobal
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
@@ -41,27 +41,19 @@ _EMPTY_CACHE = (*_NO_CACHE, np.zeros(0, np.int64), np.zeros(0, np.uint64), *(
 Arguments = tuple[Any, ...]
 
 
-def no_slots() -> Arguments:
-    """Of a loop without experts' slots."""
-    f1, i1 = np.zeros(0), np.zeros(0, np.int64)
-    i2, f2, u1 = np.zeros((2, 0), np.int64), np.zeros((0, 0)), np.zeros(0, np.uint8)
-    ids, hot = np.zeros((0, 0, 0), np.int16), np.zeros((0, 0), np.uint8)
-    slots = (i1, ids, i1, i2, f1, hot, f2, f1, i2, i1, u1, i1, f1, f1, f2, i1, f1, f1)
-    placed = (np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), i1, f1, np.zeros((0, 0, 0)))
-    return LFU.rank, near_if_rare, UNIFORM.split, _EMPTY_CACHE, slots, placed
-
-
 @dataclass(eq=False)
 class ExpertSlots:
-    """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes; near_bound,
-    of_layer: see events.py. losses (MoE layers, E, 4): of precision rules. logs: lookups that are kept. told: keys and hits of a
-    run before, profile: event and counts, for what sees the future or a share of the tape."""
+    """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes;
+    full_bits: of a weight at full width. near_bound, of_layer: see events.py. losses (MoE layers, E, 4): of precision rules.
+    logs: lookups that are kept. told: keys and hits of a run before, profile: event and counts, for what sees the future or a
+    share of the tape."""
 
     recorded: Recorded
     requests: Requests
     system: System
     machine: HardwareSpec
     sizes: tuple[int, ...]
+    full_bits: float
     near_bound: Floats
     of_layer: Ints
     seed: int = 0
@@ -80,6 +72,11 @@ class ExpertSlots:
     @property
     def total_bytes(self) -> int:
         return sum(self.sizes) * self.recorded.geometry.n_experts
+
+    @property
+    def mean_bits(self) -> float:
+        """Of the experts that a placement leaves where they lie."""
+        return _number(self.system, "precision", "mean_bits")
 
     @property
     def budget_bytes(self) -> int:
@@ -121,9 +118,8 @@ class ExpertSlots:
         self.log_starts = np.zeros(self.logs, np.int64)
         self.fetched_of_layer = np.zeros(n_layers)
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
-        bits = float(system.option("precision", "mean_bits")) if system.precision is not None else 16.0
         hot = np.zeros((n_layers, n_experts), np.uint8)
-        widths = np.full((n_layers, n_experts), 1.0 if self.is_fixed else bits / 16.0)
+        widths = np.ones((n_layers, n_experts))
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         slots = (
             self.how, rec.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
@@ -131,10 +127,10 @@ class ExpertSlots:
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
         )  # fmt: skip
-        split = system.precision.split if system.precision is not None else UNIFORM.split
+        split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
-        return rank, where, split, arrays, slots, self._placed(bits)
+        return rank, where, split, arrays, slots, self._placed()
 
     @property
     def fetched(self) -> float:
@@ -155,9 +151,9 @@ class ExpertSlots:
             capacity = np.full(n_layers, self.budget_bytes // n_layers, np.int64)
         return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed)
 
-    def _placed(self, bits: float) -> Arguments:
+    def _placed(self) -> Arguments:
         if not self.is_fixed:
-            return no_slots()[-1]
+            return np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0, 0))
         counts, weights = self.recorded.used_by_prompts()
         place, alpha = self.system.place, 1.0
         if isinstance(place, PrefillGuided):
@@ -168,8 +164,11 @@ class ExpertSlots:
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
         across = self.system.option("place", "across_layers") == "true"
         per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
-        losses = np.zeros((0, 0, 0)) if self.losses is None else np.ascontiguousarray(self.losses, np.float64)
-        numbers = np.array([alpha, per_layer, across, bits])
+        has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
+        losses = np.zeros(shape if has_bits else (0, 0, 0))
+        if has_bits and self.losses is not None:
+            losses = checked(self.losses)
+        numbers = np.array([alpha, per_layer, across, self.mean_bits, self.full_bits])
         of = np.ascontiguousarray(self.requests.tape_request, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
@@ -182,10 +181,16 @@ class ExpertSlots:
             raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
         if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
             raise ValueError(f"system {name}: placement {type(place).__name__} goes by other groups; use prefill_guided")
-        if system.precision is not None and not self.is_fixed and not float(system.option("precision", "mean_bits")).is_integer():
-            raise ValueError(
-                f"system {name}: without a placement all experts have the same bits; give precision.mean_bits 1 to 16"
-            )
+        if system.precision is not None:
+            if not self.is_fixed:
+                raise ValueError(
+                    f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
+                    "prefill_guided, or choose the width of all experts with --expert-format"
+                )
+            if system.precision is not UNIFORM and self.losses is None:
+                raise ValueError(f"system {name}: this precision rule goes by losses, and the run has none; take policy uniform")
+            if not 1.0 <= self.mean_bits <= 16.0:
+                raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..16")
         if residency is None:
             return
         if residency.kind == "future" and place is not None:
@@ -202,6 +207,22 @@ class ExpertSlots:
                 f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
                 f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
             )
+
+
+def _number(system: System, slot: str, name: str) -> float:
+    text = system.option(slot, name)
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"system {system.name}: {slot}.{name} {text!r} is not a number") from error
+
+
+def max_seqs(system: System) -> int:
+    """Requests at once. Raises ValueError for what is no count."""
+    value = _number(system, "schedule", "max_seqs")
+    if value < 1 or not value.is_integer():
+        raise ValueError(f"system {system.name}: schedule.max_seqs {value:g} must be a whole number of at least 1")
+    return int(value)
 
 
 def default_cache() -> Any:

@@ -81,7 +81,8 @@ class Recorded:
         row, layer, _ = np.nonzero(there)
         at = np.ravel_multi_index((self._places()[0][row], layer, self.ids[there]), shape)
         n = int(np.prod(shape))
-        return np.bincount(at, minlength=n).astype(float).reshape(shape), np.bincount(at, self.gates[there], n).reshape(shape)
+        used, weights = np.bincount(at, minlength=n), np.bincount(at, self.gates[there], n)
+        return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
 def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:

@@ -26,9 +26,9 @@ from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
-from tokentape.replay.system.experts import ExpertSlots, default_cache
+from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.recorded import Recorded
-from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.formats import EXPERT_FORMATS, bytes_per_value
 from tokentape.warehouse.model_sizes import kv_bytes
 
 MOST_IMPUTED = 0.05
@@ -87,13 +87,14 @@ def simulate(
         system,
         machine,
         _sizes(recorded, how.expert_format),
+        8.0 * bytes_per_value(how.expert_format),
         near_bound(geometry, machine, costs.profile, how.expert_format, end),
         _of_layer(costs),
         how.seed,
         how.losses,
         logs,
     )
-    limits = replace(how.limits or Limits(), max_seqs=int(system.option("schedule", "max_seqs")))
+    limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
     slots = _told(slots, rule, costs, limits)
     return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
@@ -246,7 +247,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     """What the run leaves out or cannot carry out, one sentence each."""
     roles, geometry = machine.roles, recorded.geometry
     longest = int((requests.n_prompt_tokens + requests.n_output_tokens).max())
-    kv = min(len(requests), int(system.option("schedule", "max_seqs"))) * kv_bytes(geometry, longest, "bf16")
+    kv = min(len(requests), max_seqs(system)) * kv_bytes(geometry, longest, "bf16")
     budget = made.slots.budget_bytes
     found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget, "kv_home": kv})
     if not roles.expert_cache and (system.residency is not None or made.slots.is_fixed):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tapes import make_trace
 
-from tests.replay.tapes import make_trace
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Static as StaticBatches

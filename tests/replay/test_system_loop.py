@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import cxl_ndp_tapes
 import numpy as np
 import pytest
+from tapes import GEOMETRY, make_trace
 
-from tests.replay.tapes import GEOMETRY, make_trace
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
@@ -13,10 +14,11 @@ from tokentape.hw.spec import load, shipped
 from tokentape.hw.work import Rows
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.lru import LRU
-from tokentape.policies.placement import PLACEMENTS, importance
+from tokentape.policies.placement import PLACEMENTS, Capacity, importance
 from tokentape.policies.serving import Chunked, Continuous, Layered
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
+from tokentape.replay.cxl_ndp.hits import hits_of
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -26,6 +28,7 @@ from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.trace import trace_from_tables
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
 
@@ -181,8 +184,8 @@ def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(nam
                 made_rows.append(
                     Rows(
                         kind="expert", tier="expert_home", engine="near_compute", cells=blocks.moe[layer],
-                        bytes=widths[layer, expert] * expert_bytes, ops=away[layer, expert] * 2.0 * MODEL.expert_params, count=1.0,
-                        bits=16 * widths[layer, expert],
+                        bytes=widths[layer, expert] * expert_bytes, ops=away[layer, expert] * 2.0 * MODEL.expert_params,
+                        count=1.0, bits=16 * widths[layer, expert],
                     )
                 )  # fmt: skip
             work = steps_of(MODEL, machine, Tokens(decodes=batch, context=4 + step), tuple(made_rows), blocks)
@@ -191,3 +194,22 @@ def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(nam
                 end,
                 step,
             )
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_prefill_guided_hits_are_those_of_hits_of(seed, batch) -> None:
+    """Gate weights count too, and members of a batch end at different steps."""
+    sizes = {"prompts": (5, 3, 7, 4, 6, 5), "decodes": (4, 1, 6, 9, 2, 3), "batch": batch}
+    _, passes, routing, _ = cxl_ndp_tapes.make_tables(seed, **sizes)
+    trace = trace_from_tables("test", cxl_ndp_tapes.GEOMETRY, "synthetic", routing, passes)
+    tape = recorded(trace, routing["gate_weights"].explode().to_numpy())
+    of = cxl_ndp_tapes.make_routing(seed, **sizes)
+    groups = np.arange(6).reshape(-1, batch)
+    wanted = hits_of(of, groups, PLACEMENTS["prefill_guided"](), Capacity(3))
+    options = {"place": {"budget": "6 experts"}, "schedule": {"max_seqs": str(batch)}}
+    system = System("guided", {"schedule": StaticBatches(batch), "place": PLACEMENTS["prefill_guided"]()}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    token_experts = made.total(ev.TOKEN_EXPERTS, 0)
+    assert token_experts == wanted.selected.sum()
+    assert token_experts - made.total(ev.AWAY_TOKENS, 0) == wanted.hits.sum()

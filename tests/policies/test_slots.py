@@ -1,0 +1,75 @@
+"""Systems from text, and what does not compose."""
+
+from __future__ import annotations
+
+import pytest
+
+from tokentape.policies.lru import LRU
+from tokentape.policies.placement import PLACEMENTS
+from tokentape.policies.serving import Chunked
+from tokentape.policies.slots import SLOTS, System, of_table, parse_settings, shipped, system_of
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_system_is_read_and_told_slot_by_slot(name: str) -> None:
+    system = system_of(name)
+    told = system.told()
+    assert tuple(told) == SLOTS
+    assert told["schedule"] != "none"
+    assert sum(text != "none" for text in told.values()) == len(system.policies)
+
+
+def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
+    system = system_of("near_compute", {"residency.budget": "24GB", "place.most": "2", "schedule": "chunked"})
+    assert system.place.most == 2
+    assert system.option("residency", "budget") == "24GB"
+    assert system.option("residency", "scope") == "global"
+    assert isinstance(system.schedule, Chunked)
+    assert "budget=24GB" in system.told()["residency"]
+    assert system.without("place").place is None
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"residence": {"policy": "lru"}}, "unknown system x: slot 'residence'"),
+        ({"place": {"policy": "lru"}}, "lru is a policy of slot residency, not of place"),
+        ({"residency": {"policy": "lru"}, "place": {"policy": "prefill_guided"}}, "slot residency is filled twice, by LRU"),
+        ({"residency": {"policy": "lru", "size": 3}}, "unknown parameter of lru: 'size'.*the slot itself takes budget, scope"),
+        ({"residency": {"policy": "lri"}}, "did you mean 'lru'"),
+        ({"refresh": {"policy": "2drp"}}, "no policy of slot refresh is shipped"),
+        ({"place": {"policy": "near_if_rare", "most": -1}}, "must be 0 tokens or more"),
+    ],
+)
+def test_what_is_no_system_is_refused_in_one_line(table: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as error:
+        of_table("x", table)
+    assert "\n" not in str(error.value)
+
+
+def test_a_policy_in_a_slot_that_is_not_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="NearIfRare decides place, not residency"):
+        System("x", {"residency": PLACEMENTS["near_if_rare"]()})
+    assert System("x", {"residency": LRU(), "place": PLACEMENTS["near_if_rare"]()}).residency == LRU()
+
+
+def test_settings_are_slot_and_value() -> None:
+    assert parse_settings(["residency.budget=24GB", "place=near_if_rare"]) == {
+        "residency.budget": "24GB",
+        "place": "near_if_rare",
+    }
+    for text in ("residency", "=3", "a b=3"):
+        with pytest.raises(ValueError, match="--set"):
+            parse_settings([text])
+
+
+def test_a_system_of_ones_own_is_a_file(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[system]\nschedule = "orca"\nresidency = { policy = "lfu", budget = "30%" }\n')
+    assert system_of(str(path)).told()["residency"] == "lfu budget=30%"
+    for text, said in (("[system", "mine.toml"), ("[other]\n", "one table"), ("[system]\nschedule = 3\n", "schedule")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            system_of(str(path))
+    with pytest.raises(ValueError, match="No such file"):
+        system_of("nowhere.toml")
