@@ -147,19 +147,6 @@ def test_drafting_pays_for_one_request_and_loses_in_a_large_batch() -> None:
     assert serve(many, Continuous(), bad).end_s > 1.05 * serve(many, Continuous(), qwen()).end_s
 
 
-def test_verified_nodes_cost_tokens_and_experts_but_one_reading_of_the_kv_cache() -> None:
-    plain, drafts = (qwen(drafts) for drafts in (None, Speculation(3, (0.0,))))
-    a, b = (serve(requests_of([[0, 2000, 2]]), Continuous(), cost, record=True) for cost in (plain, drafts))
-    bytes_ = [run.iterations["expert_bytes"][1] for run in (a, b)]
-    assert bytes_[1] / bytes_[0] == pytest.approx(21.3 / 6.25)  # Table 1 at 4 tokens and at 1
-    layer = plain.geometry.n_layers
-    dense = [run.j_of_bytes / NOTED.j_per_byte - run.expert_bytes for run in (a, b)]
-    assert dense[1] - dense[0] == pytest.approx(layer * 3 * 40 * 2048), "activations of three tokens more, no KV"
-    deep = qwen(Speculation(100, (0.0,)))
-    c = serve(requests_of([[0, 30_000, 2]]), Continuous(), deep)
-    assert c.seconds_of["attention"] > serve(requests_of([[0, 30_000, 2]]), Continuous(), plain).seconds_of["attention"]
-
-
 def test_coverage_of_nodes() -> None:
     assert IndependentCoverage().tokens_of_nodes(3) == FixedCoverage().tokens_of_nodes(3) == TABLE_1.tokens_of_nodes(3) == 4.0
     n = 2.0 ** np.arange(4)
