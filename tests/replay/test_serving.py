@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, costs, tiny
+from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
@@ -36,30 +36,14 @@ def qwen() -> IterationCosts:
     return costs_of("qwen3-30b-a3b")
 
 
-def requests_of(rows: list[list[float]]) -> Requests:
-    arrival, prompt, output = np.array(rows, float).T
-    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
-
-
 def one(prompt: int, output: int = 1) -> Requests:
     return requests_of([[0, prompt, output]])
-
-
-def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Requests:
-    made = synthetic("sharegpt", rate, seed, n=n, **options)  # type: ignore[arg-type]
-    return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
-
-
-def a_second_each(step: str = "step", **lanes: dict) -> IterationCosts:
-    """Every iteration takes one."""
-    made = {"name": "clockwork", "activations": False, "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
-    return iteration_costs(tiny(), machine("h100"), TABLE_1, profile.of_data(made, "clockwork"))
 
 
 @pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
 def test_schedule_worked_by_hand(golden: dict) -> None:
     scheduler = SCHEDULERS[golden["scheduler"]](**golden["fields"])
-    run = serve(requests_of(GOLDEN["requests"]), scheduler, a_second_each(), record=True)
+    run = serve(requests_of(GOLDEN["requests"]), scheduler, clockwork(), record=True)
     names = ("start_s", "n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
     assert np.column_stack([run.iterations[name] for name in names]).tolist() == golden["iterations"]
     assert run.ttft_s.tolist() == golden["ttft_s"]
@@ -231,7 +215,7 @@ def test_prompts_longer_than_a_pass_keep_their_order() -> None:
 def test_a_restart_worked_by_hand() -> None:
     """Two prompts of a block each share four blocks. Iteration 17 stores their 33rd tokens, in a fifth and a sixth block: the
     newer request gives its two back. Its 16 tokens and the 17 it made are processed again once the older has made its 40."""
-    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), a_second_each(), Limits(kv_blocks=4), record=True)
+    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), clockwork(), Limits(kv_blocks=4), record=True)
     assert run.iterations["n_decode"].tolist() == [0] + [2] * 16 + [1] * 23 + [0] + [1] * 22
     assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 33)
     assert run.iterations["n_prefill"][[0, 40]].tolist() == [32, 33]
@@ -242,7 +226,7 @@ def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
     """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
     tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
     tokens = {"kind": "activations", "phase": "prefill", "each_s": 1 / tiny().n_layers * 2048 / tiny().hidden}
-    cost = a_second_each("step + tokens.fixed", tokens=tokens)
+    cost = clockwork("step + tokens.fixed", tokens=tokens)
     requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
     run = serve(requests, Continuous(), cost, Limits(kv_blocks=3), record=True)
     assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
