@@ -7,8 +7,6 @@ import pytest
 from tokentape.hw.spec import load
 from tokentape.warehouse.models import load as load_model
 
-KIB, MIB = 2**10, 2**20
-
 
 def ops_per_s(engine, dtype):
     """Units x multiply-adds x 2 x clock, plus what the source counts beside them."""
@@ -66,30 +64,6 @@ def test_kelle_peak_from_its_array():
     assert ops_per_s(engine, "int8") == 4.128e12
     assert engine.ops_per_s["int8"].value == pytest.approx(4.13e12)
     assert load("kelle-sram").compute.n_units.value == 24 * 24
-
-
-def test_kelle_dram_energy_from_its_power_at_full_streaming():
-    """11.74 W at 64 GB/s is 183.4 pJ/B or 22.93 pJ/bit."""
-    dram = load("kelle-edram").tiers["dram"]
-    assert 11.74 / dram.peak_bytes_per_s.value * 1e12 / 8 == pytest.approx(22.93, abs=0.005)
-    assert dram.read_pj_per_bit.value == pytest.approx(22.93)
-
-
-def test_kelle_refresh_power_from_joules_per_pass_and_intervals():
-    """4 MiB: 25.33 W at 45 us, 1.082 W at the harmonic mean of the four intervals; 256 KiB at 45 us: 1.583 W."""
-    ours, original = load("kelle-edram").tiers, load("kelle-original-edram").tiers
-
-    def refresh_w(tier):
-        return tier.refresh_j.value / tier.refresh_interval_s.value
-
-    assert (ours["kv"].capacity_bytes.value, ours["activations"].capacity_bytes.value) == (4 * MIB, 256 * KIB)
-    assert refresh_w(original["kv"]) == pytest.approx(25.33, abs=0.005)
-    assert refresh_w(ours["kv"]) == pytest.approx(1.082, abs=0.0005)
-    assert refresh_w(ours["activations"]) == pytest.approx(1.583, abs=0.0005)
-    harmonic_us = 4 / sum(1 / interval for interval in (360, 5400, 1440, 7200))
-    assert ours["kv"].refresh_interval_s.value == pytest.approx(harmonic_us * 1e-6, rel=1e-5)
-    assert ours["kv"].background_w() == pytest.approx(refresh_w(ours["kv"]) + 0.154)
-    assert load("kelle-sram").tiers["kv"].background_w() == pytest.approx(0.415 / 2), "SRAM leaks and does not refresh"
 
 
 def test_kelle_energy_per_byte_and_area_of_table_1():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tokentape.hw import dram, spec
-from tokentape.hw.catalogue import markdown, readable, rows, write
+from tokentape.hw.catalogue import markdown, rows, write
 from tokentape.hw.spec import SPECS, BadSpec, load, shipped, with_values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -273,29 +273,6 @@ refresh_interval_s = { value = 1e-3, low = 5e-4, high = 2e-3, source = "s" }
     dram = load(put(tmp_path, "mine", edited(('kind = "dram"', f'kind = "dram"{extra}')))).tiers["dram"]
     assert [dram.background_w(end) for end in ("low", "value", "high")] == pytest.approx([0.6, 2.2, 8.3])
     assert load("h100").tiers["hbm"].background_w() == 0.0
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("tiers.kv.capacity_bytes", 4194304, "4 MiB"),
-        ("tiers.hbm.capacity_bytes", 80e9, "80 GB"),
-        ("tiers.hbm.peak_bytes_per_s", 2.039e12, "2.039 TB/s"),
-        ("engines.sm.ops_per_s.bf16", 312e12, "312 Top/s"),
-        ("engines.sm.local_bytes_per_unit", 65536, "64 KiB"),
-        ("tiers.ext.bit_per_s_per_pin", 6.4e9, "6.4 Gbit/s"),
-        ("tiers.kv.latency_s", 1.9e-9, "1.9 ns"),
-        ("tiers.kv.refresh_j", 1.14e-3, "1.14 mJ"),
-        ("tiers.kv.refresh_interval_s", 45e-6, "45 us"),
-        ("tiers.ext.read_pj_per_bit", 3.88, "3.88 pJ/bit"),
-        ("engines.sm.macs_per_unit.bf16", 2048, "2048"),
-        ("engines.sm.efficiency_frac", 0.97, "0.97"),
-        ("static_w", 0.0, "0 W"),
-        ("area_mm2", 9.5, "9.5 mm2"),
-    ],
-)
-def test_numbers_read_with_the_unit_of_their_key(key, value, text):
-    assert readable(key, value) == text
 
 
 def test_the_page_lists_every_number_and_is_current():

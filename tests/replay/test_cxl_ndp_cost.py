@@ -253,14 +253,6 @@ def test_refetching_everything_is_excluded_by_the_paper_and_never_is_not(headlin
     assert gain["never"] == pytest.approx(found["OURS-3"]["decode_gain"], rel=0.08), "8x7B cannot tell them apart"
 
 
-def test_uniform_routing_hits_by_chance():
-    tape = made_up(0, 32, 40)
-    for hot in (2, 4):
-        assert compared(run(tape, SMALL, Setting(batch=1, hot_experts=hot)))["OURS-3"]["hit_frac"] == pytest.approx(
-            hot / 8, abs=0.01
-        )
-
-
 def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
     placed = place(tape, 16, 4)
     losses = np.broadcast_to([1.0, 0.5, 0.2, 0.05], (32, 8, 4))

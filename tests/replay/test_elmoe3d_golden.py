@@ -58,8 +58,6 @@ def test_the_headline_holds_every_bar():
             assert low <= made[block].value <= high, block
     assert made["Phi_AR error, open rows, mean"].n == 104
     assert made["Phi_AR best scheme right, ties count"].n == 26
-    assert 0.96 * 3.4 <= made["Elastic best mode over xPU, 4 GB, mean"].value <= 1.04 * 3.4
-    assert 0.96 * 7.0 <= made["Elastic best mode over xPU, 8 GB, mean"].value <= 1.04 * 7.0
     assert "forms are not" in HONESTY
 
 

@@ -185,17 +185,6 @@ def test_fewer_slots_than_a_token_needs():
     assert bound < law
 
 
-def test_past_the_paper_what_does_not_fit_is_read_from_ext():
-    fits, not_ = run(*(point(QWEN, context_tokens=context) for context in (1024, 131072))).mapping.cold_bytes
-    assert fits == 0.0
-    assert not_ == 0.0
-    long = run(point(QWEN, batch=4, context_tokens=131072))
-    static = as_points([point(QWEN)]).static_bytes[0]
-    assert long.mapping.cold_bytes[0] == pytest.approx(static + 4 * 131072 * 49152 - 8 * GIB)
-    assert long.ar.ext_bytes[0] == pytest.approx(long.mapping.cold_bytes[0] + long.ar.expert_bytes[0])
-    assert 1.0 < long.phi_ar[0] < run(point(QWEN, batch=4)).phi_ar[0]
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
