@@ -25,10 +25,9 @@ from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.flows.systems.elmoe3d.tapes import measured_jobs
 from tokentape.hw.elmoe3d_constants import load
-from tokentape.replay.elmoe3d.baselines import ratios
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.measured import through_machine
-from tokentape.replay.elmoe3d.points import SCHEMES, as_points
+from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, Job
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
@@ -172,18 +171,6 @@ def test_every_bar_is_checked_and_holds_at_the_headline(rows):
     assert held.filter(~pl.col("value").is_between("bar_low", "bar_high")).is_empty()
 
 
-def test_mapping_fills_hb(rows):
-    mapped = rows["elmoe3d_mapping"]
-    in_hb = (
-        mapped.filter(pl.col("tier") == "hb")
-        .group_by("hardware", "model_id", "sd_scheme", "batch")
-        .agg(pl.col("placed_bytes").sum())
-    )
-    sizes = {"elmoe3d-4gb": 4.0 * 2**30, "elmoe3d-8gb": 8.0 * 2**30}
-    assert in_hb["placed_bytes"].to_list() == pytest.approx([sizes[name] for name in in_hb["hardware"]])
-    assert set(mapped["sd_scheme"]) == set(SCHEMES)
-
-
 def test_platforms_and_energy(rows):
     platforms, energy = rows["elmoe3d_platforms"], rows["elmoe3d_energy"]
     assert set(platforms["platform"]) == {"elmoe3d", "hb-xpu", "xpu", "xpu-pim", "xpu-logicpim", "xpu-nmp"}
@@ -267,15 +254,6 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
     started = time.process_time()
     evaluate(as_points(swept(10_000)))
     assert time.process_time() - started < 60.0
-
-
-def test_ratios_are_taken_under_every_assumption():
-    fit, of = load("elmoe3d-l0-all-open").constants, STUDY.platforms
-    study = STUDY.model_copy(update={"platforms": replace(of, verify_nodes=(16.0,))})
-    found = list(ratios([ran for ran in elmoe3d.platforms(study, SETUP, CELLS, fit) if ran.hit_model == "paper_law"]))
-    assert len(found) == len(of.near_ext_ratios) * len(of.holds) * 3
-    values = [r for r in found if r.end == "value" and r.near.holds == "dense"]
-    assert [r.over_prior.mean() for r in values] == pytest.approx([2.5, 2.05, 1.65], abs=0.06)
 
 
 def test_settings_say_what_is_assumed():

@@ -124,10 +124,3 @@ def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) ->
     assert {cell.trace_id for cell in grid.expand(small, store)} == {"tiny-0001"}
     with pytest.raises(ValueError, match="holds routing"):
         grid.expand(small.model_copy(update={"traces": ("dense",)}), store)
-
-
-def test_unknown_runner_and_hardware_suggest(small: study.Study, store: Store) -> None:
-    with pytest.raises(ValueError, match="did you mean 'threads'"):
-        grid.run(small, store, "thread")
-    with pytest.raises(ValueError, match=r"did you mean .*phone-lpddr5x-ufs4"):
-        grid.load_hardware("phone-lpddr5x-ufs3")

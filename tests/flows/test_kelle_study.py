@@ -169,6 +169,7 @@ def test_derived_numbers_of_the_notes(checks):
         "KV at budget 2048 and weights": (23.8, 17.18),
         "a KV vector from DRAM": (0.256, 1.1),
         "a KV vector recomputed": (16.4, 3.2),
+        "balanced recomputed share": (0.0154, 0.2558),
         "DRAM energy": (22.93, 22.93),
         "lifetimes of llama-2-7b": (3.167, None),
         "lifetimes of llama-2-13b": (3.038, None),

@@ -271,14 +271,92 @@ def test_a_folder_of_arrivals_that_is_not_there_is_named(tmp_path, monkeypatch):
     assert arrivals_folder() is None
 
 
+# Claims by what is between their number's name and the rest, and bars as a share; None: the paper's value lies within the band.
+_LOADED = {"expert_load_per_request": 0.06, "energy_per_token": 0.06}
+BARS: dict[str, dict[str, float | None]] = {
+    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-512-rate-1.3": {"ttft_mean": None} | _LOADED,
+    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-1024-rate-1.7": _LOADED,
+    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-2048-rate-2.6": {"ttft_mean": None} | _LOADED,
+    "table-6/{}/qwen3-30b-a3b/arxiv-chunked-chunk-512-rate-1.3": {"tbt_mean": 0.08, "tbt_p99": 0.06},
+    "table-6/{}/qwen3-30b-a3b/arxiv-layered-rate-1.3": {"ttft_mean": 0.20, "ttft_p99": 0.15, "tbt_mean": 0.15, "tbt_p99": 0.05},
+    "sec-5.5/{}/mean/qwen3-30b-a3b/arxiv-layered-rate-1.3": {"e2e": 0.06},
+    **{f"table-8/{{}}/qwen3-30b-a3b/arxiv-layered-rate-{rate}": {"energy_per_token": 0.06} for rate in (1.3, 1.6)},
+    "table-12/{}/qwen3-30b-a3b/arxiv-layered-poisson-rate-1.4": dict.fromkeys(
+        ("ttft_mean", "ttft_p99", "tbt_mean", "tbt_p99", "tbt_std", "jain_index"), 0.12
+    ),
+    **{
+        f"table-8/{{}}/gpt-oss-20b/arxiv-layered-rate-{rate}": dict.fromkeys(
+            ("ttft_mean", "ttft_p99", "tbt_mean", "tbt_p99"), 0.15
+        )
+        | {"energy_per_token": 0.06}
+        for rate in (2.1, 2.7)
+    },
+    **{
+        f"table-11/{{}}/qwen3-30b-a3b/arxiv-layered-n-lg-{n}-rate-1.4": {
+            "ttft_mean": 0.20, tail: 0.12, "tbt_mean": 0.06, "tbt_p99": 0.06
+        }
+        for n, tail in ((2, "ttft_tail_read_as_p99"), (8, "ttft_tail_read_as_p99"), (16, "ttft_p95"))
+    },
+    **{
+        f"table-7/{{}}/qwen3-30b-a3b/{data}-{name}": {"expert_load_total_100req": 0.12}
+        for data in ("arxiv", "sharegpt") for name in ("chunked", "layered")
+    },
+}  # fmt: skip
+
+
+def row_by_row(rows):
+    """Each published number with a bar, and what the paper concludes from pairs of them."""
+    for pattern, bars in BARS.items():
+        for metric, bar in bars.items():
+            claim = f"{PAPER}/{pattern.format(metric)}"
+            row, paper = rows[claim], STATED[claim]["value"]
+            if bar is None:
+                assert row["low"] <= paper <= row["high"], claim
+            else:
+                assert row["value"] == pytest.approx(paper, rel=bar), claim
+
+    def ours(claim):
+        return rows[f"{PAPER}/{claim}"]["value"]
+
+    of = "{}/qwen3-30b-a3b/arxiv-{}-rate-1.3"
+    layered, chunked = (ours(of.format("table-6/ttft_mean", name)) for name in ("layered", "chunked-chunk-512"))
+    assert 0.25 <= layered / chunked <= 0.45
+    base = ours("table-8/energy_per_token/qwen3-30b-a3b/arxiv-chunked-rate-1.3")
+    for rate, saved in ((1.3, 0.09), (1.6, 0.22)):
+        same = ours(f"table-8/energy_per_token/qwen3-30b-a3b/arxiv-layered-rate-{rate}")
+        assert 1 - same / base == pytest.approx(saved, abs=0.04)
+    first, tail = (
+        [ours(f"table-11/{name}/qwen3-30b-a3b/arxiv-layered-n-lg-{n}-rate-1.4") for n in (2, 8, 16)]
+        for name in ("ttft_mean", "tbt_p99")
+    )
+    assert first == sorted(first)
+    assert tail == sorted(tail, reverse=True)
+    for data, bar in (("arxiv", 5.0), ("sharegpt", 6.0)):
+        claim = f"table-7/expert_load_reduction/qwen3-30b-a3b/{data}-layered-vs-chunked"
+        assert ours(claim) == pytest.approx(STATED[f"{PAPER}/{claim}"]["value"], abs=bar)
+
+
+def knees(store):
+    """Shares within the limits: where chunks of 512 hold and miss them, and where layers still do."""
+    points = pl.DataFrame(read_rows(store, "serving_points"), infer_schema_length=None).filter(pl.col("metric") == "slo_frac")
+    for data, held, missed, last in (("arxiv", 1.3, 1.5, 1.7), ("sharegpt", 4.2, 4.8, 4.8)):
+        of = points.filter((pl.col("series") == f"slo qwen {data}") & ~pl.col("policy_params").str.contains("1024"))
+        share = {(name, rate): value for name, rate, value in of.select("scheduler", "rate_per_s", "value").iter_rows()}
+        assert share["chunked", held] >= 0.9 > share["chunked", missed]
+        assert share["layered", last] >= 0.95
+
+
 @pytest.mark.slow
 def test_the_whole_study_is_within_its_bars(tmp_path, monkeypatch):
     """Bars over the layered rows that were predicted, and the knees."""
     monkeypatch.delenv(ARRIVALS, raising=False)
-    made = run(SHIPPED, Store(str(tmp_path / "tape")), runner="threads", workers=1)
+    store = Store(str(tmp_path / "tape"))
+    made = run(SHIPPED, store, runner="threads", workers=1)
     rows = {row["claim_id"]: row for row in made if row["mode"] == "paper"}
     assert set(rows) == set(STATED)
     assert error_table.lines(made) == stands(PAPER), AGAIN
+    row_by_row(rows)
+    knees(store)
     predicted = [c for c in rows if STATED[c]["role"] == "predict" and "layered" in c.partition("/")[2]]
     assert len(predicted) == 58
     as_shares = {c: abs(rows[c]["value"] / STATED[c]["value"] - 1) for c in predicted}

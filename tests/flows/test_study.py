@@ -52,13 +52,6 @@ def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> Non
         study.load(write(tmp_path, text))
 
 
-def test_unknown_study_suggests() -> None:
-    with pytest.raises(ValueError, match="did you mean 'baselines'"):
-        study.load("baseline")
-    with pytest.raises(ValueError, match="no such study"):
-        study.load("nowhere.toml")
-
-
 def test_patterns_pick_traces() -> None:
     ids = ["embedded-math-1", "embedded-code-2", "qwen-3"]
     assert study.matching(("*",), ids) == ids

@@ -57,11 +57,6 @@ def test_a_killed_worker_is_said_in_one_line() -> None:
         list(each(pool_of("processes", 1), die, range(2)))
 
 
-def test_an_unknown_runner_is_named_with_its_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'threads'"):
-        pool_of("thread", 1)
-
-
 STUBBORN = """
 import pathlib, signal, sys, time
 from tokentape.flows.workers import each, gone_soon, pool_of

@@ -1,35 +1,19 @@
-"""Prefill and decode attention on GPUs: by hand, properties, measured tables, and a plain roofline that must lose."""
+"""Prefill and decode attention on GPUs: by hand, and properties."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
+from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.operators import decode_attention, prefill_attention
-from tokentape.hw.operators.fit import errors, fit
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.operators.fit import fit
 
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
-KIB, MIB = 2**10, 2**20
-A100 = Gpu(
-    n_sms=108, clock_hz=1.41e9, peak_ops_per_s=312e12, peak_bytes_per_s=2.039e12, l2_bytes=40 * MIB, smem_bytes_per_sm=164 * KIB
-)
-H100 = Gpu(
-    n_sms=132, clock_hz=1.83e9, peak_ops_per_s=989.4e12, peak_bytes_per_s=3.35e12, l2_bytes=50 * MIB, smem_bytes_per_sm=227 * KIB
-)
-GPUS = {"a100_sxm_vllm0.14": A100, "h100_sxm_vllm0.19": H100}
-FILES = {"prefill_attention": "context_attention", "decode_attention": "generation_attention"}
-# One SM does 1e12 operations a second; both FlashAttention generations.
-TOY2 = Gpu(n_sms=2, clock_hz=1e9, peak_ops_per_s=2e12, peak_bytes_per_s=1e12, l2_bytes=0, smem_bytes_per_sm=164 * KIB)
-TOY3 = TOY2._replace(smem_bytes_per_sm=227 * KIB)
+# Of both FlashAttention generations.
+TOY2 = TOY._replace(l2_bytes=0)
+TOY3 = TOY2._replace(smem_bytes_per_sm=227 * 2**10)
 PREFILL = np.array([7e-6, 2e-6, 0.8, 0.7])
 DECODE = np.array([7e-6, 3e-6, 2e-6, 0.6, 0.9])
 
@@ -46,19 +30,6 @@ def prefill(batch, isl, heads, kv_heads, head_dim=128, **more):
 def decode(batch, context, heads, kv_heads, head_dim=128, **more):
     step = np.asarray(context) - 1
     return shapes(batch_size=batch, isl=1, step=step, num_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, **more)
-
-
-def table(folder, operator):
-    path = TABLES / folder / f"{FILES[operator.NAME]}_perf.parquet"
-    if not path.exists():
-        pytest.skip(f"no measured table {path.name}")
-    rows = pq.read_table(path)
-    rows = rows.filter(pc.and_(pc.equal(rows["attn_dtype"], "bfloat16"), pc.equal(rows["kv_cache_dtype"], "bfloat16")))
-    found = {name: rows[column].to_numpy() for column, name in operator.COLUMNS.items() if column in rows.column_names}
-    if operator is prefill_attention:
-        version = rows["version"][0].as_py()
-        found |= shapes(**{name: np.full(rows.num_rows, value) for name, value in operator.of_version(version).items()})
-    return found, rows["latency"].to_numpy() * 1e-3
 
 
 def test_one_prefill_by_hand():
@@ -157,61 +128,4 @@ def test_the_constants_can_be_told_apart(operator, truth):
     assert np.allclose(fit(operator, H100, some, measured), truth, rtol=0.05)
 
 
-ROOFLINE = (
-    Parameter("launch_s", "s", 1e-5, 1e-6, 1e-4, "launch"),
-    Parameter("e_compute", "frac", 0.5, 0.01, 1.0, "share of the tensor peak"),
-    Parameter("e_memory", "frac", 0.7, 0.01, 1.0, "share of the bandwidth"),
-)
-
-
-def roofline(operator):
-    """launch + max(operations / peak, bytes / bandwidth): no tiles, waves, splits."""
-
-    def seconds(gpu, constants, shapes):
-        launch_s, e_compute, e_memory = constants
-        batch, heads, kv_heads, head_dim = (
-            shapes[k].astype(float) for k in ("batch_size", "num_heads", "num_key_value_heads", "head_dim")
-        )
-        queries = shapes["isl"].astype(float)
-        window_size = shapes.get("window_size", np.zeros_like(queries))
-        keys = queries + shapes.get("step", 0)
-        keys = np.where(window_size > 0, np.minimum(keys, window_size), keys)
-        ops = 4 * batch * heads * head_dim * queries * keys * (0.5 if operator is prefill_attention else 1)
-        moved = 4 * batch * head_dim * (kv_heads * np.maximum(keys, queries) + heads * queries)
-        return launch_s + np.maximum(ops / (gpu.peak_ops_per_s * e_compute), moved / (gpu.peak_bytes_per_s * e_memory))
-
-    return SimpleNamespace(NAME="roofline", PARAMETERS=ROOFLINE, seconds=seconds)
-
-
 # (fitted, predicted with the other GPU's constants); seen: 6.5, 12.8; 8.4, 11.0; 6.7, 17.1; 8.1, 22.0 %.
-BARS = {
-    ("prefill_attention", "a100_sxm_vllm0.14"): (0.075, 0.15),
-    ("prefill_attention", "h100_sxm_vllm0.19"): (0.095, 0.13),
-    ("decode_attention", "a100_sxm_vllm0.14"): (0.08, 0.20),
-    ("decode_attention", "h100_sxm_vllm0.19"): (0.09, 0.24),
-}
-
-
-@pytest.mark.parametrize("operator", [prefill_attention, decode_attention], ids=lambda operator: operator.NAME)
-def test_measured_tables(operator):
-    tables = {folder: table(folder, operator) for folder in GPUS}
-    constants = {folder: fit(operator, GPUS[folder], *rows) for folder, rows in tables.items()}
-    for folder, other in zip(GPUS, reversed(GPUS), strict=True):
-        rows, measured = tables[folder]
-        fitted_bar, across_bar = BARS[operator.NAME, folder]
-        fitted = errors(operator.seconds(GPUS[folder], constants[folder], rows), measured).mape_frac
-        across = errors(operator.seconds(GPUS[folder], constants[other], rows), measured).mape_frac
-        assert fitted < fitted_bar
-        assert across < across_bar
-        plain = roofline(operator)
-        plain_error = errors(plain.seconds(GPUS[folder], fit(plain, GPUS[folder], rows, measured), rows), measured).mape_frac
-        assert plain_error > 1.5 * fitted
-
-
-def test_a_held_out_fifth_is_predicted_as_well():
-    rows, measured = table("h100_sxm_vllm0.19", decode_attention)
-    distinct = np.unique(np.stack([rows[name] for name in sorted(rows)]), axis=1, return_inverse=True)[1].ravel()
-    held = distinct % 5 == 0
-    constants = fit(decode_attention, H100, {name: values[~held] for name, values in rows.items()}, measured[~held])
-    predicted = decode_attention.seconds(H100, constants, {name: values[held] for name, values in rows.items()})
-    assert errors(predicted, measured[held]).mape_frac < 0.09

@@ -1,35 +1,15 @@
-"""Dense products on GPUs: by hand, properties, measured tables, and a plain roofline that must lose."""
+"""Dense products on GPUs: by hand, and properties."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
+from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.operators import gemm
-from tokentape.hw.operators.fit import errors, fit
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
 
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
-KIB, MIB = 2**10, 2**20
-A100 = Gpu(
-    n_sms=108, clock_hz=1.41e9, peak_ops_per_s=312e12, peak_bytes_per_s=2.039e12, l2_bytes=40 * MIB, smem_bytes_per_sm=164 * KIB
-)
-H100 = Gpu(
-    n_sms=132, clock_hz=1.83e9, peak_ops_per_s=989.4e12, peak_bytes_per_s=3.35e12, l2_bytes=50 * MIB, smem_bytes_per_sm=227 * KIB
-)
-GPUS = {"a100_sxm_vllm0.14": A100, "h100_sxm_vllm0.19": H100}
-OTHER = dict(zip(GPUS, reversed(GPUS), strict=True))
-# One SM does 1e12 operations a second.
-TOY = Gpu(n_sms=2, clock_hz=1e9, peak_ops_per_s=2e12, peak_bytes_per_s=1e12, l2_bytes=1e9, smem_bytes_per_sm=164 * KIB)
 TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0])
 CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2])
 # In the measure of the 128x256 tile: (rows columns + 15 (rows + columns)) / (1 + 15 (128 + 256) / (128 256)).
@@ -40,21 +20,6 @@ MACS_64_64 = (64 * 64 + 15 * 128) / (1 + 15 * 384 / 32768)
 def time(gpu, constants, m, n, k):
     m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x)) for x in (m, n, k)))
     return gemm.seconds(gpu, constants, {"m": m, "n": n, "k": k})
-
-
-@cache
-def table(folder):
-    path = TABLES / folder / "gemm_perf.parquet"
-    if not path.exists():
-        pytest.skip(f"no measured table {path.name}")
-    rows = pq.read_table(path)
-    rows = rows.filter(pc.equal(rows["gemm_dtype"], "bfloat16"))
-    return {name: rows[name].to_numpy() for name in "mnk"}, rows["latency"].to_numpy() / 1e3
-
-
-@cache
-def fitted(folder):
-    return fit(gemm, GPUS[folder], *table(folder))
 
 
 def test_one_wave_of_two_tiles_by_hand():
@@ -120,49 +85,3 @@ def test_a_tile_more_than_a_full_wave_costs_a_wave():
 def test_bad_shapes_are_named(shapes, words):
     with pytest.raises(ValueError, match=words):
         gemm.seconds(A100, CONSTANTS, {name: np.array([value]) for name, value in shapes.items()})
-
-
-@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.10), ("h100_sxm_vllm0.19", 0.09)])
-def test_error_on_the_rows_it_was_fitted_on(folder, bar):
-    shapes, measured_s = table(folder)
-    assert errors(gemm.seconds(GPUS[folder], fitted(folder), shapes), measured_s).mape_frac <= bar
-
-
-@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.10), ("h100_sxm_vllm0.19", 0.09)])
-def test_error_on_held_out_rows(folder, bar):
-    shapes, measured_s = table(folder)
-    held_out = np.arange(len(measured_s)) % 5 == 4
-    constants = fit(gemm, GPUS[folder], {name: values[~held_out] for name, values in shapes.items()}, measured_s[~held_out])
-    predicted_s = gemm.seconds(GPUS[folder], constants, {name: values[held_out] for name, values in shapes.items()})
-    assert errors(predicted_s, measured_s[held_out]).mape_frac <= bar
-
-
-@pytest.mark.parametrize("folder", GPUS)
-def test_error_on_a_device_it_was_not_fitted_on(folder):
-    shapes, measured_s = table(folder)
-    predicted_s = gemm.seconds(GPUS[folder], fitted(OTHER[folder]), shapes)
-    assert errors(predicted_s, measured_s).mape_frac <= 0.15
-
-
-def plain_roofline(gpu, constants, shapes):
-    launch_s, tensor_frac, bandwidth_frac = constants
-    m, n, k = (np.asarray(shapes[name], dtype=np.float64) for name in "mnk")
-    compute_s = 2 * m * n * k / (gpu.peak_ops_per_s * tensor_frac)
-    return launch_s + np.maximum(compute_s, 2 * (m * k + k * n + m * n) / (gpu.peak_bytes_per_s * bandwidth_frac))
-
-
-@pytest.mark.parametrize("folder", GPUS)
-def test_a_roofline_without_tiles_is_worse(folder):
-    operator = SimpleNamespace(
-        NAME="roofline",
-        PARAMETERS=(
-            Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, ""),
-            Parameter("tensor_frac", "frac", 0.7, 0.1, 1.0, ""),
-            Parameter("bandwidth_frac", "frac", 0.7, 0.1, 1.0, ""),
-        ),
-        seconds=plain_roofline,
-    )
-    shapes, measured_s = table(folder)
-    plain = errors(plain_roofline(GPUS[folder], fit(operator, GPUS[folder], shapes, measured_s), shapes), measured_s)
-    tiled = errors(gemm.seconds(GPUS[folder], fitted(folder), shapes), measured_s)
-    assert tiled.mape_frac < plain.mape_frac - 0.02

@@ -1,35 +1,16 @@
-"""Fused MoE layers on GPUs: by hand, expert loads against draws, properties, measured tables, a roofline that must lose."""
+"""Fused MoE layers on GPUs: by hand, expert loads against draws, properties."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
+from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.operators import moe
 from tokentape.hw.operators.expert_load import expert_load
-from tokentape.hw.operators.fit import errors, fit
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
 
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
-KIB, MIB = 2**10, 2**20
-A100 = Gpu(
-    n_sms=108, clock_hz=1.41e9, peak_ops_per_s=312e12, peak_bytes_per_s=2.039e12, l2_bytes=40 * MIB, smem_bytes_per_sm=164 * KIB
-)
-H100 = Gpu(
-    n_sms=132, clock_hz=1.83e9, peak_ops_per_s=989.4e12, peak_bytes_per_s=3.35e12, l2_bytes=50 * MIB, smem_bytes_per_sm=227 * KIB
-)
-GPUS = {"a100_sxm_vllm0.14": A100, "h100_sxm_vllm0.19": H100}
-OTHER = dict(zip(GPUS, reversed(GPUS), strict=True))
-TOY = Gpu(n_sms=2, clock_hz=1e9, peak_ops_per_s=2e12, peak_bytes_per_s=1e12, l2_bytes=1e9, smem_bytes_per_sm=164 * KIB)
 CONSTANTS = np.array([2e-5, 0.9, 130.0])
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 
@@ -38,30 +19,6 @@ def layer(tokens, hidden, inter, top_k, experts, distribution="balanced", tp=1, 
     numbers = {"num_tokens": tokens, "hidden_size": hidden, "inter_size": inter, "topk": top_k, "num_experts": experts}
     shapes = {name: np.atleast_1d(value) for name, value in (numbers | {"moe_tp_size": tp, "moe_ep_size": ep}).items()}
     return shapes | {"distribution": np.full(np.shape(shapes["num_tokens"]), distribution)}
-
-
-@cache
-def table(folder, one_rank):
-    path = TABLES / folder / "moe_perf.parquet"
-    if not path.exists():
-        pytest.skip(f"no measured table {path.name}")
-    rows = pq.read_table(path)
-    keep = pc.equal(rows["moe_dtype"], "bfloat16")
-    if one_rank:
-        keep = pc.and_(keep, pc.equal(pc.multiply(rows["moe_tp_size"], rows["moe_ep_size"]), 1))
-    rows = rows.filter(keep)
-    shapes = {name: rows[column].to_numpy() for column, name in moe.COLUMNS.items()}
-    return shapes, rows["latency"].to_numpy() / 1e3
-
-
-@cache
-def fitted(folder, one_rank):
-    return fit(moe, GPUS[folder], *table(folder, one_rank))
-
-
-def mape_frac(folder, constants, one_rank=True):
-    shapes, measured_s = table(folder, one_rank)
-    return errors(moe.seconds(GPUS[folder], constants, shapes), measured_s).mape_frac
 
 
 def test_a_layer_by_hand():
@@ -238,61 +195,3 @@ def test_ranks_are_one_where_absent():
     shapes = layer(64, 2048, 768, 8, 128)
     alone = {name: values for name, values in shapes.items() if name not in moe.DEFAULTS}
     assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, shapes)
-
-
-@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.08), ("h100_sxm_vllm0.19", 0.06)])
-def test_error_on_the_rows_of_one_rank(folder, bar):
-    assert mape_frac(folder, fitted(folder, True)) <= bar
-
-
-@pytest.mark.parametrize(
-    ("folder", "bar", "one_rank_bar"), [("a100_sxm_vllm0.14", 0.165, 0.10), ("h100_sxm_vllm0.19", 0.09, 0.06)]
-)
-def test_error_on_all_rows(folder, bar, one_rank_bar):
-    """Shards included; the same constants on the rows of one rank."""
-    assert mape_frac(folder, fitted(folder, False), one_rank=False) <= bar
-    assert mape_frac(folder, fitted(folder, False)) <= one_rank_bar
-
-
-@pytest.mark.parametrize(("folder", "bar"), [("a100_sxm_vllm0.14", 0.15), ("h100_sxm_vllm0.19", 0.10)])
-def test_error_on_held_out_shapes(folder, bar):
-    shapes, measured_s = table(folder, True)
-    names = np.array(["/".join(map(str, values)) for values in zip(*shapes.values(), strict=True)])
-    held_out = np.unique(names, return_inverse=True)[1] % 5 == 4
-    constants = fit(moe, GPUS[folder], {name: values[~held_out] for name, values in shapes.items()}, measured_s[~held_out])
-    predicted_s = moe.seconds(GPUS[folder], constants, {name: values[held_out] for name, values in shapes.items()})
-    assert errors(predicted_s, measured_s[held_out]).mape_frac <= bar
-
-
-@pytest.mark.parametrize("folder", GPUS)
-def test_error_on_a_device_it_was_not_fitted_on(folder):
-    assert mape_frac(folder, fitted(OTHER[folder], True)) <= 0.20
-
-
-def plain_roofline(gpu, constants, shapes):
-    """Uniform coverage, no blocks (the three-parameter model of the literature)."""
-    launch_s, tensor_frac, bandwidth_frac = constants
-    tokens, hidden, inter, top_k, experts = (
-        np.asarray(shapes[name], dtype=np.float64) for name in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
-    )
-    uniform = experts * (1 - (1 - top_k / experts) ** tokens)
-    active = np.where(shapes["distribution"] == "balanced", np.minimum(tokens * top_k, experts), uniform)
-    compute_s = 6 * tokens * top_k * hidden * inter / (gpu.peak_ops_per_s * tensor_frac)
-    return launch_s + np.maximum(compute_s, 6 * active * hidden * inter / (gpu.peak_bytes_per_s * bandwidth_frac))
-
-
-@pytest.mark.parametrize("folder", GPUS)
-def test_a_roofline_without_blocks_is_worse(folder):
-    operator = SimpleNamespace(
-        NAME="roofline",
-        PARAMETERS=(
-            Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, ""),
-            Parameter("tensor_frac", "frac", 0.4, 0.1, 1.0, ""),
-            Parameter("bandwidth_frac", "frac", 0.8, 0.3, 1.0, ""),
-        ),
-        seconds=plain_roofline,
-    )
-    shapes, measured_s = table(folder, True)
-    constants = fit(operator, GPUS[folder], shapes, measured_s)
-    plain = errors(plain_roofline(GPUS[folder], constants, shapes), measured_s)
-    assert mape_frac(folder, fitted(folder, True)) < 0.6 * plain.mape_frac

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tokentape.hw.spec import load
-from tokentape.warehouse.geometry import from_config
-
-KIB, MIB = 2**10, 2**20
+from tokentape.warehouse.models import load as load_model
 
 
 def ops_per_s(engine, dtype):
@@ -18,42 +16,6 @@ def ops_per_s(engine, dtype):
 
 def pins_bytes_per_s(member, n_channels=1.0):
     return n_channels * member.pins_per_channel.value * member.bit_per_s_per_pin.value / 8
-
-
-def mixtral(hidden, intermediate, n_layers):
-    return from_config(
-        {
-            "architectures": ["MixtralForCausalLM"],
-            "model_type": "mixtral",
-            "hidden_size": hidden,
-            "intermediate_size": intermediate,
-            "num_hidden_layers": n_layers,
-            "num_attention_heads": hidden // 128,
-            "num_key_value_heads": 8,
-            "vocab_size": 32000,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-        }
-    )
-
-
-def qwen3_30b():
-    return from_config(
-        {
-            "architectures": ["Qwen3MoeForCausalLM"],
-            "model_type": "qwen3_moe",
-            "hidden_size": 2048,
-            "moe_intermediate_size": 768,
-            "intermediate_size": 6144,
-            "num_hidden_layers": 48,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "head_dim": 128,
-            "vocab_size": 151936,
-            "num_experts": 128,
-            "num_experts_per_tok": 8,
-        }
-    )
 
 
 @pytest.mark.parametrize(
@@ -104,30 +66,6 @@ def test_kelle_peak_from_its_array():
     assert load("kelle-sram").compute.n_units.value == 24 * 24
 
 
-def test_kelle_dram_energy_from_its_power_at_full_streaming():
-    """11.74 W at 64 GB/s is 183.4 pJ/B or 22.93 pJ/bit."""
-    dram = load("kelle-edram").tiers["dram"]
-    assert 11.74 / dram.peak_bytes_per_s.value * 1e12 / 8 == pytest.approx(22.93, abs=0.005)
-    assert dram.read_pj_per_bit.value == pytest.approx(22.93)
-
-
-def test_kelle_refresh_power_from_joules_per_pass_and_intervals():
-    """4 MiB: 25.33 W at 45 us, 1.082 W at the harmonic mean of the four intervals; 256 KiB at 45 us: 1.583 W."""
-    ours, original = load("kelle-edram").tiers, load("kelle-original-edram").tiers
-
-    def refresh_w(tier):
-        return tier.refresh_j.value / tier.refresh_interval_s.value
-
-    assert (ours["kv"].capacity_bytes.value, ours["activations"].capacity_bytes.value) == (4 * MIB, 256 * KIB)
-    assert refresh_w(original["kv"]) == pytest.approx(25.33, abs=0.005)
-    assert refresh_w(ours["kv"]) == pytest.approx(1.082, abs=0.0005)
-    assert refresh_w(ours["activations"]) == pytest.approx(1.583, abs=0.0005)
-    harmonic_us = 4 / sum(1 / interval for interval in (360, 5400, 1440, 7200))
-    assert ours["kv"].refresh_interval_s.value == pytest.approx(harmonic_us * 1e-6, rel=1e-5)
-    assert ours["kv"].background_w() == pytest.approx(refresh_w(ours["kv"]) + 0.154)
-    assert load("kelle-sram").tiers["kv"].background_w() == pytest.approx(0.415 / 2), "SRAM leaks and does not refresh"
-
-
 def test_kelle_energy_per_byte_and_area_of_table_1():
     """SRAM 185.9 pJ/B, eDRAM 84.8 pJ/B; the SRAM baseline with its 24 x 24 array has the area of the eDRAM chip within 5 %."""
     ours, baseline = load("kelle-edram"), load("kelle-sram")
@@ -141,14 +79,12 @@ def test_kelle_energy_per_byte_and_area_of_table_1():
     assert baseline.area_mm2.value == pytest.approx(ours.area_mm2.value, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "intermediate", "n_layers", "expert_mb", "ms"), [(4096, 14336, 32, 352.3, 0.688), (6144, 16384, 56, 604.0, 1.180)]
-)
-def test_ndp_rate_and_time_per_fp16_mixtral_expert(hidden, intermediate, n_layers, expert_mb, ms):
+@pytest.mark.parametrize(("model", "expert_mb", "ms"), [("mixtral-8x7b", 352.3, 0.688), ("mixtral-8x22b", 604.0, 1.180)])
+def test_ndp_rate_and_time_per_fp16_mixtral_expert(model, expert_mb, ms):
     """64 arrays of 4 x 4 at 1 GHz: 2.048 TFLOP/s; an expert at 512 GB/s, 16 times that over PCIe Gen4, a quarter per token."""
     spec = load("h100-cxl-ndp")
     ndp, cxl, pcie = spec.engines["ndp"], spec.tiers["cxl"], spec.link("cxl", "hbm")
-    expert = mixtral(hidden, intermediate, n_layers)
+    expert = load_model(model).geometry
     n_bytes = expert.expert_bytes("fp16")[0]
     assert n_bytes / 1e6 == pytest.approx(expert_mb, abs=0.05)
     assert ops_per_s(ndp, "fp16") == ndp.ops_per_s["fp16"].value == 2.048e12
@@ -217,7 +153,7 @@ def test_watts_of_hbm_and_lpddr_at_full_rate():
 
 def test_qwen3_expert_and_total_bytes():
     """Layered Prefill: 9,437,184 B per bf16 expert, 57.98 GB in all; ELMoE-3D: 5.014 MB and 30.80 GB at INT8 with scales."""
-    model = qwen3_30b()
+    model = load_model("qwen3-30b-a3b").geometry
     assert set(model.expert_bytes("bf16")) == {9_437_184}
     assert 128 * sum(model.expert_bytes("bf16")) / 1e9 == pytest.approx(57.98, abs=0.005)
     assert model.expert_bytes("int8-g32")[0] / 1e6 == pytest.approx(5.014, abs=0.0005)

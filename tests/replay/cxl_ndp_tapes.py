@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import tapes
 
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.tapes import routing_of_tape
-from tokentape.warehouse.geometry import Geometry
 
-GEOMETRY = Geometry(
-    architecture="test",
-    n_layers=4,
-    hidden=64,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=16,
-    vocab=100,
-    moe_layers=(1, 3),
-    n_experts=6,
-    top_k=2,
-    expert_intermediate=32,
-    dense_intermediate=128,
-)
+GEOMETRY = tapes.GEOMETRY.model_copy(update={"moe_layers": (1, 3), "n_experts": 6})
 
 
 def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=GEOMETRY):

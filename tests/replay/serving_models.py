@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from tokentape.hw.profile import Profile
+from tokentape.hw.profile import Profile, of_data
 from tokentape.hw.serving_fits import ServingFitted
 from tokentape.hw.spec import HardwareSpec, load
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, PublishedCoverage
 from tokentape.replay.serving.fit import NUMBERS
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
+from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse.geometry import Geometry
 
 
@@ -152,3 +153,21 @@ def both(
     cost = costs(geometry, spec, constants, TABLE_1, **options)
     peak_bytes, peak_ops = spec.tiers["hbm"].peak_bytes_per_s.value, spec.compute.ops_per_s["bf16"].value
     return cost, OracleModel(geometry, constants, spec.n_devices, peak_bytes, peak_ops, speculation=cost.speculation)
+
+
+def requests_of(rows: list[list[float]]) -> Requests:
+    """(arrival, prompt, output) each."""
+    arrival, prompt, output = np.array(rows, float).T
+    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
+
+
+def some(seed: int, n: int = 60, rate: float = 3.0) -> Requests:
+    """Of ShareGPT's lengths, with an eighth of its outputs."""
+    made = synthetic("sharegpt", rate, seed, n=n)
+    return replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
+
+
+def clockwork(step: str = "step", speculation: Speculation | None = None, **lanes: dict[str, Any]) -> IterationCosts:
+    """Every iteration takes a second."""
+    made = {"name": "clockwork", "activations": False, "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
+    return iteration_costs(tiny(), load("h100"), TABLE_1, of_data(made, "clockwork"), speculation=speculation)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import tapes
 
 from tokentape.replay.trace import trace_from_tables
-from tokentape.warehouse.geometry import Geometry
 
-GEOMETRY = Geometry(
-    architecture="test", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, head_dim=16, vocab=100, moe_layers=(1, 2, 3),
-    n_experts=16, top_k=4, expert_intermediate=32, dense_intermediate=128,
-)  # fmt: skip
+GEOMETRY = tapes.GEOMETRY.model_copy(update={"n_experts": 16, "top_k": 4})
 
 
 def sliced_tables(seed=0, n_requests=2, n_prompt=8, n_decode=25, geometry=GEOMETRY, bias=0.5):

@@ -20,54 +20,6 @@ from tokentape.warehouse import models
 
 GOLDEN = Path(__file__).parent / "golden" / "cxl_ndp.jsonl"
 SYSTEMS = ("OURS-3", "OURS-2", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
-MODELS = ("mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
-MACHINES = ("h100-cxl-ndp", "h100-cxl-ndp-gen5", "h100-cxl-ndp-gen6", "h100-cxl-ndp-cxl3")
-# By what a machine's file calls them, the range of factors on the shipped number.
-CHANGED = {
-    "engines.sm.ops_per_s.fp16": (0.02, 2.0),
-    "tiers.hbm.peak_bytes_per_s": (0.2, 2.0),
-    "engines.ndp.ops_per_s.fp16": (0.25, 4.0),
-    "tiers.cxl.peak_bytes_per_s": (0.25, 4.0),
-    "links.pcie.peak_bytes_per_s": (0.5, 8.0),
-    "links.pcie.latency_s": (0.0, 10.0),
-}
-
-
-def drawn(rng: np.random.Generator, index: int) -> dict[str, Any]:
-    """A setting."""
-    geometry = models.load(model := MODELS[index // len(SYSTEMS) % len(MODELS)]).geometry
-    batch = int(rng.choice([1, 2, 3, 5, 24]))
-    return {
-        "seed": int(rng.integers(1 << 30)),
-        "model": model,
-        "machine": str(rng.choice(MACHINES)),
-        "times": {key: float(np.round(rng.uniform(*ends), 3)) for key, ends in CHANGED.items() if rng.random() < 0.4},
-        "system": SYSTEMS[index % len(SYSTEMS)],
-        "fixed_s": float(np.round(rng.uniform(0, 4e-4), 7)),
-        **{
-            name: float(np.round(rng.uniform(0.3, 1.0), 3))
-            for name in (
-                "attention_read_frac",
-                "kv_read_frac",
-                "decode_ops_frac",
-                "prefill_ops_frac",
-                "attention_ops_frac",
-            )
-        },
-        "link_frac": float(np.round(rng.uniform(0.7, 1.0), 3)),
-        "hobbit_bits": float(np.round(rng.uniform(2, 16), 3)),
-        "ema_beta": float(np.round(rng.uniform(0, 0.99), 3)),
-        "context_tokens": int(rng.choice([0, 100, 768, 4000])),
-        "batch": batch,
-        "n_sequences": batch * int(rng.integers(1, 3)),
-        "n_steps": int(rng.integers(2, 5)),
-        "hot_experts": int(rng.integers(0, geometry.n_experts + 1)),
-        "rule": str(rng.choice(["", "prefix_split", "uniform"])),
-        "overlaps": bool(rng.random() < 0.5),
-        "compute_scales": bool(rng.random() < 0.7),
-        "n_context_tokens": int(rng.integers(1, 4000)),
-        "n_decode_tokens": int(rng.integers(1, 1000)),
-    }
 
 
 def routing(of: dict[str, Any]) -> CXLNDPRouting:
@@ -124,7 +76,7 @@ def priced(of: dict[str, Any]) -> dict[str, float]:
     return found.metrics() | {"whole_step_s": step_s} | {f"request_{part}": float(getattr(whole, part)) for part in parts}
 
 
-ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
+ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -138,15 +90,3 @@ def test_every_number_is_the_one_before_the_clock(system):
         of = {name: row["is"]["request_prefill_s" if name.startswith("request") else "step_s"] for name in differences}
         for name, value in expected.items():
             assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12 * of.get(name, 0.0)), (name, row["of"])
-
-
-def write() -> None:
-    rng = np.random.default_rng(18)
-    settings = [drawn(rng, index) for index in range(200)]
-    rows = [{"of": of, "is": {name: None if np.isnan(value) else value for name, value in priced(of).items()}} for of in settings]
-    GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-
-
-if __name__ == "__main__":
-    write()

@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from elmoe3d_paper import GPT, PRINTED, QWEN, SETUP, STUDY, TABLE, point
+from elmoe3d_paper import PRINTED, QWEN, SETUP, STUDY, TABLE, point
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load, shipped, with_values
 from tokentape.replay.elmoe3d.baselines import near_at
-from tokentape.replay.elmoe3d.energy import PARTS
 from tokentape.replay.elmoe3d.platforms import baseline
 from tokentape.replay.elmoe3d.points import Compute, as_points
-from tokentape.replay.elmoe3d.runs import ours, written_bytes
+from tokentape.replay.elmoe3d.runs import ours
 from tokentape.replay.elmoe3d.timing import evaluate
 
 PROFILE = profiles.load("elmoe3d")
@@ -80,58 +78,9 @@ def test_no_baseline_is_slower_than_the_xpu_alone():
             assert np.all(runs[mode].seconds <= alone[mode].seconds * (1 + 1e-12))
 
 
-def test_bytes_are_those_of_the_model_wherever_they_come_from():
-    """All memories at one price: as many joules."""
-    dear = {name: with_values(NMP, {"engines.nmp.memory_bytes_per_s": of}) for name, of in (("slow", 100e9), ("fast", 800e9))}
-    ext = [on(machine, holds=holds)["sd"].joules["ext"][0] for machine in dear.values() for holds in ("dense", "experts")]
-    for joules in (on(PIM)["sd"].joules["ext"][0], *ext):
-        assert joules == pytest.approx(on(XPU)["sd"].joules["ext"][0])
-
-
-def test_the_xpu_is_the_reference():
-    compute = Compute(verify_nodes=1.0, draft_nodes=1.0)
-    assert on(XPU, "Elastic-SD", compute=compute)["ar"].seconds == pytest.approx(evaluate(of_scheme("Elastic-SD", compute)).xpu_s)
-
-
 def test_more_bandwidth_near_memory_never_hurts():
     times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
     assert np.all(np.diff(times, axis=0) <= 1e-15)
-
-
-def test_pim_is_bound_by_its_operations_when_many_nodes_are_verified():
-    """Analog compute: with enough nodes, bringing experts to the xPU is faster, and both platforms are as fast."""
-    many = {"compute": Compute(verify_nodes=500.0, draft_nodes=3.0)}
-    assert on(PIM, **many)["sd"].seconds == pytest.approx(on(XPU, **many)["sd"].seconds)
-
-
-def test_energy_by_part():
-    points = as_points([point(QWEN, batch=4, compute=NODES)])
-    found = evaluate(points, PROFILE, with_joules=True)
-    parts = ours(points, found, "sd", PROFILE, NONE).joules_per_token
-    assert tuple(parts) == PARTS
-    tokens = 4 * (1 + found.accepted_len[0])
-    ext = 8 * found.draft.ext_bytes[0] + found.verify.ext_bytes[0]
-    hb = 8 * found.draft.hb_bytes[0] + found.verify.hb_bytes[0]
-    assert parts["ext"][0, 0] == pytest.approx(8e-12 * 3.88 * ext / tokens)
-    assert parts["hb"][0, 0] == pytest.approx(8e-12 * 0.43 * hb / tokens)
-    assert parts["static"][0, 0] == pytest.approx(5.0 * found.round_s[0] / tokens)
-    geometry, _ = SETUP.models[QWEN]
-    macs = 4 * (16 + 8 * 3) * (geometry.non_expert_params + 48 * 8 * geometry.expert_params)
-    assert parts["compute"][0, 0] == pytest.approx(0.25e-12 * 2 * macs / tokens)
-    moved = 4 * (16 + 8 * 3) * 48 * 8 * 4 * (2 * 768 + 2048)
-    assert parts["links"][0, 0] == pytest.approx(8e-12 * 0.1 * moved / tokens)
-    assert all(low <= value <= high for value, low, high in (of[:, 0] for of in parts.values()))
-
-
-def test_pool_writes_cost_as_reads_do():
-    points = as_points([point(QWEN, batch=4, compute=NODES), point(GPT, batch=1, compute=NODES)])
-    found = evaluate(points, PROFILE, with_joules=True)
-    none, half = (ours(points, found, "sd", PROFILE, exact(share, "x")).joules_per_token["hb"] for share in (0.0, 0.5))
-    written, tokens = written_bytes(points, found), points.batch * (1.0 + points.accepted_len)
-    assert (half - none)[0] == pytest.approx(0.5 * 8e-12 * 0.43 * written / tokens)
-    assert (half - none)[ENDS.index("high")] == pytest.approx(0.5 * 8e-12 * 1.0 * written / tokens)
-    assert written[0] > 0.0
-    assert written[1] == 0.0  # whole MXFP4 experts have no slice
 
 
 def test_nodes_are_never_assumed():

@@ -20,13 +20,12 @@ from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle import prefill as prompts
 from tokentape.replay.kelle import step as steps_of
 from tokentape.replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
-from tokentape.replay.kelle.lifetimes import layer_times, lifetimes, total_s
+from tokentape.replay.kelle.lifetimes import lifetimes, total_s
 from tokentape.replay.kelle.orderings import reversals
 from tokentape.replay.kelle.ratios import Steps
-from tokentape.replay.kelle.recompute import balanced_frac, roofline, vector_times_s
-from tokentape.replay.kelle.step import kv_bytes_per_token
+from tokentape.replay.kelle.recompute import roofline
 from tokentape.replay.kelle.systems import BASELINE, BOUNDS, FITS, KELLE, SYSTEMS, Fitted, profile_of, systems
-from tokentape.replay.kelle.work import PAPER, PHYSICAL, Accounting, Work
+from tokentape.replay.kelle.work import MODES, PAPER, PHYSICAL, Accounting, Work
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -112,72 +111,10 @@ def test_every_ratio_of_the_notes_within_half_a_percent():
             assert STEPS[knobs].value(ratio)[0] == pytest.approx(golden, rel=5e-3), (ratio.claim_id, knobs)
 
 
-@pytest.mark.parametrize(
-    ("system", "seconds", "joules"),
-    [
-        (BASELINE, 2.3381, 48.759),
-        ("Original+eDRAM", 1.9177, 73.131),
-        ("AEP+SRAM", 0.7387, 14.644),
-        ("AERP+SRAM", 0.6356, 12.002),
-        (KELLE, 0.3029, 7.054),
-    ],
-)
-def test_absolute_step_of_llama2_7b_on_pg19(system, seconds, joules):
-    step = decode_step(LLAMA, OURS[system], PG19, ZERO)
-    assert (step.seconds, step.energy_j) == pytest.approx((seconds, joules), rel=5e-4)
-    assert step.weight_bytes == 6_607_077_376
-    assert step.energy_j == sum(step.joules.values())
-
-
-def test_lifetimes_of_the_notes_and_their_limits():
-    chip = OURS[KELLE].machine
-    assert [1e6 * t for t in layer_times(LLAMA, chip, PG19)] == pytest.approx([131.07, 1048.58], abs=5e-3)
-    found = lifetimes(LLAMA, chip, PG19)
-    both = [1e3 * total_s(found, schedule) for schedule in ("baseline", "kelle")]
-    assert both == pytest.approx([4.981, 1.573], abs=5e-4)
-    golden = {"llama-2-7b": 3.167, "llama-2-13b": 3.038}
-    for model, ratio in golden.items():
-        found = lifetimes(SHAPES[model], chip, PG19)
-        assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(ratio, abs=5e-4)
+def test_lifetimes_reach_their_limits():
     for kv_rate, limit in ((1e20, 1.5), (1e3, 4.0)):
         found = lifetimes(LLAMA, OURS[KELLE].on({"tiers.kv.peak_bytes_per_s": kv_rate}).machine, PG19)
         assert total_s(found, "baseline") / total_s(found, "kelle") == pytest.approx(limit, rel=1e-3)
-
-
-def test_capacity_and_overflow_of_the_paper():
-    per_token = kv_bytes_per_token(LLAMA, PAPER)
-    assert per_token == 524_288
-    assert 8192 * per_token == 4 * 2**30
-    assert (16 - 6.5) * 2**30 / per_token == 19_456
-    step = decode_step(LLAMA, OURS[BASELINE], PG19, ZERO)
-    assert step.overflow_bytes == pytest.approx(73.0e9 + 6.607e9 - 2**34, rel=1e-3)
-    assert step.is_feasible
-    assert "dram_overflow" in step.notes[0]
-    assert not decode_step(LLAMA, OURS[BASELINE], PG19, ZERO, PHYSICAL).is_feasible
-    assert decode_step(LLAMA, OURS[BASELINE], WORKLOADS["LA"], ZERO, PHYSICAL).is_feasible
-
-
-def test_a_vector_recomputed_takes_longer_than_the_paper_says_and_loads_faster():
-    load_s, recompute_s = vector_times_s(LLAMA, OURS[KELLE].machine)
-    assert (1e6 * load_s, 1e6 * recompute_s) == pytest.approx((0.256, 16.384))
-    assert derived(ROWS).recomputed_frac == pytest.approx(0.256, abs=5e-4)
-    assert balanced_frac(load_s, recompute_s) == pytest.approx(0.0154, abs=5e-5)
-
-
-def test_experts_and_latents_are_read_as_the_batch_chooses_and_caches_them():
-    mixtral, latent = (models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite"))
-    dense = mixtral.non_expert_params
-    all_experts = len(mixtral.moe_layers) * mixtral.n_experts * mixtral.expert_params
-    one, many = (decode_step(mixtral, OURS[BASELINE], replace(PG19, batch=n), ZERO).weight_bytes for n in (1, 1000))
-    assert one == pytest.approx(dense + all_experts * mixtral.top_k / mixtral.n_experts)
-    assert many == pytest.approx(dense + all_experts)
-    assert (
-        decode_step(mixtral, OURS[KELLE], PG19, ZERO).overflow_bytes > decode_step(LLAMA, OURS[KELLE], PG19, ZERO).overflow_bytes
-    )
-    quarter = replace(PG19, kv_bits=4)
-    whole, part = (decode_step(LLAMA, OURS[BASELINE], work, ZERO) for work in (PG19, quarter))
-    assert whole.kv_read_bytes == 4 * part.kv_read_bytes
-    assert kv_bytes_per_token(latent, PAPER) == kv_bytes_per_token(latent, PHYSICAL) == 27 * (512 + 64) * 2
 
 
 # ---------------------------------------------------------------------------------------------------------- oracle
@@ -270,16 +207,6 @@ def test_refresh_is_linear_in_occupancy_and_falls_with_the_interval(kept_bytes, 
     assert refresh_w(OURS[BASELINE], kept_bytes) == 0.0
 
 
-def test_the_mean_over_a_decode_lies_between_its_ends_and_equals_them_without_one():
-    mean = Accounting(eval_point="mean")
-    first, last = (decode_step(LLAMA, OURS[BASELINE], w, ZERO).energy_j for w in (Work(512, 0), PG19))
-    assert decode_step(LLAMA, OURS[BASELINE], PG19, ZERO, mean).energy_j == pytest.approx((first + last) / 2)
-    empty = Work(512, 0)
-    assert decode_step(LLAMA, OURS[KELLE], empty, ZERO, mean).energy_j == pytest.approx(
-        decode_step(LLAMA, OURS[KELLE], empty, ZERO).energy_j
-    )
-
-
 # ------------------------------------------------------------------------------------------ recomputation, prefill
 
 
@@ -324,15 +251,6 @@ def test_a_prompt_is_bound_by_the_array_and_a_request_is_its_parts():
     assert prefill(LLAMA, OURS[KELLE], replace(work, n_context_tokens=0))[0] > 0
 
 
-def test_the_evictor_saves_the_scan_of_every_kept_score():
-    system = OURS[KELLE]
-    step, scanned = (decode_step(LLAMA, replace(system, scans=scans), PG19, ZERO) for scans in (False, True))
-    evictor = decode_step(LLAMA, system.on({"static_w": system.machine.static_w.value + 0.028}), PG19, ZERO)
-    assert scanned.seconds - step.seconds == pytest.approx(16 * 32 * 32 * 2048 / 1e9)
-    assert evictor.energy_j - step.energy_j == pytest.approx(0.028 * step.seconds)
-    assert scanned.energy_j > evictor.energy_j
-
-
 # ------------------------------------------------------------------------------------------------ fit and its bars
 
 
@@ -353,13 +271,6 @@ def test_bars_of_the_zero_knob_and_the_calibrated_model():
     assert all(0.25 < e < 0.45 for c, e in errors.items() if "batch-4" in c), "no step that rises with its batch meets these"
     assert np.mean([e for c, e in errors.items() if "table-7" in c]) <= 0.20
     assert np.mean([e for c, e in errors.items() if "batch-16" in c]) <= 0.10
-
-
-def test_table_7_falls_with_the_budget():
-    for model in ("llama-3.2-3b", "llama-2-13b"):
-        gains = [gain(budget=n, shape=SHAPES[model], knobs=shipped().knobs) for n in (2048, 3500, 5250, 7000, 8750)]
-        assert gains == sorted(gains, reverse=True)
-        assert len(set(gains)) == 5
 
 
 def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
@@ -405,14 +316,6 @@ def test_the_other_readings_are_far_off(accounting, mean):
     assert np.abs(log_errors(steps, RATIOS)).mean() == pytest.approx(mean, abs=0.005)
 
 
-def test_a_file_of_the_knob_that_fell_with_the_batch_is_refused(tmp_path):
-    """Fitted of before: weights at a quarter of the bandwidth, and four times the energy, below batch 16."""
-    text = (fit_files.FITS / "kelle.toml").read_text().replace("[constants]\n", "[constants]\nweight_dram_frac = 0.25\n")
-    (tmp_path / "old.toml").write_text(text)
-    with pytest.raises(BadSpec, match=r"weight_dram_frac.*calibrate kelle"):
-        FITS.load(str(tmp_path / "old.toml"))
-
-
 def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and_loses_without():
     cells = [("llama-2-7b", replace(WORKLOADS["LA"], batch=batch)) for batch in (1, 4, 16)]
     plain, fitted = STEPS[ZERO], shipped()
@@ -430,22 +333,15 @@ def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and
     assert str(kelle).startswith("energy: AERP+SRAM over Kelle+eDRAM in ")
 
 
-def test_what_cannot_be_is_named(tmp_path):
+def test_what_cannot_be_is_named():
     with pytest.raises(ValueError, match="eval_point"):
         Accounting(eval_point="last")
     with pytest.raises(ValueError, match="batch is 0"):
         Work(1, 1, 0)
-    with pytest.raises(ValueError, match=r"recomputed_frac is 1\.5"):
-        Fitted(recomputed_frac=1.5)
     with pytest.raises(BadSpec, match=r"kelle-edram: tiers.kv.bits is no number of this machine"):
         OURS[KELLE].on({"tiers.kv.bits": 4.0})
     with pytest.raises(ValueError, match="choose one of"):
         STEPS[ZERO].step("gpt-2", KELLE, PG19)
-    with pytest.raises(BadSpec, match="calibrate kelle"):
-        FITS.load(str(tmp_path / "none.toml"))
-    (tmp_path / "bad.toml").write_text("knobs = 3")
-    with pytest.raises(BadSpec, match=r"bad\.toml: not a file"):
-        FITS.load(str(tmp_path / "bad.toml"))
 
 
 def test_the_systems_are_the_papers_five():
@@ -461,3 +357,34 @@ def test_the_shipped_profile_has_the_fitted_numbers():
     named, made = profiles.load("kelle"), profile_of(SHIPPED, OURS[KELLE])
     assert (named.lanes, named.refresh, named.leakage) == (made.lanes, made.refresh, made.leakage)
     assert {end: ast.dump(step) for end, step in named.steps.items()} == {end: ast.dump(step) for end, step in made.steps.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_at_once_are_steps_one_by_one(mode):
+    sram = [OURS[name] for name in (BASELINE, "AEP+SRAM", "AERP+SRAM")]
+    names = ("llama-2-7b", "qwen3-30b-a3b", "llama-2-13b", "deepseek-v2-lite")
+    asked = [
+        (models.load(model).geometry, system, Work(512, n, batch, 300))
+        for system in sram
+        for n in (0, 700)
+        for model in names
+        for batch in (1, 5)
+    ]
+    costs = profile_of(NOTES, sram[0])
+    found = steps_of.decode_steps(asked, 0.3, costs, MODES[mode])
+    for one, step in zip(asked, found, strict=True):
+        alone = steps_of.decode_step(*one, 0.3, costs, MODES[mode])
+        assert (step.seconds, step.joules) == (pytest.approx(alone.seconds, rel=1e-12), pytest.approx(alone.joules, rel=1e-12))
+        assert replace(step, seconds=0.0, joules={}, overflow_bytes=0.0, kv_read_bytes=0.0, kv_dram_bytes=0.0) == replace(
+            alone, seconds=0.0, joules={}, overflow_bytes=0.0, kv_read_bytes=0.0, kv_dram_bytes=0.0
+        )
+
+
+def test_a_profile_of_another_name_has_its_own_numbers():
+    for name in (BASELINE, KELLE):
+        assert profile_of(NOTES, OURS[name], profile="physical") is profiles.load("physical")
+    plain, parallel = (profile_of(NOTES, OURS[name]) for name in (BASELINE, KELLE))
+    assert plain.sha256 != parallel.sha256
+    assert (plain.refresh["transient"].share, parallel.refresh["transient"].share) == (1.0, 0.45)
+    at_retention = profile_of(NOTES, OURS[KELLE], refreshes_at_retention=True)
+    assert (parallel.refresh["transient"].interval_of, at_retention.refresh["transient"].interval_of) == ("kv", "")

@@ -1,69 +1,261 @@
-"""One step, one answer: every engine's path gives a decode step and a prefill the same seconds and joules, on every machine."""
+"""One step, one answer: every engine gives a decode step and a prefill the seconds and joules of `estimate`, on every machine."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import polars as pl
 import pytest
 
-from tokentape.hw.spec import load, shipped
+from tokentape.hw import profile as profiles
+from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.profile import ENDS, PHYSICAL
+from tokentape.hw.spec import load, shipped, with_values
 from tokentape.policies.residency import CACHES
+from tokentape.policies.serving import Chunked
+from tokentape.replay.cxl_ndp import decode as ndp
+from tokentape.replay.cxl_ndp.prefill import prefill as ndp_prefill
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
+from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, NEAR, Setup, ours, system_of
+from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT, Point, as_points
+from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
+from tokentape.replay.kelle.prefill import prefill as kelle_prefill
+from tokentape.replay.kelle.step import decode_step
+from tokentape.replay.kelle.systems import BASELINE, Fitted, profile_of, systems
+from tokentape.replay.kelle.work import WHOLE, Work
 from tokentape.replay.passes import fits_of
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import iteration_costs
+from tokentape.replay.serving.run import serve
+from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import trace_from_tables
+from tokentape.replay.transformer import Tokens, steps_of
 from tokentape.warehouse.models import load as load_model
 
 MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "qwen1.5-moe-a2.7b")
-PROMPT = 24
+MACHINES = {name: load(name) for name in shipped()}
+KELLE = systems()
+geometry_of = cache(lambda model: load_model(model).geometry)
 
 
-def tape(geometry):
-    """A prompt and one token after it, routed alike in every layer."""
+def both(prompt):
+    """A prompt by itself, and the decode after it."""
+    return Load(batch=0, context_tokens=1, prompt_tokens=prompt), Load(batch=1, context_tokens=prompt + 1)
+
+
+def nominal(cost):
+    return float(cost.seconds.value[0]), float(cost.joules.value[0])
+
+
+def routed_alike(geometry, prompt=24):
+    """A prompt and one token after it, routed alike in every layer; distinct experts of the prompt."""
     rng = np.random.default_rng(0)
-    chosen = [rng.permutation(geometry.n_experts)[: geometry.top_k].tolist() for _ in range(PROMPT)]
+    chosen = [rng.permutation(geometry.n_experts)[: geometry.top_k].tolist() for _ in range(prompt)]
     chosen.append(chosen[0])  # held by then
-    rows = [
-        (layer, position)
-        for first, last in ((0, PROMPT), (PROMPT, PROMPT + 1))
-        for layer in geometry.moe_layers
-        for position in range(first, last)
-    ]
+    steps = ((0, prompt), (prompt, prompt + 1))
+    rows = [(layer, at) for first, last in steps for layer in geometry.moe_layers for at in range(first, last)]
     routing = pl.DataFrame(
         {
             "request_id": np.zeros(len(rows), np.uint32),
             "position": pl.Series([position for _, position in rows], dtype=pl.Int32),
             "layer": pl.Series([layer for layer, _ in rows], dtype=pl.UInt16),
-            "pass_id": pl.Series([int(position == PROMPT) for _, position in rows], dtype=pl.UInt32),
+            "pass_id": pl.Series([int(position == prompt) for _, position in rows], dtype=pl.UInt32),
             "expert_ids": [chosen[position] for _, position in rows],
             "gate_weights": [[1.0 / geometry.top_k] * geometry.top_k for _ in rows],
         }
     )
     passes = pl.DataFrame(
-        {"pass_id": [0, 1], "kind": ["prefill", "decode"], "n_tokens": [PROMPT, 1], "request_ids": [[0], [0]]},
+        {"pass_id": [0, 1], "kind": ["prefill", "decode"], "n_tokens": [prompt, 1], "request_ids": [[0], [0]]},
     )
-    distinct = len({expert for experts in chosen[:PROMPT] for expert in experts})
+    distinct = len({expert for experts in chosen[:prompt] for expert in experts})
     return trace_from_tables("one", geometry, "synthetic", routing, passes), float(distinct)
 
 
-@pytest.mark.parametrize("expert_format", ["bf16", "int8-g32"])
-@pytest.mark.parametrize("model", MODELS)
-def test_replay_and_step_agree_where_all_experts_are_held(model, expert_format):
-    geometry = load_model(model).geometry
-    trace, distinct = tape(geometry)
-    for name in shipped():
-        machine = load(name)
-        if machine.n_devices > 1 and geometry.n_heads % machine.n_devices:
-            continue
+def of_a_trace(expert_format):
+    def pairs(model, machine):
+        """All experts held."""
+        geometry = geometry_of(model)
+        trace, distinct = routed_alike(geometry)
         ran = replay(trace, CACHES["belady"](), machine, Semantics("global"), 10**13, expert_format)
         fits = fits_of(machine, expert_format)
-        loads = (Load(batch=0, context_tokens=1, prompt_tokens=PROMPT), Load(batch=1, context_tokens=PROMPT + 1))
-        steps = [
-            estimate(geometry, machine, of, active, fits, expert_format)
-            for of, active in zip(loads, (distinct, geometry.top_k), strict=True)
-        ]
-        for index, step in enumerate(steps):
+        for index, (of, active) in enumerate(zip(both(24), (distinct, geometry.top_k), strict=True)):
             if index == 1 or not machine.roles.expert_cache:  # else the prompt's experts are fetched
-                assert ran.timeline["step_s"][index] == pytest.approx(step.cost.seconds.value[0], rel=1e-9)
-                assert ran.timeline["energy_j"][index] == pytest.approx(step.cost.joules.value[0], rel=1e-9)
+                found = ran.timeline["step_s"][index], ran.timeline["energy_j"][index]
+                yield found, nominal(estimate(geometry, machine, of, active, fits, expert_format).cost)
+
+    return pairs
+
+
+def of_serving(is_timed):
+    def pairs(model, machine):
+        """A prompt longer than a window, and the token after it."""
+        geometry, fits = geometry_of(model), fits_of(machine, "bf16") if is_timed else {}
+        cost = iteration_costs(geometry, machine, FixedCoverage(0.5), fits=fits)
+        run = serve(Requests(np.zeros(1), np.array([300]), np.array([2])), Chunked(8192), cost, record=True)
+        wanted = [nominal(estimate(geometry, machine, of, 0.5 * geometry.n_experts, fits).cost) for of in both(300)]
+        yield run.iterations["seconds"].tolist(), [seconds for seconds, _ in wanted]
+        yield sum(run.joules_of.values()), sum(joules for _, joules in wanted)
+
+    return pairs
+
+
+def of_kelle(batch):
+    def pairs(model, machine):
+        """Nothing is evicted."""
+        geometry, physical = geometry_of(model), profiles.load(PHYSICAL)
+        system, work = replace(KELLE[BASELINE], machine=machine), Work(24, 3000, batch)
+        step = decode_step(geometry, system, work, 0.0, physical, WHOLE)
+        prompt = kelle_prefill(geometry, system, replace(work, batch=1), physical, WHOLE)
+        loads = Load(batch=batch, context_tokens=work.n_tokens), both(24)[0]
+        for found, of, n in zip(((step.seconds, step.energy_j), prompt), loads, (batch, 24), strict=True):
+            active = geometry.n_experts * (1.0 - (1.0 - geometry.top_k / geometry.n_experts) ** n)
+            yield found, nominal(estimate(geometry, machine, of, active, weight_format="int8").cost)
+
+    return pairs
+
+
+def ndp_setup(model, machine, profile=PHYSICAL, context=600):
+    return Setup(machine=machine, profile=profiles.load(profile), name=model, geometry=geometry_of(model), context_tokens=context)
+
+
+def ndp_routing(made, n=1):
+    """n sequences of one decode step each."""
+    g, rng = made.geometry, np.random.default_rng(0)
+    shape = (n, len(g.moe_layers), g.n_experts)
+    ids = rng.random((n, 1, *shape[1:])).argsort(axis=-1)[..., : g.top_k].astype(np.int16)
+    counts = rng.integers(0, 40, shape).astype(np.int32)
+    return CXLNDPRouting(
+        "made-up", "synthetic", tuple(g.moe_layers), np.arange(n), counts, rng.random(shape), ids, np.ones(n, np.int32)
+    )
+
+
+def of_ndp(model, machine):
+    """All experts on the GPU, at every end."""
+    made = ndp_setup(model, machine)
+    g, tape = made.geometry, ndp_routing(made)
+    decoded = ndp.replay(tape, ndp.place(tape, 1, g.n_experts), made, ours(16))
+    prompt = ndp_prefill(made, ours(16), 64, 1, g.n_experts, held_experts=g.n_experts)
+    loads = Load(batch=1, context_tokens=600), both(64)[0]
+    for found, of, active in zip((decoded, prompt.cost), loads, (g.top_k, g.n_experts), strict=True):
+        one = estimate(g, machine, of, active, made.fits).cost
+        for what in ("seconds", "joules"):
+            yield tuple([getattr(getattr(cost, what), end)[0] for end in ENDS] for cost in (found, one))
+
+
+def of_elmoe3d(profile):
+    def pairs(model, machine):
+        """A step of AR with all experts held; joules at every end."""
+        if machine.roles.expert_cache:  # else all experts lie where they are read
+            machine = with_values(machine, {f"tiers.{machine.roles.expert_cache}.capacity_bytes": 1e13})
+        geometry = geometry_of(model)
+        point = Point(
+            model=model,
+            geometry=geometry,
+            machine=machine,
+            law=ModelLaw(beta=0.4, exponent=0.8),
+            speculation=Speculation(verify_tokens=5.0, draft_tokens=4.0, growth=0.9, fade=0.4),
+            scheme="Elastic-SD",
+            batch=4,
+            accepted_len=2.0,
+            context_tokens=700,
+        )
+        found = evaluate(as_points([point]), profiles.load(profile), with_joules=True).ar
+        step = Load(batch=4, context_tokens=700)
+        cost = estimate(geometry, machine, step, float(found.experts[0]), None, STATIC_FORMAT, profile, KV_FORMAT).cost
+        beside = {"links"} if profile == "elmoe3d" else set()  # partial sums between the units of the engine
+        joules = sum(values[:, 0] for part, values in found.joules.items() if part not in beside)
+        yield joules.tolist(), [getattr(cost.joules, end)[0] for end in ENDS]
+        yield found.seconds[0], cost.seconds.value[0]
+
+    return pairs
+
+
+ENGINES = {
+    **{f"experts, {expert_format}": of_a_trace(expert_format) for expert_format in ("bf16", "int8-g32")},
+    **{f"serving, {name}": of_serving(is_timed) for name, is_timed in (("operators", True), ("roofline", False))},
+    **{f"kelle, batch {batch}": of_kelle(batch) for batch in (1, 7)},
+    **{f"elmoe3d, {profile}": of_elmoe3d(profile) for profile in (PHYSICAL, "elmoe3d")},
+    "cxl_ndp": of_ndp,
+}
+CASES = [(engine, model) for engine in ENGINES for model in MODELS]
+CASES += [(f"serving, {name}", "qwen3-8b") for name in ("operators", "roofline")]
+
+
+@pytest.mark.parametrize(("engine", "model"), CASES)
+def test_an_engine_gives_the_step_of_estimate(engine, model):
+    for name, machine in MACHINES.items():
+        if geometry_of(model).n_heads % machine.n_devices == 0:
+            for found, wanted in ENGINES[engine](model, machine):
+                assert found == pytest.approx(wanted, rel=1e-9), name
+
+
+@pytest.mark.parametrize("profile", [PHYSICAL, "cxl_ndp"])
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_ndp_system_runs_on_every_machine(name, profile):
+    made = ndp_setup("deepseek-v2-lite", MACHINES[name], profile, 768)
+    tape = ndp_routing(made, 4)
+    placed = ndp.place(tape, 4, 20)
+    of = ("OURS-3", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
+    for system in (system_of(system, made, overlaps=overlaps) for system in of for overlaps in (False, True)):
+        found = ndp.replay(tape, placed, made, system)
+        assert (found.seconds.value > 0).all()
+        assert (found.seconds.low <= found.seconds.value * (1 + 1e-12)).all()
+        assert (found.seconds.value <= found.seconds.high * (1 + 1e-12)).all()
+        assert ndp_prefill(made, system, 64, 4, 20).seconds > 0
+        assert all(np.isfinite(value) for key, value in found.metrics().items() if key != "ndp_gain")
+
+
+@pytest.mark.parametrize("profile", ["physical", "kelle", "slicemoe", "gpu_operators"])
+def test_every_kelle_system_runs_on_every_machine(profile):
+    """An absent KV memory changes where keys and values lie, and is said."""
+    work, fitted = Work(512, 1024, 4, 256), Fitted(serial_frac=0.9, kelle_serial_frac=0.8, recomputed_frac=0.4)
+    for system in (replace(of, machine=machine) for machine in MACHINES.values() for of in KELLE.values()):
+        costs = profile_of(fitted, system, profile=profile)
+        for geometry in map(geometry_of, ("llama-2-7b", "qwen3-30b-a3b")):
+            step = decode_step(geometry, system, work, fitted.recomputed_frac, costs, WHOLE)
+            assert np.isfinite([step.seconds, *step.joules.values()]).all()
+            assert step.seconds > 0
+            assert any("no KV memory" in note for note in step.notes) == (not system.machine.roles.kv_cache)
+            assert min(kelle_prefill(geometry, system, work, costs, WHOLE)) > 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "how", "words"),
+    [
+        ("h100-cxl-ndp", NEAR, ()),
+        ("elmoe3d-xpu-pim", NEAR, ("no tier in front of the experts",)),
+        ("elmoe3d-xpu-nmp", IN_PLACE, ("no tier in front of the experts", "read in place from ext")),
+        ("elmoe3d-8gb", IN_PLACE, ("read in place from ext",)),
+        ("h100", IN_PLACE, ("no tier in front of the experts", "read in place from hbm")),
+        ("phone-lpddr5x-ufs4", FETCHED, ("fetched, at their replicas' bits",)),
+    ],
+)
+def test_what_a_machine_lacks_changes_the_decision_and_is_said(machine, how, words):
+    made = ndp_setup("mixtral-8x7b", MACHINES[machine])
+    assert made.elsewhere(ours(3)) == how
+    said = made.decided(ours(3))
+    assert len(said) == len(words)
+    assert all(word in text for word, text in zip(words, said, strict=True))
+
+
+def test_bits_and_places_move_what_they_should():
+    """On a machine without near compute, fewer bits are fetched; read in place, fewer are read; and computed as wide as ever."""
+    for machine in ("phone-lpddr5x-ufs4", "elmoe3d-8gb", "h100-cxl-ndp"):
+        made = ndp_setup("mixtral-8x7b", MACHINES[machine])
+        tape = ndp_routing(made, 2)
+        placed = ndp.place(tape, 2, 2)
+        seconds = [float(ndp.replay(tape, placed, made, ours(bits)).seconds.value[0]) for bits in (1, 2, 3, 4, 16)]
+        assert seconds == sorted(seconds)
+        assert seconds[0] < seconds[-1]
+
+
+def test_rows_of_steps_that_carry_prompts_alone_are_of_prefill():
+    made = ndp_setup("deepseek-v2-lite", MACHINES["h100"])
+    for tokens, phase in ((Tokens(prompt=9.0), "prefill"), (Tokens(decodes=1.0, context=5.0, prompt=9.0), "decode")):
+        rows = steps_of(made.geometry, made.machine, tokens, (), made.blocks).rows
+        assert {row.phase for row in rows if row.kind in ("proj", "router", "shared", "dense_ffn", "head")} == {phase}

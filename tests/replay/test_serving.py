@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, costs, tiny
+from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
@@ -35,30 +36,14 @@ def qwen() -> IterationCosts:
     return costs_of("qwen3-30b-a3b")
 
 
-def requests_of(rows: list[list[float]]) -> Requests:
-    arrival, prompt, output = np.array(rows, float).T
-    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
-
-
 def one(prompt: int, output: int = 1) -> Requests:
     return requests_of([[0, prompt, output]])
-
-
-def some(seed: int, n: int = 60, rate: float = 3.0, **options: float) -> Requests:
-    made = synthetic("sharegpt", rate, seed, n=n, **options)  # type: ignore[arg-type]
-    return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
-
-
-def a_second_each(step: str = "step", **lanes: dict) -> IterationCosts:
-    """Every iteration takes one."""
-    made = {"name": "clockwork", "activations": False, "step": step, "lane": {"step": {"kind": "step", "each_s": 1.0}, **lanes}}
-    return iteration_costs(tiny(), machine("h100"), TABLE_1, profile.of_data(made, "clockwork"))
 
 
 @pytest.mark.parametrize("golden", GOLDEN["schedulers"], ids=lambda g: g["scheduler"])
 def test_schedule_worked_by_hand(golden: dict) -> None:
     scheduler = SCHEDULERS[golden["scheduler"]](**golden["fields"])
-    run = serve(requests_of(GOLDEN["requests"]), scheduler, a_second_each(), record=True)
+    run = serve(requests_of(GOLDEN["requests"]), scheduler, clockwork(), record=True)
     names = ("start_s", "n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
     assert np.column_stack([run.iterations[name] for name in names]).tolist() == golden["iterations"]
     assert run.ttft_s.tolist() == golden["ttft_s"]
@@ -127,13 +112,6 @@ def test_layered_reads_fewer_experts_for_a_prompt_longer_than_a_chunk(qwen: Iter
         assert serve(one(prompt), Layered(), qwen).expert_bytes < serve(one(prompt), Chunked(chunk), qwen).expert_bytes
 
 
-def test_loads_are_equal_for_one_short_prompt_at_full_coverage() -> None:
-    cost = costs_of("qwen3-30b-a3b", coverage=FixedCoverage(1.0))
-    for prompt in (1, 100, 512):
-        loads = [serve(one(prompt), scheduler, cost).expert_bytes for scheduler in (Chunked(512), Layered())]
-        assert loads == pytest.approx([128 * cost.geometry.expert_bytes("bf16")[0] * 48] * 2, rel=1e-12)
-
-
 def test_runs_are_byte_identical(qwen: IterationCosts) -> None:
     a, b = (serve(synthetic("arxiv", 1.3, 3, n=100), Layered(), qwen, record=True) for _ in range(2))
     for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
@@ -149,18 +127,6 @@ def test_runners_do_not_matter(qwen: IterationCosts) -> None:
         assert list(pool.map(finish, range(8))) == [finish(seed) for seed in range(8)]
 
 
-def test_one_group_is_orca_where_nothing_is_cut(qwen: IterationCosts) -> None:
-    requests = some(2, n=30, rate=0.5)
-    assert requests.n_prompt_tokens.max() < 8192
-    a, b = (serve(requests, scheduler, qwen) for scheduler in (Layered(n_max=1), Continuous(8192)))
-    assert a.finish_s.tolist() == b.finish_s.tolist()
-
-
-def test_static_with_one_request_is_orca(qwen: IterationCosts) -> None:
-    a, b = (serve(one(900, 20), scheduler, qwen) for scheduler in (Static(), Continuous()))
-    assert a.finish_s.tolist() == b.finish_s.tolist()
-
-
 def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: Path) -> None:
     requests = synthetic("arxiv", 1.3, 1, n=60)
     text = (profile.PROFILES / "layered_prefill.toml").read_text().replace('step = "', 'step = "2.5 * (', 1)
@@ -170,6 +136,51 @@ def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: 
     a, b = serve(requests, Layered(), plain), serve(requests.scaled(1 / 2.5), Layered(), slow)
     np.testing.assert_allclose(b.finish_s, 2.5 * a.finish_s, rtol=1e-9)
     np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
+
+
+@pytest.mark.parametrize("of", profile.shipped())
+def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str) -> None:
+    """Also where lanes overlap, share a tier, or sum over the step instead of a layer."""
+    geometry, share, request = models.load("qwen3-30b-a3b").geometry, 0.25, Requests(np.zeros(1), np.array([9]), np.array([2]))
+    for name in ("h100x2", "kelle-edram", "elmoe3d-8gb", "phone-lpddr5x-ufs4"):
+        cost = iteration_costs(geometry, machine(name), FixedCoverage(share), of)
+        found = serve(request, Chunked(64), cost, record=True).iterations["seconds"][1]
+        wanted = estimate(geometry, machine(name), Load(batch=1, context_tokens=10), share * 128, {}, profile=of).cost
+        assert found == pytest.approx(float(wanted.seconds.value[0]), rel=1e-9), name
+
+
+def test_experts_at_home_are_read_there_or_fetched() -> None:
+    """By the clock on rows made by hand: a fetch per missing expert first; in place, each tier at its own rate."""
+    geometry, share, held = models.load("qwen3-30b-a3b").geometry, 0.5, 0.75
+    request = Requests(np.zeros(1), np.array([64]), np.array([2]))
+    for name, is_fetched in (("workstation-rtx4090-pcie4", True), ("elmoe3d-8gb", False)):
+        spec = machine(name)
+        all_held, some = (iteration_costs(geometry, spec, FixedCoverage(share), held_frac=frac) for frac in (1.0, held))
+        a, b = (serve(request, Chunked(64), cost, record=True) for cost in (all_held, some))
+        n_bytes = 48 * (1 - held) * share * 128 * geometry.expert_bytes("bf16")[0]
+        home = spec.tiers[spec.roles.expert_home]
+        rate = home.peak_bytes_per_s.value * home.efficiency_frac.value
+        link = spec.link(spec.roles.expert_home, spec.roles.expert_cache)
+        if is_fetched and link:
+            rate = min(rate, link.peak_bytes_per_s.value * link.efficiency_frac.value)
+        longer = b.iterations["seconds"][1] - a.iterations["seconds"][1]
+        if is_fetched:
+            each_s = home.latency_s.value + (link.latency_s.value if link else 0.0)
+            assert longer == pytest.approx(n_bytes / rate + 48 * (1 - held) * share * 128 * each_s, rel=1e-9)
+        else:
+            assert 0.0 < longer < n_bytes / rate
+        assert a.expert_bytes == pytest.approx(b.expert_bytes)
+
+
+def test_a_prompt_in_groups_of_layers_costs_its_layers_once_and_marks_and_head_once_each() -> None:
+    geometry, spec = models.load("qwen3-30b-a3b").geometry, machine("h100")
+    cost = iteration_costs(geometry, spec, FixedCoverage(0.5))
+    request = Requests(np.zeros(1), np.array([300]), np.array([1]))
+    whole, cut = (serve(request, scheduler, cost) for scheduler in (Chunked(8192), Layered(8192, 4, "fixed")))
+    head_s = 2 * geometry.vocab * geometry.hidden / (spec.tiers["hbm"].peak_bytes_per_s.value * 0.8)
+    assert cut.n_iterations == 4 * whole.n_iterations
+    assert whole.expert_bytes == pytest.approx(cut.expert_bytes)
+    assert cut.busy_s - whole.busy_s == pytest.approx(3 * head_s, rel=0.5)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -201,30 +212,10 @@ def test_prompts_longer_than_a_pass_keep_their_order() -> None:
     assert np.ptp(run.first_token_s) == 0.0
 
 
-def test_max_seqs_holds_with_a_partial_prompt() -> None:
-    run = serve(some(0, n=40, rate=1000.0), Chunked(64), both(tiny())[0], Limits(max_seqs=3), record=True)
-    assert run.peak_decodes <= 3
-
-
-def test_the_largest_batch_does_not_depend_on_memory_that_is_plenty(qwen: IterationCosts) -> None:
-    requests = some(4)
-    a, b = (serve(requests, Chunked(), qwen, limits) for limits in (Limits(), Limits(kv_blocks=10**6)))
-    assert a.finish_s.tolist() == b.finish_s.tolist()
-
-
-def test_scarce_memory_restarts_the_newest_and_all_finish() -> None:
-    requests, cost = some(5, n=50, rate=1000.0), both(tiny())[0]
-    longest = int((-(-(requests.n_prompt_tokens + requests.n_output_tokens) // 16)).max())
-    plenty, scarce = (serve(requests, Layered(), cost, limits) for limits in (Limits(), Limits(kv_blocks=longest + 1)))
-    assert scarce.end_s > plenty.end_s
-    assert scarce.n_lost_tokens == scarce.n_prefilled - requests.n_prompt_tokens.sum()
-    assert not plenty.n_restarts.any()
-
-
 def test_a_restart_worked_by_hand() -> None:
     """Two prompts of a block each share four blocks. Iteration 17 stores their 33rd tokens, in a fifth and a sixth block: the
     newer request gives its two back. Its 16 tokens and the 17 it made are processed again once the older has made its 40."""
-    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), a_second_each(), Limits(kv_blocks=4), record=True)
+    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), clockwork(), Limits(kv_blocks=4), record=True)
     assert run.iterations["n_decode"].tolist() == [0] + [2] * 16 + [1] * 23 + [0] + [1] * 22
     assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 33)
     assert run.iterations["n_prefill"][[0, 40]].tolist() == [32, 33]
@@ -235,19 +226,12 @@ def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
     """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
     tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
     tokens = {"kind": "activations", "phase": "prefill", "each_s": 1 / tiny().n_layers * 2048 / tiny().hidden}
-    cost = a_second_each("step + tokens.fixed", tokens=tokens)
+    cost = clockwork("step + tokens.fixed", tokens=tokens)
     requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
     run = serve(requests, Continuous(), cost, Limits(kv_blocks=3), record=True)
     assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
     assert run.n_restarts.tolist() == [0, 1, 0]
     assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
-
-
-def test_cached_prefixes_save_their_processing(qwen: IterationCosts) -> None:
-    half = dataclasses.replace(one(8000, 3), n_cached_tokens=np.array([4000]))
-    a, b = serve(one(8000, 3), Chunked(), qwen), serve(half, Chunked(), qwen)
-    assert b.n_prefilled == 4000
-    assert 0.5 * a.ttft_s[0] < b.ttft_s[0] < 0.6 * a.ttft_s[0], "later chunks attend to the cached part too"
 
 
 def test_a_rate_beyond_saturation_finishes_and_says_so(qwen: IterationCosts) -> None:

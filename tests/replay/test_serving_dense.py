@@ -39,16 +39,6 @@ def test_what_every_token_uses_is_priced_as_a_matrix_product() -> None:
     assert plain.seconds_of["dense"] < shared.seconds_of["dense"]
 
 
-def test_a_dense_decode_step_is_its_bytes_at_the_dense_share() -> None:
-    g, spec = models.load("qwen3-8b").geometry, machine("h100")
-    step_s = costs(g, spec, NOTED, TABLE_1).decode_step_s(1, 1)
-    weights = 2 * (g.n_layers * (g.attention_params + 3 * g.hidden * g.dense_intermediate) + g.vocab * g.hidden)
-    kv = g.n_layers * g.kv_elements_per_token_layer * 2
-    rest_s = g.n_layers * NOTED.decode_layer_s + NOTED.decode_iteration_s
-    read_s = (weights / NOTED.dense_bandwidth_frac + kv / NOTED.kv_bandwidth_frac) / 3.35e12
-    assert step_s == pytest.approx(read_s + rest_s, rel=1e-12)
-
-
 def test_the_dense_case_of_the_paper_is_far_from_saturation() -> None:
     """Section 5.13 compares schedulers on a dense model; beyond saturation it would compare queues."""
     cost = iteration_costs(models.load("qwen3-8b").geometry, machine("h100"), TABLE_1, SHIPPED.profile())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, costs, tiny
+from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
@@ -19,20 +17,10 @@ from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.masks import NO_MASKS
 from tokentape.replay.serving.metrics import metrics, token_times
 from tokentape.replay.serving.run import Limits, serve
-from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.replay.serving.workload import synthetic
 from tokentape.warehouse import models
 
 ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4)]
-
-
-def requests_of(rows: list[list[float]]) -> Requests:
-    arrival, prompt, output = np.array(rows, float).T
-    return Requests(arrival, prompt.astype(np.int64), output.astype(np.int64))
-
-
-def some(seed: int, n: int = 60, rate: float = 3.0) -> Requests:
-    made = synthetic("sharegpt", rate, seed, n=n)
-    return dataclasses.replace(made, n_output_tokens=np.maximum(1, made.n_output_tokens // 8))
 
 
 def qwen(speculation: Speculation | None = None) -> IterationCosts:
@@ -47,9 +35,7 @@ def test_rounds_worked_by_hand() -> None:
     (the last round is cut to one), request 1 has 1, 4, 5. The chunk of 12 counts 4 tokens for each decode: beside two of them 4
     prompt tokens of request 2 fit, so its 10 take rounds 1 and 2, and round 3, where request 0 alone is left, the rest.
     """
-    made = {"name": "clockwork", "activations": False, "step": "step", "lane": {"step": {"kind": "step", "each_s": 1.0}}}
-    clockwork, drafts = profile.of_data(made, "clockwork"), Speculation(3, (1.0, 1.0), 0.5)
-    cost = iteration_costs(tiny(), machine("h100"), TABLE_1, clockwork, speculation=drafts)
+    cost = clockwork(speculation=Speculation(3, (1.0, 1.0), 0.5))
     run = serve(requests_of([[0, 6, 8], [0, 6, 5], [0.5, 10, 1]]), Chunked(12), cost, record=True)
     names = ("start_s", "seconds", "n_decode", "n_prefill", "n_waiting")
     assert np.column_stack([run.iterations[name] for name in names]).tolist() == [
@@ -145,19 +131,6 @@ def test_drafting_pays_for_one_request_and_loses_in_a_large_batch() -> None:
     good, bad = (qwen(Speculation.conditional(4, alpha, 1e-3)) for alpha in (0.8, 0.2))
     assert serve(one, Chunked(), good).end_s < 0.75 * serve(one, Chunked(), qwen()).end_s
     assert serve(many, Continuous(), bad).end_s > 1.05 * serve(many, Continuous(), qwen()).end_s
-
-
-def test_verified_nodes_cost_tokens_and_experts_but_one_reading_of_the_kv_cache() -> None:
-    plain, drafts = (qwen(drafts) for drafts in (None, Speculation(3, (0.0,))))
-    a, b = (serve(requests_of([[0, 2000, 2]]), Continuous(), cost, record=True) for cost in (plain, drafts))
-    bytes_ = [run.iterations["expert_bytes"][1] for run in (a, b)]
-    assert bytes_[1] / bytes_[0] == pytest.approx(21.3 / 6.25)  # Table 1 at 4 tokens and at 1
-    layer = plain.geometry.n_layers
-    dense = [run.j_of_bytes / NOTED.j_per_byte - run.expert_bytes for run in (a, b)]
-    assert dense[1] - dense[0] == pytest.approx(layer * 3 * 40 * 2048), "activations of three tokens more, no KV"
-    deep = qwen(Speculation(100, (0.0,)))
-    c = serve(requests_of([[0, 30_000, 2]]), Continuous(), deep)
-    assert c.seconds_of["attention"] > serve(requests_of([[0, 30_000, 2]]), Continuous(), plain).seconds_of["attention"]
 
 
 def test_coverage_of_nodes() -> None:
