@@ -48,7 +48,6 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: of["system"] is not None,
             "with --system, which says it by slot (--set)",
         ),
-        Idle(("changes", "workload", "model"), lambda of: of["system"] is None, "without --system"),
     ),
     "evaluate": (Idle(("param", "cache", "scheme", "seeds"), lambda of: of["policy"] is None, "without --policy"),),
     "study": (Idle(("runner", "workers", "live", "store"), lambda of: of["name"] is None, "without a study"),),

@@ -86,6 +86,9 @@ def replay(
 
         show_one(trace, system, changes, workload, model, hardware, expert_format, profile, store)
         return
+    for name, given in (("--set", changes), ("--workload", workload), ("--model", model)):
+        if given is not None:
+            raise ValueError(f"{name} has no effect without --system; leave it out")
     for name, value in (("--policy", policy), ("--capacity", capacity)):
         if value is None:
             raise ValueError(f"{name} is missing; a system has its own: --system (docs/systems.md)")

@@ -48,7 +48,7 @@ def compare(
     with progress_bar("compare") as advance:
         cells = runs.compare(place, trace_id, names, machines, budget, load, model, expert_format, profile, progress=advance)
     columns = ("machine", "system", "tokens/s", "TTFT", "gap p99", "J/token", "hits", "fetched/token", "limited by")
-    rows = []
+    rows = list[tuple[str, ...]]()
     for cell in cells:
         if cell.result is None:
             rows.append((cell.machine, cell.system, *("",) * 6, cell.reason))

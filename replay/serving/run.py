@@ -8,7 +8,7 @@ arrival. Deterministic: equal inputs give equal results.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +40,9 @@ from tokentape.replay.serving.kernel import (
 from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
-from tokentape.replay.system.experts import ExpertSlots
+
+if TYPE_CHECKING:
+    from tokentape.replay.system.experts import ExpertSlots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

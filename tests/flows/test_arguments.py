@@ -108,6 +108,7 @@ ON = {  # values under which every rule of flows.effects holds, by command
     "calibrate cxl_ndp": {"check": "x"},
     "calibrate serving": {"check": None, "cross_validate": True},
     "calibrate elmoe3d": {"check": "x"},
+    "replay": {"system": "lru_offload"},
 }
 
 

@@ -61,7 +61,7 @@ TOUCHED = {
     "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
     "warehouse/load.py": set(),
     # kernels, and what engines share
-    "policies/queue.py": {"experts"},
+    "policies/queue.py": {"experts", "serving"},
     "replay/stream.py": {"experts"},
     "policies/sliced/decode.py": SLICED,
     "replay/serving/kernel.py": {"serving"},

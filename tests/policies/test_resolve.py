@@ -43,6 +43,7 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("place", "prefill_guided"): {"alpha": "1"},
     ("place", "shuffled_prompts"): {"alpha": "0"},
     ("place", "random"): {"seed": "5"},
+    ("place", "near_if_rare"): {"most": "2"},
     ("place", "ema"): {"beta": "0.5"},
     ("place", "balance"): {"fetch_reads": "8", "token_reads": "0.5"},
     ("system", "slicemoe"): {
