@@ -102,29 +102,15 @@ def differences(a: HardwareSpec, b: HardwareSpec) -> list[tuple[str, str, str]]:
 
 
 def _apart(key: str, *pair: Sourced | str | int | None) -> tuple[str, str]:
-    """Both of a pair in the shortest form that tells them apart."""
-    for form in (_plain, _with_band, _with_source, _exact):
-        a, b = ("" if one is None else form(key, one) if isinstance(one, Sourced) else str(one) for one in pair)
-        if a != b:
-            break
-    return a, b
+    """Both of a pair in the shortest form that tells them apart: value, band, source, then all digits."""
+    a, b = (_forms(key, one) if isinstance(one, Sourced) else ("" if one is None else str(one),) * 4 for one in pair)
+    return next(((x, y) for x, y in zip(a, b, strict=True) if x != y), (a[-1], b[-1]))
 
 
-def _plain(key: str, number: Sourced) -> str:
-    return readable(key, number.value)
-
-
-def _with_band(key: str, number: Sourced) -> str:
-    return f"{_plain(key, number)} ({_band(key, number) or 'no band'})"
-
-
-def _with_source(key: str, number: Sourced) -> str:
-    return f"{_with_band(key, number)}: {number.source}"
-
-
-def _exact(key: str, number: Sourced) -> str:
-    """For what rounding to four digits makes equal."""
-    return f"{number.value!r} ({number.low!r} to {number.high!r})"
+def _forms(key: str, number: Sourced) -> tuple[str, str, str, str]:
+    plain = readable(key, number.value)
+    banded = f"{plain} ({_band(key, number) or 'no band'})"
+    return plain, banded, f"{banded}: {number.source}", f"{number.value!r} ({number.low!r} to {number.high!r})"
 
 
 def markdown(names: list[str]) -> str:

@@ -19,6 +19,15 @@ FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
 
 
+def solver() -> Any:
+    """scipy.optimize.least_squares. Raises ImportError with the remedy."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
+    return least_squares
+
+
 @dataclass(frozen=True)
 class Fit(Generic[T]):
     """constants: of the system; fitted_on: ids of the claims; residual: left on them, by the system's measure.

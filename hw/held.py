@@ -16,6 +16,14 @@ WORDS = {
 }
 
 
+def without_cache(machine: HardwareSpec) -> list[str]:
+    """What becomes of a cache of experts on a machine without a tier for it, one sentence; none where it has one."""
+    if machine.roles.expert_cache:
+        return []
+    home = machine.roles.expert_home
+    return [f"{machine.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds"]
+
+
 def overfull(machine: HardwareSpec, held_bytes: Mapping[str, float]) -> list[str]:
     """One sentence for every tier that cannot hold what lies in it. held_bytes: by role, of all devices."""
     of_tier: dict[str, dict[str, float]] = defaultdict(dict)

@@ -2,15 +2,13 @@
 
 A step is a tree. `Operation` occupies one resource (an engine, a tier, a link) for some seconds; `Serial` runs its parts one
 after the other, `Parallel` together, `Pipelined` passes items through stages: stage j of item i waits for stage j - 1 of item i
-and for stage j of item i - 1. Resources are not arbitrated: two operations that a tree overlaps on one resource do overlap, and
-`conflicts` names them.
+and for stage j of item i - 1. Resources are not arbitrated: two operations that a tree overlaps on one resource do overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +92,6 @@ def _place_pipeline(step: Pipelined, start_s: float) -> tuple[list[Placed], floa
 def busy_s(placed: list[Placed]) -> dict[str, float]:
     """Seconds each resource works; overlapping operations count once."""
     return {resource: sum(end - start for start, end in _merged(spans)) for resource, spans in _spans(placed).items()}
-
-
-def conflicts(placed: list[Placed]) -> list[tuple[str, str]]:
-    """Pairs of operation names that the step puts on one resource at the same time."""
-    found = []
-    for resource in {p.operation.resource for p in placed}:
-        on = sorted((p for p in placed if p.operation.resource == resource and p.end_s > p.start_s), key=lambda p: p.start_s)
-        found += [(a.operation.name, b.operation.name) for a, b in pairwise(on) if b.start_s < a.end_s * (1.0 - 1e-12)]
-    return found
 
 
 def _spans(placed: list[Placed]) -> dict[str, list[tuple[float, float]]]:

@@ -62,10 +62,8 @@ def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.
     """Mean distinct experts of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
     rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
     chosen = np.zeros((rows.size, trace.geometry.n_experts), np.bool_)
-    widths = np.diff(trace.offsets)[rows]
-    first = np.repeat(trace.offsets[rows], widths)
-    within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
-    chosen[np.repeat(np.arange(rows.size), widths), trace.ids[first + within]] = True
+    ids, widths = trace.ids_of(rows)
+    chosen[np.repeat(np.arange(rows.size), widths), ids] = True
     starts = np.flatnonzero(np.diff(trace.row_request[rows], prepend=-1))
     lengths = np.diff(starts, append=rows.size)
     longest = rows.size if phase == "decode" else int(lengths.max())

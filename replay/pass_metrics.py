@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.clock import Band, StepCost, power_findings
-from tokentape.hw.held import overfull
+from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.passes import joules_of
 from tokentape.replay.result import Metric
@@ -99,9 +99,7 @@ def outside(
         for kind, (n_bytes, ops) in cost.uncounted.items()
         if n_bytes or ops
     ]
-    if not machine.roles.expert_cache:
-        home = machine.roles.expert_home
-        found.append(f"{machine.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds")
+    found += without_cache(machine)
     if not geometry.hidden:
         found.append("attention, the KV cache, kernels and operations are not counted: the tape records no widths and heads")
     return found

@@ -48,6 +48,12 @@ class Trace:
         """L x k: lookups of one decode token. A global LRU of up to (L - 1) x k experts hits nothing from token to token."""
         return len(self.geometry.moe_layers) * self.geometry.top_k
 
+    def ids_of(self, rows: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Experts of these rows one after the other, and how many each row has."""
+        widths = np.diff(self.offsets)[rows]
+        first = np.repeat(self.offsets[rows] - (np.cumsum(widths) - widths), widths)
+        return self.ids[first + np.arange(widths.sum())], widths
+
 
 def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: pl.DataFrame, passes: pl.DataFrame) -> Trace:
     """Flat arrays of the tape's `routing` and `passes` tables, in the order executed.

@@ -217,8 +217,8 @@ def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None
 def _coverage_errors(trace: Any, fit: str) -> list[str]:
     from tokentape.hw import serving_fits
     from tokentape.replay.serving.coverage import published_coverage
-    from tokentape.replay.serving.coverage_errors import sentences
+    from tokentape.replay.serving.coverage_points import error_sentences
     from tokentape.warehouse.load import claims
 
     correlation = serving_fits.load(fit).constants.prefill_correlation
-    return sentences(trace, published_coverage(claims().to_pylist(), correlation))
+    return error_sentences(trace, published_coverage(claims().to_pylist(), correlation))

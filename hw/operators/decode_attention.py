@@ -20,8 +20,6 @@ query per sequence.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +36,7 @@ from tokentape.hw.operators.flash_attention import (
 )
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, where
+from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
 
 NAME = "decode_attention"
 COLUMNS = {
@@ -69,14 +67,6 @@ _BYTES_PER_PARTIAL = 4  # partial outputs are f32
 _OVERLAP_POWER = 3.0
 
 
-class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; compute and memory overlap."""
-
-    launch_s: Floats
-    compute_s: Floats
-    memory_s: Floats
-
-
 def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
     """Seconds of each shape, (n,) f64. constants: (5,) as in PARAMETERS.
 
@@ -105,7 +95,7 @@ def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[
     return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, step, heads, kv_heads, head_dim, window_size = arguments
     launch_s, further_kernel_s, tile_s, e_compute, e_memory = constants
     context, window_tokens = isl + step, window(window_size)
@@ -128,7 +118,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     further = where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
     if not runs_fa3(gpu):
         further = further + 1.0 * ((group > 1) & (batch > 1) & (kv_heads > 1))
-    return _Terms(launch_s + further * further_kernel_s, compute_s, memory_s)
+    return Terms(launch_s + further * further_kernel_s, compute_s, memory_s)
 
 
 def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats) -> tuple[Floats, Floats]:

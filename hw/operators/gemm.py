@@ -22,14 +22,12 @@ sustained load, batched products, L2 reuse between calls.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, where
+from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
 
 NAME = "gemm"
 COLUMNS = {"m": "m", "n": "n", "k": "k"}
@@ -53,14 +51,6 @@ _BYTES_PER_VALUE = 2
 _BYTES_PER_PARTIAL = 4
 # Sharpness of max(tiles, memory): 1 would add them, infinity would take the larger.
 _OVERLAP_POWER = 2.5
-
-
-class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; compute (the tiles) and memory overlap."""
-
-    launch_s: Floats
-    compute_s: Floats
-    memory_s: Floats
 
 
 def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
@@ -89,7 +79,7 @@ def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS)))
 
 
-def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> Terms:
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     macs_per_s = gpu.peak_ops_per_s / 2.0 * tensor_frac / gpu.n_sms
@@ -106,7 +96,7 @@ def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> _Ter
         split_s = where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
     memory_s = _BYTES_PER_VALUE * (m * k + k * n + m * n) / bytes_per_s
-    return _Terms(launch_s + 0.0 * m, fastest_s, memory_s)
+    return Terms(launch_s + 0.0 * m, fastest_s, memory_s)
 
 
 def _tile_macs(rows: int, width: int) -> float:

@@ -18,8 +18,6 @@ Not covered: chunked prefill over an existing cache, prompts of unequal length i
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,7 +34,7 @@ from tokentape.hw.operators.flash_attention import (
 )
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, release, where
+from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, release, where
 
 NAME = "prefill_attention"
 COLUMNS = {
@@ -62,14 +60,6 @@ PARAMETERS = (
 _OVERLAP = 0.5
 # First vLLM that writes the KV cache outside of the attention operator.
 _CACHE_WRITTEN_OUTSIDE_FROM = (0, 16)
-
-
-class _Terms(NamedTuple):
-    """Additive parts of the time, each (n,) f64 seconds."""
-
-    launch_s: Floats
-    compute_s: Floats
-    memory_s: Floats
 
 
 def of_version(version: str) -> dict[str, float]:
@@ -105,7 +95,7 @@ def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[
     return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, heads, kv_heads, head_dim, window_size, stores_kv = arguments
     launch_s, _, _, e_memory = constants
     compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(window_size))
@@ -113,7 +103,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
     stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * stores_kv
     memory_s = ((1.0 - _OVERLAP) * moved_bytes + stored_bytes) / bytes_per_s
-    return _Terms(launch_s * launches, compute_s, memory_s)
+    return Terms(launch_s * launches, compute_s, memory_s)
 
 
 def _compute(

@@ -16,6 +16,14 @@ Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 
 
+class Terms(NamedTuple):
+    """Parts of a time, each (n,) f64 seconds."""
+
+    launch_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
 def release(version: str) -> tuple[int, int]:
     """Major and minor number of a framework's version. Raises ValueError if the text is not one."""
     parts = version.split(".")

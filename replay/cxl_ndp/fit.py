@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.fit_files import Fit, FitFiles
+from tokentape.hw.fit_files import Fit, FitFiles, solver
 from tokentape.hw.profile import Profile, with_values
 
 PAPER = "cxl_ndp"
@@ -85,10 +85,7 @@ def calibrate(
     ratios: decode ratios under some constants, by bits and baseline. Raises ValueError without claims of role calibrate,
     ImportError without scipy.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
+    least_squares = solver()
     wanted = ratios_of(claims, "calibrate")
     if len(wanted) < len(BOUNDS):
         raise ValueError(f"{len(wanted)} ratios of role calibrate for {len(BOUNDS)} constants; check warehouse/claims/claims.csv")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tokentape.hw.calibrate import Fit
+from tokentape.hw.held import without_cache
 from tokentape.hw.profile import Lane, Profile
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.spec import HardwareSpec
@@ -84,9 +85,7 @@ class Setup:
     def decided(self, system: System) -> list[str]:
         """What of the system's decisions the machine cannot carry out, one sentence each."""
         roles, how = self.machine.roles, self.elsewhere(system)
-        found = []
-        if not roles.expert_cache:
-            found.append(f"{self.machine.name} has no tier in front of the experts: all lie in {roles.expert_home}, none moves")
+        found = without_cache(self.machine)
         if how != NEAR and not system.fetches:
             words = f"read in place from {roles.expert_home}" if how == IN_PLACE else "fetched, at their replicas' bits"
             found.append(f"{self.machine.name} computes nothing where the experts lie: those that are not cached are {words}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
@@ -54,7 +55,7 @@ def checks(table: Sequence[Cell], found: Outcome) -> list[Check]:
         right = _winners(opened, ours[name][is_open], published[name])
         words = "right, ties count" if name == "Phi_AR" else "right"
         made.append(Check(f"{name} best scheme {words}", float(np.mean(right)), "1", len(right)))
-    rank = _ranks(found.phi_sd[is_open]), _ranks(published["Phi_SD"])
+    rank = (pl.Series(values).rank().to_numpy() for values in (found.phi_sd[is_open], published["Phi_SD"]))
     made.append(Check("Phi_SD rank correlation", float(np.corrcoef(*rank)[0, 1]), "1", len(opened)))
     return made + _elastic(table, found, is_open)
 
@@ -127,15 +128,15 @@ def _mean(block: str, values: Floats, unit: str = "1") -> Check:
 
 
 def _errors(block: str, error: Floats) -> list[Check]:
-    n = error.size
-    return [
-        Check(f"{block}, mean", float(error.mean()), "1", n),
-        Check(f"{block}, median", float(np.median(error)), "1", n),
-        Check(f"{block}, 90th percentile", float(np.quantile(error, 0.9)), "1", n),
-        Check(f"{block}, max", float(error.max()), "1", n),
-        Check(f"{block}, share within 5 %", float((error <= 0.05).mean()), "1", n),
-        Check(f"{block}, share within 20 %", float((error <= 0.2).mean()), "1", n),
-    ]
+    values = {
+        "mean": error.mean(),
+        "median": np.median(error),
+        "90th percentile": np.quantile(error, 0.9),
+        "max": error.max(),
+        "share within 5 %": (error <= 0.05).mean(),
+        "share within 20 %": (error <= 0.2).mean(),
+    }
+    return [Check(f"{block}, {name}", float(value), "1", error.size) for name, value in values.items()]
 
 
 def _winners(opened: Sequence[Cell], ours: Floats, published: Floats) -> list[bool]:
@@ -144,9 +145,3 @@ def _winners(opened: Sequence[Cell], ours: Floats, published: Floats) -> list[bo
     for i, cell in enumerate(opened):
         by_scenario.setdefault(cell.scenario, []).append(i)
     return [bool(published[rows][np.argmax(ours[rows])] == published[rows].max()) for rows in by_scenario.values()]
-
-
-def _ranks(values: Floats) -> Floats:
-    """Ranks from 0, equal values sharing their mean."""
-    order = np.sort(values)
-    return (np.searchsorted(order, values) + np.searchsorted(order, values, side="right") - 1) / 2.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokentape.hw import profile as profiles
 from tokentape.hw.coverage import STEEPEST
 from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
-from tokentape.hw.fit_files import Fit
+from tokentape.hw.fit_files import Fit, solver
 from tokentape.hw.work import Rows
 from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
 from tokentape.replay.elmoe3d.mapping import map_bytes
@@ -105,10 +105,7 @@ def fit_speculation(
     cells: Sequence[Cell], setup: Setup, laws: dict[str, ModelLaw], start: Speculation = START
 ) -> tuple[Speculation, float]:
     """K, a, c and w by least squares of relative errors of Phi_SD, and the mean square that is left. Needs scipy."""
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
+    least_squares = solver()
     if len(cells) < len(BOUNDS):
         raise ValueError(f"{len(cells)} cells cannot fix {len(BOUNDS)} constants of speculation")
     fit = ELMoE3DConstants("", "", start, laws)

@@ -41,9 +41,7 @@ def interleaved(trace: Trace, batch: int) -> Trace:
     rows, group, step, number = rows[order], group[order], step[order], number[order]
     is_new = np.append(True, (np.diff(group) != 0) | (np.diff(step) != 0))
     row_pass = np.cumsum(is_new) - 1
-    widths = np.diff(trace.offsets)[rows]
-    offsets = np.concatenate(([0], np.cumsum(widths)))
-    taken = np.repeat(trace.offsets[rows] - offsets[:-1], widths) + np.arange(offsets[-1])
+    ids, widths = trace.ids_of(rows)
     members = np.unique(np.stack((row_pass, number), axis=1), axis=0)
     sizes = np.bincount(members[:, 0])
     return replace(
@@ -52,8 +50,8 @@ def interleaved(trace: Trace, batch: int) -> Trace:
         row_layer=trace.row_layer[rows],
         row_request=trace.row_request[rows],
         row_position=trace.row_position[rows],
-        offsets=offsets.astype(np.int64),
-        ids=trace.ids[taken],
+        offsets=np.concatenate(([0], np.cumsum(widths))).astype(np.int64),
+        ids=ids,
         pass_ids=np.arange(sizes.size, dtype=np.int64),
         pass_kind=np.full(sizes.size, DECODE, np.uint8),
         pass_tokens=sizes.astype(np.int64),

@@ -29,9 +29,7 @@ def law_of(trace: Trace) -> ModelLaw:
     geometry, exponents, hottest = trace.geometry, [], []
     for layer in range(len(geometry.moe_layers)):
         rows = np.flatnonzero(trace.row_layer == layer)
-        widths = np.diff(trace.offsets)[rows]
-        taken = np.repeat(trace.offsets[rows] - (np.cumsum(widths) - widths), widths) + np.arange(widths.sum())
-        counts = np.sort(np.bincount(trace.ids[taken], minlength=geometry.n_experts))[::-1]
+        counts = np.sort(np.bincount(trace.ids_of(rows)[0], minlength=geometry.n_experts))[::-1]
         exponents.append(PowerLaw.from_counts(counts, rows.size).exponent)
         hottest.append(counts[: geometry.n_experts // 2].sum() / counts.sum())
     beta = np.log(np.mean(hottest)) / np.log(HALF)

@@ -12,6 +12,7 @@ from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
 from tokentape.replay.elmoe3d.hits import HIT_LAWS
 from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
 from tokentape.replay.elmoe3d.unions import touched, weights_of
+from tokentape.replay.serving.coverage_points import points
 from tokentape.replay.trace import DECODE, Trace
 
 
@@ -52,27 +53,15 @@ def _hit_frac(name: str, share: float, law: ModelLaw, n_experts: int, top_k: int
 
 def coverage(trace: Trace, model: str, law: ModelLaw) -> list[dict[str, Any]]:
     """Rows of coverage_points: recorded, by tokens of different requests and of one; the law's independent tokens beside them."""
-    n_experts, found = trace.geometry.n_experts, []
+    n_experts, found = trace.geometry.n_experts, list[dict[str, Any]]()
     weights = weights_of([(n_experts, trace.geometry.top_k, law.exponent)])
     for tokens_of in ("decode", ONE_REQUEST):
         curves = recorded_by_layer(trace, tokens_of)
         sizes = curves[0].n_tokens
         shares = np.array([curve.distinct for curve in curves]) / n_experts
         independent = touched(np.repeat(weights, sizes.size, axis=0), sizes) / n_experts
-        for i, n_tokens in enumerate(sizes.astype(int).tolist()):
-            mean = float(shares[:, i].mean())
-            where = {
-                "source": trace.trace_id,
-                "model_id": model,
-                "tokens_of": tokens_of,
-                "layer_band": "all",
-                "n_tokens": n_tokens,
-            }
-            ends = {"low": float(shares[:, i].min()), "high": float(shares[:, i].max())}
-            found.append({**where, "form": "recorded", "coverage_frac": mean, **ends, "recorded_err_frac": None})
-            law_frac = float(independent[i])
-            none = {"low": None, "high": None}
-            found.append(
-                {**where, "form": "power-law", "coverage_frac": law_frac, **none, "recorded_err_frac": law_frac / mean - 1.0}
-            )
+        mean = shares.mean(axis=0)
+        of = (trace.trace_id, model, tokens_of, "all", sizes)
+        found += points("recorded", *of, mean, shares.min(axis=0), shares.max(axis=0))
+        found += points("power-law", *of, independent, error=independent / mean - 1.0)
     return found

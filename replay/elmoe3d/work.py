@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.hw.held import without_cache
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Work
 from tokentape.replay.elmoe3d.points import BYTES_PER_PARAM, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
@@ -155,10 +156,8 @@ def pool_writes(written: Floats) -> Work:
 def findings(machine: HardwareSpec) -> list[str]:
     """Decisions of the design that the machine cannot carry out, and what stands for them; one sentence each."""
     roles = machine.roles
-    if not roles.expert_cache:
-        return [f"{machine.name} has no tier in front of the experts: all are held where they are read, {roles.expert_home}"]
-    if roles.expert_home not in roles.reads:
-        return [
-            f"{machine.name} does not compute from {roles.expert_home} in place: what misses is fetched into {roles.expert_cache}"
-        ]
-    return []
+    if not roles.expert_cache or roles.expert_home in roles.reads:
+        return without_cache(machine)
+    return [
+        f"{machine.name} does not compute from {roles.expert_home} in place: what misses is fetched into {roles.expert_cache}"
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.fit_files import Fit
+from tokentape.hw.fit_files import Fit, solver
 from tokentape.replay.kelle.ratios import Ratio, Steps, ratio_of
 from tokentape.replay.kelle.systems import BOUNDS, Fitted
 
@@ -53,10 +53,7 @@ def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Fitted]:
     steps: the systems, models and workloads; its knobs do not matter. Raises ValueError without such claims, ImportError without
     scipy.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'", name="scipy") from error
+    least_squares = solver()
     wanted = [ratio for ratio in ratios(claims, steps) if ratio.role == "calibrate"]
     if len(wanted) < len(BOUNDS):
         raise ValueError(f"{len(wanted)} ratios of role calibrate for {len(BOUNDS)} knobs; check warehouse/claims/claims.csv")

@@ -14,7 +14,7 @@ from tokentape.replay.kelle.prefill import request
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.setup import Setup, Variant
 from tokentape.replay.kelle.step import Step
-from tokentape.replay.kelle.systems import BASELINE, KELLE, profile_of
+from tokentape.replay.kelle.systems import BASELINE, KELLE, System, profile_of
 from tokentape.replay.kelle.work import MODES, Work
 
 Row = dict[str, Any]
@@ -64,12 +64,7 @@ def _row(made: Setup, steps: Steps, model: str, system: str, work: Work, step: S
     fits = step.is_feasible
     speed, energy = (None if isnan(gain) else gain for gain in gains)
     return {
-        "model_id": model,
-        "n_context_tokens": work.n_context_tokens,
-        "n_decode_tokens": work.n_decode_tokens,
-        "batch": work.batch,
-        "system": system,
-        "budget_tokens": work.budget_tokens if steps.systems[system].evicts else None,
+        **_where(model, work, steps.systems[system]),
         "step_s": step.seconds if fits else None,
         "energy_j": step.energy_j if fits else None,
         **{part: joule if fits else None for part, joule in step.joules.items()},
@@ -80,6 +75,17 @@ def _row(made: Setup, steps: Steps, model: str, system: str, work: Work, step: S
         "worst_err_frac": made.errors[1],
         "dram_overflow_bytes": step.overflow_bytes,
         "notes": "; ".join(step.notes),
+    }
+
+
+def _where(model: str, work: Work, system: System) -> Row:
+    return {
+        "model_id": model,
+        "n_context_tokens": work.n_context_tokens,
+        "n_decode_tokens": work.n_decode_tokens,
+        "batch": work.batch,
+        "system": system.name,
+        "budget_tokens": work.budget_tokens if system.evicts else None,
     }
 
 
@@ -108,12 +114,7 @@ def requests(made: Setup) -> Iterator[Row]:
             elif accounting.must_fit_dram and ran[BASELINE].overflow_bytes:
                 found["speed_gain"] = found["energy_gain"] = None
             yield {
-                "model_id": asked.model,
-                "n_context_tokens": context,
-                "n_decode_tokens": decode,
-                "batch": work.batch,
-                "system": name,
-                "budget_tokens": work.budget_tokens if made.systems[name].evicts else None,
+                **_where(asked.model, work, made.systems[name]),
                 "mode": mode,
                 "knobs": knobs,
                 "dram_overflow_bytes": overflow_bytes,

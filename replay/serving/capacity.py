@@ -54,25 +54,23 @@ def capacity(
     if not start_per_s > 0:
         raise ValueError(f"start_per_s {start_per_s} must be above 0")
     numbers = tuple(seeds)
-    share = attained_frac(serve_at, start_per_s, numbers, level)
-    is_met = share >= level.frac
-    met, missed = (start_per_s, float("inf")) if is_met else (0.0, start_per_s)
-    best = share if is_met else float("nan")
-    rate = start_per_s
+    met, best, missed = 0.0, float("nan"), float("inf")
+
+    def tried(rate: float) -> bool:
+        """Narrows what is met and missed."""
+        nonlocal met, best, missed
+        share = attained_frac(serve_at, rate, numbers, level)
+        if share >= level.frac:
+            met, best = rate, share
+        else:
+            missed = rate
+        return share >= level.frac
+
+    rate, is_met = start_per_s, tried(start_per_s)
     for _ in range(DOUBLINGS):
         rate = rate * 2.0 if is_met else rate / 2.0
-        share = attained_frac(serve_at, rate, numbers, level)
-        if share >= level.frac:
-            met, best = rate, share
-        else:
-            missed = rate
-        if (share >= level.frac) != is_met:
+        if tried(rate) != is_met:
             break
     while missed - met > precision_frac * met and met > 0.0 and missed < float("inf"):
-        rate = (met + missed) / 2.0
-        share = attained_frac(serve_at, rate, numbers, level)
-        if share >= level.frac:
-            met, best = rate, share
-        else:
-            missed = rate
+        tried((met + missed) / 2.0)
     return Capacity(met, best, missed)

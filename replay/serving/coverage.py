@@ -6,9 +6,10 @@ count as independent: 1 - (1 - prefill)(1 - decode). Source: Layered Prefill, Ta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +25,25 @@ LEAST_RECORDED = 4  # tokens of a curve that can be extended
 USUAL_PREFILL, USUAL_DECODE = 8_192, 256  # batches of the default settings; a tape with less is extended
 
 
-class Coverage(Protocol):
+class Coverage(ABC):
     """A source of coverage."""
 
+    @abstractmethod
     def tables(self, geometry: Geometry) -> tuple[Floats, Floats]:
         """(N_PREFILL + 1, m) and (N_DECODE + 1, m) shares of 0, 1, 2, ... tokens; m: 1, or one column per MoE layer."""
-        ...
 
     def tokens_of_nodes(self, n_nodes: int) -> float:
-        """Decode tokens of different requests that touch as many experts as one request's token and its n_nodes drafts."""
-        ...
+        """Decode tokens of different requests that touch as many experts as one request's token and its n_nodes drafts: as many
+        as there are, an upper bound, since drafts of one request share more."""
+        return 1.0 + n_nodes
 
     def outside(self, geometry: Geometry) -> str:
         """Why a result for this model is extrapolated; empty: it is not."""
-        ...
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
-class PublishedCoverage:
+class PublishedCoverage(Coverage):
     """Published shares of n_tokens (m,) decode tokens, linear in log2 n; above the last the untouched share falls as 1 / n.
 
     Measured on a model of n_experts and top_k; another model's follow from the number of effectively independent tokens.
@@ -74,10 +76,6 @@ class PublishedCoverage:
             return covered
         return effective_to_covered(covered_to_effective(covered, self.n_experts, self.top_k), geometry)
 
-    def tokens_of_nodes(self, n_nodes: int) -> float:
-        """As Coverage: as many as there are, an upper bound, since drafts of one request share more."""
-        return 1.0 + n_nodes
-
     def outside(self, geometry: Geometry) -> str:
         """As Coverage."""
         if (geometry.n_experts, geometry.top_k) == (self.n_experts, self.top_k):
@@ -99,7 +97,7 @@ def published_coverage(claims: Iterable[Mapping[str, Any]], correlation: float) 
 
 
 @dataclass(frozen=True)
-class IndependentCoverage:
+class IndependentCoverage(Coverage):
     """Every token draws its experts afresh: a baseline that overshoots, in prefill more than in decode."""
 
     def tables(self, geometry: Geometry) -> tuple[Floats, Floats]:
@@ -108,17 +106,9 @@ class IndependentCoverage:
         share = (Uniform().distinct(n, geometry.n_experts, geometry.top_k) / geometry.n_experts)[:, None]
         return share, share[: N_DECODE + 1]
 
-    def tokens_of_nodes(self, n_nodes: int) -> float:
-        """As Coverage."""
-        return 1.0 + n_nodes
-
-    def outside(self, geometry: Geometry) -> str:
-        """As Coverage."""
-        return ""
-
 
 @dataclass(frozen=True, eq=False)
-class FixedCoverage:
+class FixedCoverage(Coverage):
     """The same share for any tokens: a bound, and a way to take routing out of a comparison."""
 
     covered_frac: float = 1.0
@@ -129,17 +119,9 @@ class FixedCoverage:
         prefill[0] = decode[0] = 0.0
         return prefill, decode
 
-    def tokens_of_nodes(self, n_nodes: int) -> float:
-        """As Coverage."""
-        return 1.0 + n_nodes
-
-    def outside(self, geometry: Geometry) -> str:
-        """As Coverage."""
-        return ""
-
 
 @dataclass(frozen=True, eq=False)
-class RecordedCurves:
+class RecordedCurves(Coverage):
     """A tape's own curves, layer by layer; moved to another model by their mean number of independent tokens.
 
     Beyond the longest recorded the number of independent tokens goes on as the power of n that fits the recorded part (Heaps).

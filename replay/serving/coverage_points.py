@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.replay.coverage import PHASES, recorded_by_layer
+from tokentape.hw.coverage import errors
+from tokentape.replay.coverage import PHASES, forms_of, recorded, recorded_by_layer
 from tokentape.replay.serving.coverage import IndependentCoverage, PublishedCoverage
 from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.trace import Trace
@@ -31,7 +32,7 @@ def of_paper(model: str, geometry: Geometry, published: PublishedCoverage) -> Ro
         forms = forms_at(published, geometry, tokens_of, sizes)
         for form, shares in forms.items():
             error = shares / forms["paper_table"] - 1.0 if tokens_of == "decode" else None
-            rows += points(PAPER, model, form, tokens_of, "all", sizes, shares, error=error)
+            rows += points(form, PAPER, model, tokens_of, "all", sizes, shares, error=error)
     return rows
 
 
@@ -48,25 +49,41 @@ def of_tape(trace: Trace, model: str, published: PublishedCoverage) -> Rows:
         if len(curves) >= len(BANDS):
             bands |= dict(zip(BANDS, np.array_split(shares, len(BANDS)), strict=True))
         for band, of in bands.items():
-            where, mean = (trace.trace_id, model), of.mean(axis=0)
-            rows += points(*where, "recorded", tokens_of, band, sizes, mean, of.min(axis=0), of.max(axis=0))
+            where, mean = (trace.trace_id, model, tokens_of, band, sizes), of.mean(axis=0)
+            rows += points("recorded", *where, mean, of.min(axis=0), of.max(axis=0))
             for form, stated in forms.items():
-                rows += points(*where, form, tokens_of, band, sizes, stated, error=stated / mean - 1.0)
+                rows += points(form, *where, stated, error=stated / mean - 1.0)
     return rows
 
 
 def error_lines(rows: Iterable[dict[str, Any]]) -> list[str]:
     """A line per tape or paper and kind of token: mean error of each form over all numbers of tokens, all layers together."""
-    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         if row["recorded_err_frac"] is not None and row["layer_band"] == "all":
-            of = errors.setdefault((row["source"], row["tokens_of"]), {})
+            of = found.setdefault((row["source"], row["tokens_of"]), {})
             of.setdefault(row["form"], []).append(abs(row["recorded_err_frac"]))
     return [
         f"coverage by {tokens_of} tokens of {source}, mean error: "
         + ", ".join(f"{form} {100 * np.mean(of):.1f} %" for form, of in forms.items() if any(of))
-        for (source, tokens_of), forms in errors.items()
+        for (source, tokens_of), forms in found.items()
     ]
+
+
+def error_sentences(trace: Trace, published: PublishedCoverage) -> list[str]:
+    """A line for decode and one for prefill: mean |form / recorded - 1| over 1, 2, 4, ... tokens; Table 1 among the forms."""
+    size = trace.geometry.n_experts, trace.geometry.top_k
+    found = []
+    for phase, table in zip(("prefill", "decode"), published.tables(trace.geometry), strict=True):
+        if not (trace.pass_kind[trace.row_pass] == PHASES[phase]).any():
+            continue
+        curve = recorded(trace, phase)
+        off = errors(forms_of(trace, curve), curve.n_tokens, curve.distinct, *size)
+        n = np.minimum(curve.n_tokens.astype(np.int64), len(table) - 1)
+        off["paper_table"] = float(np.abs(table[n, 0] * size[0] / curve.distinct - 1.0).mean())
+        listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in sorted(off.items(), key=lambda pair: pair[1]))
+        found.append(f"{phase} coverage, mean error of the forms against tape {trace.trace_id}, to {n[-1]} tokens: {listed}")
+    return found
 
 
 def forms_at(published: PublishedCoverage, geometry: Geometry, tokens_of: str, n_tokens: Floats) -> dict[str, Floats]:
@@ -79,9 +96,9 @@ def forms_at(published: PublishedCoverage, geometry: Geometry, tokens_of: str, n
 
 
 def points(
+    form: str,
     source: str,
     model: str,
-    form: str,
     tokens_of: str,
     band: str,
     sizes: Floats,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.fit_files import Fit
+from tokentape.hw.fit_files import Fit, solver
 from tokentape.hw.serving_fits import ServingFitted
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import Chunked
@@ -96,10 +96,7 @@ class Search:
 
     def best(self, wanted: Sequence[Fact], say: Callable[[str], None] = lambda line: None) -> Floats:
         """Logarithms of the parameters that come closest to the facts. Raises ImportError without scipy."""
-        try:
-            from scipy.optimize import least_squares
-        except ImportError as error:
-            raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'") from error
+        least_squares = solver()
         start, low, high = np.log(list(self.parameters.values())).T
         sigma = np.where(np.array(list(self.parameters)) == "length_scale", self.pull / 10.0, self.pull)
 

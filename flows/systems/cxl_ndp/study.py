@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
 from tokentape.flows.answers import Row, answer, answered, bars_held, stated
@@ -21,11 +23,11 @@ from tokentape.flows.systems.cxl_ndp.fit import drawn
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings, setup
 from tokentape.flows.systems.cxl_ndp.settings import Model as Drawn
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
-from tokentape.replay.cxl_ndp import by_seed as routing
 from tokentape.replay.cxl_ndp import details, requests
 from tokentape.replay.cxl_ndp.checks import Model, checks
 from tokentape.replay.cxl_ndp.points import decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
+from tokentape.replay.cxl_ndp.rows import hits_over_seeds, similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
@@ -91,13 +93,13 @@ def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
     by_seed = [decoded(tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
     asked, seen = study.requests, study.recorded
     served = requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
-    used = routing.use_rows(tapes_of[0], where, seen.use_requests, seen.use_bin_steps)
+    used = use_rows(tapes_of[0], np.flatnonzero(tapes_of[0].n_decode)[: seen.use_requests], seen.use_bin_steps)
     return {
         "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
         "cxl_ndp_requests": [where | row for row in served],
-        "cxl_ndp_hits": list(routing.hit_rows(tapes_of, where, study.batch, study.ema_beta, model.hot_experts)),
-        "cxl_ndp_similarity": list(routing.similarity_rows(tapes_of, where)),
-        "cxl_ndp_use": list(used) if model.is_swept else [],
+        "cxl_ndp_hits": list(hits_over_seeds(tapes_of, where, study.batch, study.ema_beta, model.hot_experts)),
+        "cxl_ndp_similarity": list(similarity_over_seeds(tapes_of, where)),
+        "cxl_ndp_use": [where | row for row in used] if model.is_swept else [],
         "cxl_ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
         "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
         "cxl_ndp_bits": bits,
@@ -112,15 +114,16 @@ def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> 
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
     method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
     table = loss_table(measured, METHODS[0])
+    used = use_rows(tape, np.flatnonzero(tape.n_decode)[: of.use_requests], of.use_bin_steps)
     bits, table_losses = details.bit_rows(
         study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False
     )
     return {
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_hits": list(routing.hit_rows([tape], where, study.batch, study.ema_beta, of.hot_experts)),
-        "cxl_ndp_similarity": list(routing.similarity_rows([tape], where)),
-        "cxl_ndp_use": list(routing.use_rows(tape, where, of.use_requests, of.use_bin_steps)),
+        "cxl_ndp_hits": list(hits_over_seeds([tape], where, study.batch, study.ema_beta, of.hot_experts)),
+        "cxl_ndp_similarity": list(similarity_over_seeds([tape], where)),
+        "cxl_ndp_use": [where | row for row in used],
     }
 
 
