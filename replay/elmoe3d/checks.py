@@ -55,8 +55,8 @@ def checks(table: Sequence[Cell], found: Outcome) -> list[Check]:
         right = _winners(opened, ours[name][is_open], published[name])
         words = "right, ties count" if name == "Phi_AR" else "right"
         made.append(Check(f"{name} best scheme {words}", float(np.mean(right)), "1", len(right)))
-    rank = (pl.Series(values).rank().to_numpy() for values in (found.phi_sd[is_open], published["Phi_SD"]))
-    made.append(Check("Phi_SD rank correlation", float(np.corrcoef(*rank)[0, 1]), "1", len(opened)))
+    rank = [pl.Series(values).rank().to_numpy() for values in (found.phi_sd[is_open], published["Phi_SD"])]
+    made.append(Check("Phi_SD rank correlation", float(np.corrcoef(rank)[0, 1]), "1", len(opened)))
     return made + _elastic(table, found, is_open)
 
 
