@@ -88,6 +88,9 @@ def placed(
         if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive"))
     ]
     made = dict(make(name, given) for name in names or fitting)
+    for name, placement in made.items():
+        if placement.kind == "event":
+            raise ValueError(f"{name} places what a cache misses, step by step: run it in a system (`tokentape compare`)")
     tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])

@@ -37,6 +37,8 @@ replay tiny --policy lru --capacity 50% --scope global --lookup serial --recency
 replay tiny --policy lru --capacity 50% --scope global --capacity 25% | --capacity is given 2 times and takes one value
 replay tiny --policy lru --capacity 50% --scope global --lookup atomi | choose atomic or serial
 
+compare nothing --budget 25% | no tape 'nothing'
+
 verify tiny --budget-mib 1 | records no residency
 verify tiny --budget-mib inf | no cache size
 verify tiny --budget-mib nan | no cache size
@@ -71,6 +73,7 @@ decide place tiny-0001 --capacity '9 experts' | more than all experts
 decide place tiny-0001 --capacity 30kB | records no expert sizes
 decide place tiny-0001 --scope layer | unknown scope
 decide place tiny-0001 --placement lru | unknown placement
+decide place tiny-0001 --placement near_if_rare | run it in a system
 decide place tiny-0001 --placement ema --scope global | moves experts layer by layer
 decide place tiny-0001 --batch 4 | a batch of 4
 decide place tiny-0001 --batch a | is not a list of numbers
