@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of
+from tokentape.flows.kv_tape import attention_tape
 from tokentape.hw import profile as profiles
 from tokentape.policies.names import unknown
 from tokentape.policies.slots import System, system_of
@@ -98,7 +99,8 @@ def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
-    return recorded(trace, gates)
+    attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry))
 
 
 def setting_of(store: Store, trace_id: str, tape: Recorded, expert_format: str, profile: str | None) -> Setting:

@@ -160,6 +160,13 @@ def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = A
     return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
 
 
+def rebuilt_of(geometry: Geometry, machine: HardwareSpec, tokens: Values, blocks: Ints) -> Rows:
+    """Keys and values of so many tokens, multiplied anew from the layer's inputs."""
+    kv_values = kv_token_bytes(geometry, machine) / _VALUE
+    ops = machine.n_devices * 2.0 * np.asarray(tokens) * geometry.hidden * kv_values
+    return Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=blocks, ops=ops, count=1.0)
+
+
 def weight_bytes(work: Work) -> Floats:
     """(S, blocks) bytes of weights that the steps read."""
     return np.asarray(sum(work.by_cell(rows, rows.bytes) for rows in work.rows if rows.kind in WEIGHTS))
@@ -321,8 +328,7 @@ class _Layers:
 
     def _recompute(self) -> tuple[Rows, ...]:
         """Keys and values from the layer's inputs."""
-        ops = self.d * 2.0 * self.sums.keys * self.sums.recomputed * self.g.hidden * self.kv_token_bytes / self.kv_value
-        return (Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=self.all, ops=ops, count=1.0),)
+        return (rebuilt_of(self.g, self.machine, self.sums.keys * self.sums.recomputed, self.all),)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""

@@ -43,6 +43,7 @@ from tokentape.replay.serving.workload import Requests
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
+    from tokentape.replay.system.kv import KVSlots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -154,9 +155,10 @@ def run_rule(
     record: bool = False,
     seed: int = 0,
     slots: ExpertSlots | None = None,
+    kv: KVSlots | None = None,
 ) -> ServingRun:
     """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill. slots:
-    what a system's experts do, where the costs are of events."""
+    what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     _refuse_what_never_fits(requests, limits, speculation.n_nodes)
@@ -176,9 +178,9 @@ def run_rule(
     moe_of = cost.moe_of if masks is not None else np.zeros(0, np.int64)
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots).n_iterations if record else 0
+    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None else run_engine
+    engine = run_alone if slots is None or kv is None else run_engine
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -191,7 +193,7 @@ def run_rule(
         speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * 6),
+        *((*slots.arguments(n_recorded), kv.arguments(n_recorded)) if slots is not None and kv is not None else (None,) * 7),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
