@@ -193,8 +193,8 @@ class KVSlots:
         return float(self.numbers[BYTE_S]) * self.refresh_w_per_byte
 
     def share(self, slots: ExpertSlots, limits: Limits) -> Limits:
-        """Takes the residency's room for both, where asked; limits then are KV blocks of one token. The experts' floor is a layer's
-        largest event. Raises ValueError where it leaves KV nothing."""
+        """Takes the residency's room for both, where asked; limits then are KV blocks of one token. The floor of experts is one
+        layer's largest event. Raises ValueError where it leaves KV nothing."""
         self.room_bytes = slots.budget_bytes
         if not self.shares:
             return limits

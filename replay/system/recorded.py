@@ -111,4 +111,6 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None, attention: Att
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run = int((ids[:, :, 0] < 0).sum())
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, requests.astype(np.int64), attention)
+    return Recorded(
+        trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, requests.astype(np.int64), attention
+    )
