@@ -6,7 +6,7 @@ sampling are not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +43,14 @@ class Tokens:
 
     def sums(self, windows: Ints) -> Sums:
         """The same for layers of these windows."""
-        given = (getattr(self, part.name) for part in fields(self))
-        parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = (part[:, None] for part in parts)
+        parts = [np.atleast_1d(np.asarray(of, np.float64))[:, None] for of in vars(self).values()]
+        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = parts
         width = np.where(windows > 0, windows, np.inf)
         most = np.minimum(budget, width)
         n, keys = prompt / prompts, decodes * np.minimum(context, most)
         pairs = _pairs(before + n, width) - _pairs(before, width)
         return Sums(
-            tokens=decodes * nodes + prompt,
+            tokens=np.broadcast_to(decodes * nodes + prompt, (max(map(len, parts)), 1)),
             decodes=decodes,
             context=context,
             keys=keys,
