@@ -204,8 +204,8 @@ def iteration_costs(
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
-    fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: share of the experts in
-    the fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
+    fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
+    fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
     replay/system/events.py says of them. end: of the machine's ranges. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile

@@ -98,8 +98,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
-    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed: the experts'
-    slots (replay/system/events.py), or None.
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
+    the experts' slots (replay/system/events.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
