@@ -22,16 +22,14 @@ from tokentape.policies.slots import IN_THE_LOOP, SLOTS, System
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs, near_bound
+from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.recorded import Recorded
-from tokentape.warehouse.formats import EXPERT_FORMATS, bytes_per_value
+from tokentape.warehouse.formats import EXPERT_FORMATS
 from tokentape.warehouse.model_sizes import kv_bytes
-
-MOST_IMPUTED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +79,7 @@ def simulate(
     costs = iteration_costs(
         geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
     )
-    slots = ExpertSlots(
-        recorded,
-        requests,
-        system,
-        machine,
-        _sizes(recorded, how.expert_format),
-        8.0 * bytes_per_value(how.expert_format),
-        near_bound(geometry, machine, costs.profile, how.expert_format, end),
-        _of_layer(costs),
-        how.seed,
-        how.losses,
-        logs,
-    )
+    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
     limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
     slots = _told(slots, rule, costs, limits)
@@ -113,7 +99,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
     if not hasattr(system.schedule, "rule"):
         raise ValueError(f"system {system.name}: {type(system.schedule).__name__} is two engines in series, not one loop")
-    sizes = _sizes(recorded, setting.expert_format)
+    sizes = recorded.geometry.expert_bytes(setting.expert_format)
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
     needed = sum(sizes) * recorded.geometry.n_experts
@@ -122,16 +108,6 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
             f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
             "give the system a residency"
         )
-
-
-def _sizes(recorded: Recorded, expert_format: str) -> tuple[int, ...]:
-    return recorded.geometry.expert_bytes(expert_format)
-
-
-def _of_layer(costs: IterationCosts) -> NDArray[np.int64]:
-    """(2, MoE layers): the layer, and the row of the table that is its own."""
-    rows = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(len(costs.geometry.moe_layers))]
-    return np.array([costs.geometry.moe_layers, rows], np.int64)
 
 
 def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) -> ExpertSlots:
@@ -255,10 +231,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     if system.place is not None and not roles.near_compute:
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
-    if recorded.not_run:
-        share = recorded.not_run / (recorded.ids.shape[0] * recorded.ids.shape[1])
-        if share > MOST_IMPUTED:
-            found.append(f"{share:.1%} of the tape's (token, layer)s have no routing")
+    found += filter(None, [recorded.gaps])
     repeats = len(requests) - np.unique(requests.tape_request).size
     if repeats:
         found.append(f"{repeats} requests repeat another, whose experts they share")
