@@ -85,9 +85,7 @@ def show_one(
     store: str | None,
 ) -> None:
     """One system's decisions and metrics. Raises ValueError on bad input."""
-    from functools import partial
-
-    from tokentape.flows.console import band, note, percent, print_table, progress_bar, quantity
+    from tokentape.flows.console import note, print_metrics, progress_bar, quantity
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
     from tokentape.warehouse.tape import Store
@@ -101,27 +99,20 @@ def show_one(
     load = runs.workload_of(workload)
     with progress_bar(f"replay {chosen.name}"):
         result = runs.run_system(place, trace_id, chosen, hardware, load, model, expert_format, profile)
-    ran, rows = result.settings, []
-    for name, m in sorted(result.metrics.items()):
-        shown = percent(m.value) if name.partition("_frac")[1] else quantity(m.value, m.unit)
-        rows.append((name, shown, band(m.low, m.high, partial(quantity, unit=m.unit)), m.denominator or ""))
+    ran = result.settings
     decisions = "; ".join(f"{slot} {ran[f'slot_{slot}']}" for slot in SLOTS if ran[f"slot_{slot}"] != "none")
     title = (
         f"{chosen.name} on {ran['hardware']}: {decisions}\n"
         f"tape {trace_id} ({ran['origin']}), experts {ran['expert_format']}, "
         f"{quantity(ran['budget_bytes'], 'B')} of room for them\n{load}; priced by {ran['profile']}"
     )
-    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    print_metrics(title, result.metrics)
     if ran["is_extrapolated"]:
         note(f"to be read with care: {ran['outside_envelope']}")
 
 
 def _banded(metric: Metric | None) -> str:
     """A metric with its band; nothing where there is none."""
-    from functools import partial
+    from tokentape.flows.console import quantity, spread_of
 
-    from tokentape.flows.console import band, quantity
-
-    if metric is None:
-        return ""
-    return f"{quantity(metric.value, metric.unit)} ({band(metric.low, metric.high, partial(quantity, unit=metric.unit))})"
+    return "" if metric is None else f"{quantity(metric.value, metric.unit)} ({spread_of(metric)})"
