@@ -236,6 +236,14 @@ def quantity(value: float, unit: str) -> Shown:
     return Shown(text, value) if unit == "1" else Shown(f"{text} {unit}", {"value": value, "unit": unit})
 
 
+def brief(unit: str, value: float, *ends: float) -> str:
+    """A value of three digits and the ends of its band, in one unit: `104 (86.1 to 151) 1/s`."""
+    at_least = (scale for scale in SCALES.get(unit, ()) if abs(value) >= scale[2])
+    shown, factor, _ = next(at_least, (unit, 1.0, 0.0))
+    band = f" ({' to '.join(f'{factor * end:.3g}' for end in ends)})" if ends else ""
+    return f"{factor * value:.3g}{band} {shown}"
+
+
 def number(value: float | str | None, how: str = "", unit: str = "") -> Shown:
     """A number in a format; nothing for none. unit: what is written after it."""
     return Shown("" if value is None else f"{value:{how}}{unit}", value)

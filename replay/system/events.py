@@ -194,7 +194,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 entries[group + 2] += n_tokens
                 entries[group + 3] += n_tokens * w
                 entries[EXCHANGES] = 1.0
-        if how[N_LOOKUPS] + n_looked_up <= log_keys.shape[0]:
+        if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n_looked_up <= log_keys.shape[0]:
             for i in range(n_looked_up):
                 log_keys[how[N_LOOKUPS] + i] = looked_up[i]
                 log_hits[how[N_LOOKUPS] + i] = hits[i]
