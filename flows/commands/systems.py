@@ -75,7 +75,11 @@ def compare(
         rate, *others = (_banded(cell.metric(name)) for name in runs.METRICS)
         change = _changed(cell.change("tokens_per_s", of_lru[cell.machine]))
         hits, fetched = cell.metric("hit_frac"), cell.metric("fetched_bytes_per_token")
-        last = (percent(hits.value if hits else None, ".1f"), quantity(fetched.value if fetched else 0.0, "B"), runs.limit_of(cell.any))
+        last = (
+            percent(hits.value if hits else None, ".1f"),
+            quantity(fetched.value if fetched else 0.0, "B"),
+            runs.limit_of(cell.any),
+        )
         rows.append((cell.machine, cell.system, rate, change, *others, *last))
     n_runs = max(len(cell.runs) for cell in cells)
     drawn = f"; medians and ranges of {n_runs} seeds" if n_runs > 1 else "; nothing of it draws: one seed" * (seeds > 1)
