@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +30,6 @@ from tokentape.policies.kernels import (
     function,
     int64,
     kernel,
-    named_tuple,
     of_formula,
     of_source,
     uint64,
@@ -123,16 +122,11 @@ def test_digests_are_the_same_in_every_process_and_need_no_numba() -> None:
 
 
 def test_types_are_those_of_numba() -> None:
-    class Pair(NamedTuple):
-        first: float
-        second: float
-
-    made = void(function(int64(array(float64, 1))), array(int64, 2), array(int64, 3, readonly=True), named_tuple(float64, Pair))
+    made = void(function(int64(array(float64, 1))), array(int64, 2), array(int64, 3, readonly=True))
     assert made.of_numba == types.void(
         types.FunctionType(types.int64(types.Array(types.float64, 1, "C"))),
         types.Array(types.int64, 2, "C"),
         types.Array(types.int64, 3, "C", readonly=True),
-        types.NamedUniTuple(types.float64, 2, Pair),
     )
     assert array(int64, 1)(array(int64, 1), int64).of_numba.return_type == types.Array(types.int64, 1, "C")
     assert type(uint64(3)) is np.uint64
