@@ -1,4 +1,4 @@
-"""Token-layer events per CPU second of the loop: a cache alone, with a placement, and with a KV track in its room; at batch 1 and 16."""
+"""Token-layer events per CPU second of the loop: a cache alone, with a placement, with a KV track in its room; batch 1 and 16."""
 
 from __future__ import annotations
 

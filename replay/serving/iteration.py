@@ -154,6 +154,7 @@ class IterationCosts:
     held_frac: float = 1.0
     background_w: float = 0.0
     speculation: Speculation | None = None
+    events: bool = False
 
     @property
     def window(self) -> int:
@@ -196,7 +197,6 @@ def iteration_costs(
     coverage: Coverage,
     profile: Profile | str = profiles.PHYSICAL,
     expert_format: str = ACTIVATION,
-    by_layer: bool = False,
     fits: Mapping[str, Fit] | None = None,
     speculation: Speculation | None = None,
     held_frac: float = 1.0,
@@ -207,11 +207,10 @@ def iteration_costs(
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
-    by_layer: a kind of its own for every MoE layer, which exact recorded coverage needs. fits: the machine's fitted operators.
-    speculation: every decode is a draft-and-verify round. held_frac: share of the experts in the fast tier; the others are read
-    in place where the engine can, else fetched. events: what a layer's experts cost is what replay/system/events.py says of them.
-    end: of the machine's ranges. tracks: what decodes read is what replay/system/kv.py says, layer by layer; kv_frac: bytes of
-    what is kept over those of 16-bit keys and values. Raises ValueError for windows of several sizes.
+    fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
+    fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
+    replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
+    kept over those of 16-bit keys and values. end: of the machine's ranges. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -220,7 +219,7 @@ def iteration_costs(
     prefill, decode = coverage.tables(geometry) if geometry.moe_layers else (np.zeros((2, 1)), np.zeros((2, 1)))
     if speculation is not None and speculation.n_nodes:
         decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
-    by_layer = by_layer or events or prefill.shape[1] > 1
+    by_layer = events or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     windows = geometry.sliding_windows or (0,) * geometry.n_layers
     keys = [
@@ -262,6 +261,7 @@ def iteration_costs(
         held_frac,
         float(sum(background_w(machine, made, end).values())),
         speculation,
+        events,
     )
 
 
@@ -394,14 +394,15 @@ def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, 
     )
 
 
-def near_bound(geometry: Geometry, machine: HardwareSpec, profile: Profile, expert_format: str, end: str = "value") -> Floats:
+def near_bound(costs: IterationCosts, end: str = "value") -> Floats:
     """(2,) tokens from which an expert of full width near its memory waits for operations, not for its bytes; and 1 where widths
     shorten both alike."""
+    geometry, machine = costs.geometry, costs.machine
     if not machine.roles.near_compute or not geometry.moe_layers:
         return np.array([np.inf, 1.0])
-    how = _Experts(geometry, machine, profile, blocks_of(geometry), expert_format, 1.0, True)
+    how = _Experts(geometry, machine, costs.profile, blocks_of(geometry), costs.expert_format, 1.0, True)
     row = near_experts(how, 1.0, 1.0, 1.0, 1.0)
-    lane = profile.lane_of(row)
+    lane = costs.profile.lane_of(row)
     if lane is None:
         return np.array([np.inf, 1.0])
     rates = rates_of(machine, row, lane, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, uint64, void
+from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
 from tokentape.replay.serving.iteration import (
@@ -58,7 +58,6 @@ from tokentape.replay.serving.state import (
     leave,
     restart,
 )
-from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
 from tokentape.replay.system.events import (
     CACHE,
@@ -89,17 +88,12 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
-_U3 = array(uint64, 3)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _UNION, _RESULTS = (
-    (function(ITERATION), _F2, _F2, _F2, _F2, float64),
-    (_U3, _U3, _I2, _I1),
-    (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
-)
+_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
 _SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, KV)
 
 
-_ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS)
+_ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
@@ -107,18 +101,17 @@ def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
-    masks, blocks, first_rows, moe_of,
-    times, histogram, sums, totals, counts, touches, recorded, recorded_n,
+    times, histogram, sums, totals, counts, recorded, recorded_n,
     rank_of, where, split, cache, slots, placed, kv,
 ):  # fmt: skip
-    """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
+    """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
-    masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py), kv: of keys and values (kv.py), or None.
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
+    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -137,7 +130,6 @@ def run_engine(  # type: ignore[no-untyped-def]
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    union = np.zeros(masks.shape[2], np.uint64)
     now, n_done, at = arrival[0], 0, 0
     while n_done < n:
         arrived = state[ARRIVED]
@@ -189,15 +181,9 @@ def run_engine(  # type: ignore[no-untyped-def]
         for c in range(n_kinds):
             in_group = layers_before[last_layer, c] - layers_before[first_layer, c]
             table[c, IN_GROUP], table[c, OTHERS] = in_group, layers_before[n_layers, c] - in_group
-            if moe_of.shape[0] > 0 and moe_of[c] >= 0:
-                table[c, SHARE], table[c, SHARE_MIXED] = exact_shares(
-                    moe_of[c], at, in_group > 0.0, requests, state, members, takes, n_members,
-                    masks, blocks, first_rows, union, touches,
-                )  # fmt: skip
-            else:
-                only = covered(cov_decode, n_decode, c)
-                table[c, SHARE] = only
-                table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+            only = covered(cov_decode, n_decode, c)
+            table[c, SHARE] = only
+            table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         if kv is not None:
             hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
             serve_kv(

@@ -15,6 +15,7 @@ from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
 IDS = np.int16
+MOST_IMPUTED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,12 @@ class Recorded:
         arrival = np.zeros(rows.size) if arrival_s is None else np.asarray(arrival_s, np.float64)
         n_output = self.n_inputs[rows] - self.n_prompt[rows] + 1
         return Requests(arrival, self.n_prompt[rows], n_output, origin=f"tape {self.trace_id}", tape_request=rows)
+
+    @property
+    def gaps(self) -> str:
+        """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
+        share = self.not_run / (self.ids.shape[0] * self.ids.shape[1])
+        return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
         """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
