@@ -58,8 +58,8 @@ class AttentionTape:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat rows
-    (events.py)."""
+    """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat
+    rows (events.py)."""
 
     request_id: int
     is_prompt: bool
