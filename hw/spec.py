@@ -43,7 +43,9 @@ class Engine:
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
-    launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
+    launch_s: dict[str, Sourced] = field(
+        default_factory=dict
+    )  # to start kernels with nothing to do: gemm, attention, experts, elementwise
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
         """Of multiply-adds, plus the other operations; None where the file does not give all of them."""

@@ -1,7 +1,7 @@
 """The work of a transformer's steps as rows: projections, attention, experts, head, sums over devices; from the geometry alone.
 
-The one generator that every engine prices its steps with. Norms, rotary embedding, activation functions of dense layers and
-sampling are not counted.
+The one generator that every engine prices its steps with. Kernels between the products (norms, rotary embedding, activation or
+the router's choice, sampling) are rows of kind elementwise: each launches, and passes over its activations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from tokentape.warehouse.geometry import Geometry
 ACTIVATION = "bf16"
 WEIGHTS = ("proj", "router", "shared", "dense_ffn", "head", "expert")  # kinds of rows that read them
 _VALUE = bytes_per_value(ACTIVATION)
+# Kernels between the products, as vLLM fuses them: two norms (each adds the residual), rotary embedding, and the activation or the
+# router's choice of experts in a layer; in a sampler that is greedy (assumed: 30 us of a large vocabulary), the last norm with it.
+_LAYER_KERNELS, _SAMPLER_KERNELS = 4.0, 13.0
+_NORM_PASSES, _ROPE_PASSES, _ACT_PASSES, _LOGIT_BYTES = 8.0, 2.0, 3.0, 6.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,7 +154,7 @@ def steps_of(
     n_steps = sums.tokens.shape[0]
     router, others = rows.feed_forward()
     reduce = rows.all_reduce() if machine.n_devices > 1 and machine.roles.peer else ()
-    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head(), *rows.marks())
+    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head(), *rows.elementwise(), *rows.marks())
     return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
 
 
@@ -311,7 +315,7 @@ class _Layers:
         g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1}
-        shapes["step"] = np.maximum(0.0, sums.context - 1)
+        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
             bytes=self.d * sums.keys * self._cached_token_bytes,
@@ -401,6 +405,26 @@ class _Layers:
         """Logits of every decode, and of the last token of a prompt."""
         last = np.array([self.blocks.n - 1])
         return self.product("head", "output head", last, self.sums.logits, self.g.vocab / self.d, self.g.hidden)
+
+    def elementwise(self) -> tuple[Rows, ...]:
+        """Kernels between the products, whose activations every device passes over: of the layers, and of the sampler."""
+        g, last = self.g, np.array([self.blocks.n - 1])
+        heads = (g.n_heads + 2.0 * max(g.n_kv_heads, 1)) * g.head_dim / self.d
+        is_dense = np.isin(self.all, self.blocks.moe, invert=True)
+        values = _NORM_PASSES * g.hidden + _ROPE_PASSES * heads + is_dense * _ACT_PASSES * g.dense_intermediate / self.d
+        between = Rows(
+            kind="elementwise",
+            name="norms, rotary embedding, activation",
+            tier="weights_home",
+            engine="main",
+            phase=self.phase,
+            blocks=self.all,
+            activation_bytes=self.d * self.sums.tokens * values * _VALUE,
+            count=_LAYER_KERNELS,
+            times=self.turns,
+        )
+        logits = self.d * self.sums.logits * g.vocab * _LOGIT_BYTES
+        return between, replace(between, name="sampler", blocks=last, activation_bytes=logits, count=_SAMPLER_KERNELS)
 
     def marks(self) -> tuple[Rows, ...]:
         """One per layer and one per step, for what an engine spends on each: prefill's where it carries prompt tokens."""
