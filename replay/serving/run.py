@@ -42,6 +42,7 @@ from tokentape.replay.serving.workload import Requests
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
+    from tokentape.replay.system.kv import KVSlots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -151,9 +152,10 @@ def run_rule(
     record: bool = False,
     seed: int = 0,
     slots: ExpertSlots | None = None,
+    kv: KVSlots | None = None,
 ) -> ServingRun:
     """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill. slots:
-    what a system's experts do, where the costs are of events."""
+    what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     _refuse_what_never_fits(requests, limits, speculation.n_nodes)
@@ -168,9 +170,9 @@ def run_rule(
         )
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots).n_iterations if record else 0
+    n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None else run_engine
+    engine = run_alone if slots is None or kv is None else run_engine
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -182,7 +184,7 @@ def run_rule(
         *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * 6),
+        *((*slots.arguments(n_recorded), kv.arguments(n_recorded)) if slots is not None and kv is not None else (None,) * 7),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

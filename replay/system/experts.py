@@ -167,7 +167,7 @@ class ExpertSlots:
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
-        across = self.system.option("place", "across_layers") == "true"
+        across = self.system.flag("place", "across_layers")
         per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))
