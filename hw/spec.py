@@ -128,6 +128,10 @@ class HardwareSpec:
     backing: str = ""
     links: dict[str, Link] = field(default_factory=dict)
     n_devices: int = 1
+    data_parallel: int = (
+        1  # replicas of attention and dense layers among the devices; the others share layers (tensor parallelism)
+    )
+    expert_parallel: bool = False  # every device holds whole experts, its share of them; else a part of each
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
     area_mm2: Sourced | None = None
@@ -142,6 +146,11 @@ class HardwareSpec:
     def assumed(self) -> list[str]:
         """Keys of the numbers that rest on an assumption, in whole or at an end of their range."""
         return [key for key, number in self.numbers() if number.is_assumed]
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Devices that share a layer."""
+        return self.n_devices // self.data_parallel
 
     @property
     def compute(self) -> Engine:

@@ -108,7 +108,7 @@ def run_engine(  # type: ignore[no-untyped-def]
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
-    tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving/speculation.py).
+    tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
     the experts' slots (replay/system/events.py), kv: keys and values (kv.py), or None.
