@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from tokentape.hw import reachable, spec
 from tokentape.hw.files import write_text
 from tokentape.hw.measured import Measurements, Setup
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
-from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import HardwareSpec
 
@@ -53,12 +52,12 @@ class Fit:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
         constants = self.without_held_out if held_out else self.constants
         module = OPERATORS[self.operator]
-        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.parameters]), shapes))
 
     def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
         """(n,) the term that binds."""
         module = OPERATORS[self.operator]
-        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.parameters]), shapes))
 
     def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
@@ -117,12 +116,12 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
     n_rows = measurements.seconds.size
     measurements, beyond = reachable.split(measurements, gpu)
-    if beyond and measurements.seconds.size < len(module.PARAMETERS):
+    if beyond and measurements.seconds.size < len(module.parameters):
         raise ValueError(
-            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.PARAMETERS)} "
+            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.parameters)} "
             f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
         )
-    names = [parameter.name for parameter in module.PARAMETERS]
+    names = [parameter.name for parameter in module.parameters]
     unseen = held_out(measurements)
     seen = measurements.take(~unseen) if unseen.any() else measurements
     fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
@@ -176,7 +175,7 @@ def _toml(fits: list[Fit]) -> str:
     ]
     lines += [f"{name} = {json.dumps(getattr(setup, name))}" for name in ("device", "framework", "version", "dtype")]
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
-        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
+        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].parameters}
         lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
         lines += [f"left_out = {json.dumps(fit.left_out)}"] if fit.left_out else []
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
@@ -222,7 +221,7 @@ def _check(fit: Fit, path: Path) -> None:
     """Raises BadSpec unless the file has exactly the constants of the operator's model as it is now."""
     if fit.operator not in OPERATORS:
         raise BadSpec(f"{path}: unknown operator {fit.operator!r}; known: {', '.join(OPERATORS)}")
-    names = [p.name for p in OPERATORS[fit.operator].PARAMETERS]
+    names = [p.name for p in OPERATORS[fit.operator].parameters]
     for constants in (fit.constants, fit.without_held_out):
         if sorted(constants) != sorted(names):
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")

@@ -100,8 +100,8 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
         if operator is None:
             continue
         dtype = _dtype(rows, operator, file)
-        columns = OPERATORS[operator].COLUMNS
-        absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].DEFAULTS]
+        columns = OPERATORS[operator].columns
+        absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].defaults]
         if absent:
             raise ValueError(f"{file}: column {absent[0]} is missing; {op_name} rows need {', '.join(columns)}")
         for name in (name for name in columns if name in rows.columns and name not in TEXTS):
@@ -138,17 +138,14 @@ def _dtype(rows: pl.DataFrame, operator: str, file: Path) -> pl.Series:
 
 
 def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) -> Measurements:
-    module = OPERATORS[operator]
-    shapes = {}
-    for column, argument in module.COLUMNS.items():
-        values = [
-            rows[column].to_numpy() if column in rows.columns else np.full(rows.height, module.DEFAULTS[column])
-            for rows, _ in parts
-        ]
-        shapes[argument] = np.concatenate(values)
-    if hasattr(module, "of_version"):  # what the framework's version decides, and no column says
+    of, shapes = OPERATORS[operator], {}
+    for name in of.columns:
+        absent = of.defaults.get(name)
+        values = [rows[name].to_numpy() if name in rows.columns else np.full(rows.height, absent) for rows, _ in parts]
+        shapes[name] = np.concatenate(values)
+    if of.of_version:  # what the framework's version decides, and no column says
         n_rows = sum(rows.height for rows, _ in parts)
-        shapes |= {name: np.full(n_rows, value) for name, value in module.of_version(setup.version).items()}
+        shapes |= {name: np.full(n_rows, value) for name, value in of.of_version(setup.version).items()}
     seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
     rows = [np.stack([np.full(part.height, i), part[ROW].to_numpy()], axis=1) for i, (part, _) in enumerate(parts)]
     sources = tuple(source for _, source in parts)

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tokentape.hw.measured import Measurements
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 
 MOST = 1.05  # of a peak: clocks and timers are good to a few percent
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.shapes import Floats, where
+from tokentape.hw.operators.operator import Floats, Gpu, where
 
 KEYS_PER_BLOCK = 128
 BYTES_PER_VALUE = 2  # bf16 and fp16

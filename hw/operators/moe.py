@@ -29,28 +29,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release, where
+from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes, columns, overlap, release, where
 
-NAME = "moe"
-COLUMNS = {
-    "num_tokens": "num_tokens",
-    "hidden_size": "hidden_size",
-    "inter_size": "inter_size",
-    "topk": "topk",
-    "num_experts": "num_experts",
-    "moe_tp_size": "moe_tp_size",
-    "moe_ep_size": "moe_ep_size",
-    "distribution": "distribution",
-}
-# Of `time`: where the active experts are known, as a tape or a curve tells them.
-ARGUMENTS = (
-    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "active_experts",
-)  # fmt: skip
+NUMBERS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+ARGUMENTS = (*NUMBERS, "active_experts")  # of `time`: where the active experts are known, as a tape or a curve tells them
 DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1}
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
@@ -96,31 +80,21 @@ def of_version(version: str) -> dict[str, float]:
     return {"leftovers_heaped": float(release(version) < _DEALT_OUT_FROM)}
 
 
-def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
-    """Seconds of each layer, (n,) f64. constants: (3,) as in PARAMETERS.
-
-    shapes, each (n,): num_tokens, hidden_size, inter_size (of one expert), topk, num_experts; optionally moe_tp_size and
-    moe_ep_size (1 where absent); and how tokens are spread over experts: active_experts of the rank, as a tape tells them, or
-    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent). Raises ValueError naming
-    what is missing, below 1 or unknown. With the number of tokens, time may fall by some percent where the block height changes.
-    """
-    return _seconds(_terms(gpu, constants, _layer(shapes)))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of layers whose active experts share the tokens evenly, element by element."""
+    """Seconds of layers whose active experts share the tokens evenly. With the number of tokens they may fall by some percent
+    where the block height changes."""
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments
     block_rows = _block_rows(n_tokens, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
-    return _seconds(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)))
+    return _whole(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)))
 
 
-def _seconds(terms: _Terms) -> Floats:
+def _whole(terms: _Terms) -> Floats:
     return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each layer, (n,) each, of a rank with no more than its even share of the selections.
+    """Of a rank with no more than its even share of the selections.
 
     Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
     """
@@ -131,11 +105,6 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     weights = 3.0 * layer.hidden * layer.inter
     ops = 2.0 * layer.selections / ep_size * weights
     return ops, _BYTES_PER_VALUE * (experts * weights + layer.n_tokens / ep_size * layer.hidden)
-
-
-def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each layer's time, (n,): "launch", "weights", "compute" or "activations"."""
-    return largest_part(_terms(gpu, constants, _layer(shapes)))
 
 
 def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
@@ -166,8 +135,9 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
 
 
 def _layer(shapes: Shapes) -> _Layer:
-    numbers = [name for name in COLUMNS.values() if name != "distribution"]
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = columns(shapes, numbers, DEFAULTS)
+    """inter_size is of one expert. How tokens are spread over experts: active_experts of the rank, as a tape tells them, or
+    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent)."""
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = columns(shapes, NUMBERS, DEFAULTS)
     block_rows = _block_rows(n_tokens, n_experts, ep_size)
     if "active_experts" in shapes:
         load = even_load(n_tokens * top_k / ep_size, columns(shapes, ["active_experts"])[0], block_rows)
@@ -181,3 +151,18 @@ def _layer(shapes: Shapes) -> _Layer:
 
 def _block_rows(n_tokens: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
     return where(n_tokens <= n_experts / ep_size, _FEW_ROWS, _MANY_ROWS)
+
+
+MOE = Operator(
+    name="moe",
+    arguments=ARGUMENTS,
+    defaults=DEFAULTS,
+    columns=(*NUMBERS, "distribution"),
+    parameters=PARAMETERS,
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_shapes=lambda shapes: (_layer(shapes),),
+    of_version=of_version,
+)

@@ -32,20 +32,11 @@ from tokentape.hw.operators.flash_attention import (
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, release, where
+from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes, Terms, columns, release, where
 
-NAME = "prefill_attention"
-COLUMNS = {
-    "batch_size": "batch_size",
-    "isl": "isl",
-    "num_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window_size": "window_size",
-}
-ARGUMENTS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv")  # of `time`
+# Prompts of isl tokens; window_size in tokens, 0: none; stores_kv: 0 or 1, which no measured table says.
+COLUMNS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+ARGUMENTS = (*COLUMNS, "stores_kv")
 DEFAULTS = {"window_size": 0, "stores_kv": 1}
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
@@ -67,32 +58,21 @@ def of_version(version: str) -> dict[str, float]:
     return {"stores_kv": float(release(version) < _CACHE_WRITTEN_OUTSIDE_FROM)}
 
 
-def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
-    """Seconds of each shape, (n,) f64. constants: (4,) as in PARAMETERS.
-
-    shapes: batch_size prompts of isl tokens, num_heads, num_key_value_heads, head_dim; optionally window_size in tokens (0: none)
-    and stores_kv (0 or 1; 1 where absent). Raises ValueError where one is missing or below 1.
-    """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, *arguments)
+    """Seconds of calls."""
+    return _whole(_terms(gpu, constants, *arguments))
+
+
+def _whole(terms: Terms) -> Floats:
     return terms.launch_s + terms.compute_s + terms.memory_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
+    """The pairs that a causal window lets see each other; Q, K, V and O once."""
     batch, isl, heads, kv_heads, head_dim, window_size, _ = columns(shapes, ARGUMENTS, DEFAULTS)
     seen = np.minimum(isl, window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
     return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-
-
-def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
@@ -153,3 +133,17 @@ def _key_blocks(isl: Floats, tile_rows: Floats, window_tokens: Floats, ramp: NDA
     rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / KEYS_PER_BLOCK))  # a tile narrower than a block pays for whole blocks
     mean = np.minimum(np.maximum(mean_keys / KEYS_PER_BLOCK + rounding, 1.0), longest)
     return longest, where(ramp, mean, longest)
+
+
+PREFILL_ATTENTION = Operator(
+    name="prefill_attention",
+    arguments=ARGUMENTS,
+    defaults=DEFAULTS,
+    columns=COLUMNS,
+    parameters=PARAMETERS,
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_version=of_version,
+)

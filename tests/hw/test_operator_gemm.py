@@ -8,8 +8,9 @@ from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.operators import gemm
+from tokentape.hw.operators import OPERATORS
 
+gemm = OPERATORS["gemm"]
 TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0])
 CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2])
 # In the measure of the 128x256 tile: (rows columns + 15 (rows + columns)) / (1 + 15 (128 + 256) / (128 256)).

@@ -8,9 +8,10 @@ from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.operators import moe
+from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.expert_load import expert_load
 
+moe = OPERATORS["moe"]
 CONSTANTS = np.array([2e-5, 0.9, 130.0])
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 
@@ -193,5 +194,5 @@ def test_bad_shapes_are_named(change, words):
 
 def test_ranks_are_one_where_absent():
     shapes = layer(64, 2048, 768, 8, 128)
-    alone = {name: values for name, values in shapes.items() if name not in moe.DEFAULTS}
+    alone = {name: values for name, values in shapes.items() if name not in moe.defaults}
     assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, shapes)
