@@ -22,7 +22,7 @@ from tokentape.hw.files import write_text
 from tokentape.hw.measured import Measurements, Setup
 from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
-from tokentape.hw.sourced import BadSpec
+from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
@@ -192,25 +192,12 @@ def load(path: Path) -> dict[str, Fit]:
     """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        setup = Setup(data["device"], data["framework"], data["version"], data["dtype"])
-        fits = {}
-        for operator, table in data.items():
-            if isinstance(table, dict):
-                ranges = {name: (float(low), float(high)) for name, (low, high) in table["ranges"].items()}
-                sets = {name: {k: float(v) for k, v in table[name].items()} for name in ("constants", "without_held_out")}
-                fits[operator] = Fit(
-                    operator,
-                    setup,
-                    data["machine"],
-                    **sets,
-                    ranges=ranges,
-                    n_rows=table["n_rows"],
-                    sources=tuple(table["sources"]),
-                    left_out=tuple(table.get("left_out", ())),
-                )
+        setup, machine = Setup(*(data.pop(name) for name in ("device", "framework", "version", "dtype"))), data.pop("machine")
+        of_file = {"setup": setup, "machine": machine}
+        fits = {name: build(Fit, table, name, operator=name, **of_file) for name, table in data.items()}
     except FileNotFoundError as error:
         raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise BadSpec(f"{path}: not a file of fitted constants ({error}); write it with `tokentape calibrate gpu`") from error
     for fit in fits.values():
         _check(fit, path)
