@@ -115,6 +115,9 @@ def calibrate_gpu(
     out: Annotated[Path, option("Folder for the constants, one file per setup.")] = Path("fits"),
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
+    pooled: Annotated[
+        bool, option("Also fit one set to all devices together, for GPUs that nobody measured.", "--pooled")
+    ] = False,
     force: Annotated[bool, option("Write constants that are more than 50 % off on their own rows.", "--force")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -131,7 +134,8 @@ def calibrate_gpu(
     import polars as pl
 
     from tokentape.flows.console import note, progress_bar
-    from tokentape.hw import calibrate, measured, spec, validate
+    from tokentape.hw import calibrate, measured, reachable, spec, validate
+    from tokentape.hw.pooled import pool
 
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = measured.read(_tables(files), dtype)
@@ -153,7 +157,13 @@ def calibrate_gpu(
         if why:
             note(why)
     _tell(beyond)
+    for table in tables:
+        if (slow := reachable.slow_rows(table)).size:
+            note(reachable.said_slow(table, slow))
     out.mkdir(parents=True, exist_ok=True)
+    if pooled:
+        together = pool(tables, machines)
+        by_setup[together[0].setup] = together
     for setup, fits in by_setup.items():
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)

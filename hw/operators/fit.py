@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from tokentape.hw.fit_files import solver
 from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes
 
+Seconds = Callable[[Gpu, Floats, Shapes], Floats]
+
 _COARSE_ROWS = 2_000
 _FINE_ROWS = 5_000
 _STARTS = 4
@@ -22,16 +24,18 @@ _STARTS = 4
 _ZERO_FRAC = 1e-6
 
 
-def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats) -> Floats:
+def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats, seconds: Seconds | None = None) -> Floats:
     """The constants, in the order of operator.parameters, with the smallest mean absolute percentage error that the search finds.
 
-    shapes: arguments of operator.seconds, each (n,); measured_s: (n,). The same input gives the same constants.
+    shapes: arguments of operator.seconds, or of `seconds` in its place, each (n,); measured_s: (n,). The same input gives the
+    same constants.
     Raises ValueError if arrays differ in length, rows are fewer than constants, or a measurement is not positive and finite.
     Needs scipy, which `pip install 'tokentape[calibrate]'` brings.
     """
     least_squares = solver()
     from scipy.optimize import minimize
 
+    seconds = seconds or operator.seconds
     measured_s = np.asarray(measured_s, dtype=np.float64)
     shapes = {name: np.asarray(values) for name, values in shapes.items()}
     for name, values in shapes.items():
@@ -50,7 +54,7 @@ def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats) -> Flo
 
     def ratios(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
         sample = {name: values[rows] for name, values in shapes.items()}
-        return lambda logs: operator.seconds(gpu, np.exp(np.clip(logs, low, high)), sample) / measured_s[rows]
+        return lambda logs: seconds(gpu, np.exp(np.clip(logs, low, high)), sample) / measured_s[rows]
 
     def mape_frac(logs: Floats, ratio: Callable[[Floats], Floats]) -> float:
         return float(np.mean(np.abs(ratio(logs) - 1.0)))
