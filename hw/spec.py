@@ -7,7 +7,6 @@ A file may name a `base`, a shipped machine or another file, and then holds only
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -18,7 +17,7 @@ from typing import Any
 
 from tokentape.hw import dram
 from tokentape.hw.roles import Roles, roles_of
-from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, unknown
+from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed, unknown
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
@@ -240,14 +239,9 @@ def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:
     if any(path.samefile(one) for one in above):
         circle = " -> ".join(one.name for one in [*above, path])
         raise BadSpec(f"{path}: base runs in a circle ({circle}); let one of them do without a base, or take a shipped one")
-    raw = path.read_bytes()
-    try:
-        data = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path}: not TOML: {error}") from error
+    data, sha256 = parsed(path, "hardware file", shipped())
     base, source = data.pop("base", None), data.pop("source", "")
     data = {key: value if key in COUNTS else _with_sources(value, source) for key, value in data.items()}
-    sha256 = hashlib.sha256(raw).hexdigest()
     if base is None:
         return data, sha256
     below, base_sha256 = _read(_base(path, base), [*above, path])
@@ -285,9 +279,9 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
     sections = {
-        "engines": {k: build(Engine, v, f"{where}: engines.{k}") for k, v in _table(data, "engines", where).items()},
+        "engines": _table(data, "engines", where),
         "tiers": {k: _tier(v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()},
-        "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in _table(data, "links", where, may_be_empty=True).items()},
+        "links": _table(data, "links", where, may_be_empty=True),
     }
     roles = data.pop("roles", {})
     spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256, roles=None)

@@ -34,33 +34,32 @@ from tokentape.hw.operators.flash_attention import (
     SPLIT_MARGIN,
     block_share,
     keys_per_block,
+    of_table,
     runs_fa2,
     runs_fa3,
     runs_trtllm,
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.flash_attention import of_table as of_table
-from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
+from tokentape.hw.operators.operator import (
+    COLD,
+    Floats,
+    Gpu,
+    Operator,
+    Parameter,
+    Shapes,
+    Terms,
+    columns,
+    overlap,
+    s_per_byte,
+    slower,
+    where,
+)
 
-NAME = "decode_attention"
-COLUMNS = {
-    "batch_size": "batch_size",
-    "isl": "isl",
-    "step": "step",
-    "num_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window_size": "window_size",
-}
-ARGUMENTS = (
-    "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv", "is_warm",
-    "prompt_tokens",
-)  # of `time`  # fmt: skip
+# Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
+COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens")
 DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0}
-GROWS = ("batch_size", "step")  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -78,32 +77,21 @@ _BYTES_PER_PARTIAL = 4  # partial outputs are f32
 _OVERLAP_POWER = 3.0
 
 
-def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
-    """Seconds of each shape, (n,) f64. constants: (5,) as in PARAMETERS.
-
-    shapes: batch_size sequences with a context of isl + step tokens (the new one included), num_heads, num_key_value_heads,
-    head_dim; optionally window_size in tokens (0: none). Raises ValueError where one is missing or below 1. Time never falls as
-    the context grows; it may fall as the batch grows past the point where splitting ends.
-    """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, *arguments)
+    """Seconds of calls. They never fall as the context grows; they may fall as the batch grows past the point where splitting
+    ends."""
+    return _whole(_terms(gpu, constants, *arguments))
+
+
+def _whole(terms: Terms) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
-    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS[:7], DEFAULTS)
+    """The keys and values in sight, read once for all heads that share them."""
+    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, COLUMNS, DEFAULTS)
     seen = np.minimum(isl + step, window(window_size))
     return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
-
-
-def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
@@ -146,3 +134,18 @@ def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArr
         split = split & (group > 1) & packs
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
     return where(split, np.maximum(parts, 1.0), 1.0), where(split, np.minimum(tiles * blocks, slots), tiles)
+
+
+DECODE_ATTENTION = Operator(
+    name="decode_attention",
+    columns=COLUMNS,
+    arguments=ARGUMENTS,
+    parameters=PARAMETERS,
+    grows=("batch_size", "step"),
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_table=of_table,
+    defaults=DEFAULTS,
+)

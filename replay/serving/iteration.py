@@ -17,8 +17,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
