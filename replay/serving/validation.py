@@ -47,7 +47,7 @@ def served_by(served: Served, geometry: Geometry, machine: HardwareSpec, front_e
             f"give a machine of {n} with --hardware"
         )
     shared = replace(machine, data_parallel=served.data_parallel, expert_parallel=served.expert_parallel)
-    scheduler, seqs = Chunked(served.budget_tokens * served.data_parallel), served.max_seqs * served.data_parallel
+    scheduler, seqs = Chunked(served.budget_tokens), served.max_seqs * served.data_parallel
     fits = calibrate.fits_of(machine, calibrate.known())
     cost = iteration_costs(geometry, shared, IndependentCoverage(), expert_format=served.weight_format, fits=fits)
     blocks = served.kv_blocks
