@@ -117,9 +117,8 @@ def setting_of(store: Store, trace_id: str, tape: Recorded, expert_format: str, 
 def budgeted(system: System, budget: str | None, workload: Workload) -> System:
     """The system with this room for experts, where it has a cache or a hot set, and this batch."""
     options = {slot: dict(given) for slot, given in system.options.items()}
-    slot = "residency" if system.residency is not None else "place" if system.place is not None else ""
-    if budget and slot:
-        options.setdefault(slot, {})["budget"] = budget
+    if budget and system.room:
+        options.setdefault(system.room, {})["budget"] = budget
     if workload.batch:
         options.setdefault("schedule", {})["max_seqs"] = str(workload.batch)
     return replace(system, options=options)

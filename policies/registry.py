@@ -53,6 +53,9 @@ KINDS = {
         "pool policy", "tokentape.policies.speculation", "POOLS", "PoolPolicy",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
+    "route": Kind(
+        "router", "tokentape.policies.routes", "ROUTES", "Route", "is derived from policies.sliced.ranking.Router (docs/systems.md)"
+    ),
     "system": Kind("system", "tokentape.policies.systems", "SYSTEMS", "System", "is SliceMoE or MixedPrecision"),
 }  # fmt: skip
 

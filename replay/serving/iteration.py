@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,6 +258,19 @@ def iteration_costs(
         held_frac,
         float(sum(background_w(machine, made, end).values())),
         speculation,
+    )
+
+
+def no_costs(geometry: Geometry) -> IterationCosts:
+    """Of decisions that no clock moves: every iteration takes a second, on no machine."""
+    n, of = len(geometry.moe_layers), np.array(geometry.moe_layers)
+    before = np.zeros((geometry.n_layers + 1, n))
+    before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == of, axis=0)
+    table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
+    code = of_source("def {name}(t):\n    t[-1, 0] = 1.0\n", ITERATION)
+    machine: Any = None
+    return IterationCosts(
+        geometry, machine, profiles.load(profiles.PHYSICAL), "", "", code, table, before, np.arange(n), none, none
     )
 
 

@@ -60,7 +60,8 @@ from tokentape.replay.serving.state import (
 )
 from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
-from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
+from tokentape.replay.system.events import CACHE, CHOOSE, PLACED, RANK_OF, ROUTED, SLOTS, SPLIT, WHERE, place_anew, serve_experts
+from tokentape.replay.system.sliced import SERVED, SLICED, serve_sliced
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -85,19 +86,21 @@ _COST, _UNION, _RESULTS = (
     (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
 )
 _SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED)
+_ROUTE = (CHOOSE, ROUTED)
+_SLICED = (CHOOSE, SLICED, SERVED)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS)
 
 
-@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
+@kernel(void(*_ARGUMENTS, *_SLOTS, *_ROUTE, none), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed,
+    rank_of, where, split, cache, slots, placed, choose, routed, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
 
@@ -106,7 +109,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py), or None.
+    iterations as fit. rank_of .. routed: the experts' slots (replay/system/events.py), or None; of SliceMoE choose, its state as
+    `routed`, and served (replay/system/sliced.py).
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -187,7 +191,11 @@ def run_engine(  # type: ignore[no-untyped-def]
         if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots,
+                cache, slots, choose, routed,
+            )  # fmt: skip
+        if served is not None:
+            serve_sliced(
+                at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, routed, served,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -276,5 +284,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     totals[NOW] = now
 
 
-# Without experts' slots: the branches that serve them are not compiled, and a run starts without handing over their arrays.
-run_alone = Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *(none,) * len(_SLOTS)), {"error_model": "numpy"})
+# Without experts' slots, and with SliceMoE's: what the others need is not compiled, and a run starts without handing it over.
+run_alone, run_sliced = (
+    Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *slots), {"error_model": "numpy"})
+    for slots in ((none,) * (len(_SLOTS) + 3), ((none,) * len(_SLOTS) + _SLICED))
+)

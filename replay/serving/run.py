@@ -35,7 +35,6 @@ from tokentape.replay.serving.kernel import (
     RECORD_TIMES,
     STARTED,
     run_alone,
-    run_engine,
 )
 from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
@@ -178,7 +177,7 @@ def run_rule(
     totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None else run_engine
+    engine = run_alone if slots is None else slots.engine
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -191,7 +190,7 @@ def run_rule(
         speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * 6),
+        *(slots.arguments(n_recorded) if slots is not None else (None,) * 9),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

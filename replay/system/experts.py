@@ -12,7 +12,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.kernels import Kernel, dispatcher_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
@@ -23,6 +23,8 @@ from tokentape.policies.placement import (
 )
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.sliced.lru import Stock
+from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.serving.workload import Requests
@@ -81,8 +83,7 @@ class ExpertSlots:
     @property
     def budget_bytes(self) -> int:
         """Of the cache or the hot set; all where nothing says."""
-        slot = "residency" if self.system.residency is not None else "place"
-        text = self.system.option(slot, "budget")
+        text = self.system.option(self.system.room or "place", "budget")
         n_experts = self.recorded.geometry.n_experts * len(self.sizes)
         return bytes_of(text, self.total_bytes, n_experts) if text else self.total_bytes
 
@@ -121,8 +122,9 @@ class ExpertSlots:
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        routed = self._routed(n_rows)
         slots = (
-            self.how, rec.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
+            self.how, self.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
@@ -130,7 +132,35 @@ class ExpertSlots:
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
-        return rank, where, split, arrays, slots, self._placed()
+        choose = Stock() if system.route is None else system.route
+        return rank, where, split, arrays, slots, self._placed(), compiled(choose), routed, None
+
+    @property
+    def engine(self) -> Kernel:
+        """The loop with these slots."""
+        from tokentape.replay.serving.kernel import run_engine
+
+        return run_engine
+
+    def _routed(self, n_rows: int) -> Arguments:
+        """What a router chooses by; it writes its choice into ids of this run's own. Nothing where there is none."""
+        rec, router, (n_experts, k) = (
+            self.recorded,
+            self.system.route,
+            (self.recorded.geometry.n_experts, self.recorded.ids.shape[2]),
+        )
+        values = gates = np.zeros((0, n_experts), np.float32)
+        params, recorded = np.zeros(0), np.zeros((0, 0, 0), rec.ids.dtype)
+        self.ids = rec.ids
+        if router is None:
+            n_rows = 0
+        else:
+            assert rec.scores is not None
+            values, gates, params = rec.scores.values, rec.scores.gates, router.params(rec.ids.shape[1], n_experts)
+            recorded, self.ids = rec.ids, rec.ids.copy()
+        scratch = (np.zeros((n_rows, width), kind) for width, kind in ((n_experts, np.float32),) * 2 + ((k, np.int64),) * 2)
+        work = np.zeros((2, n_experts), np.int64)
+        return recorded, values, gates, params, *scratch, np.zeros(n_rows, np.uint8), np.zeros(n_rows, np.int64), work
 
     @property
     def fetched(self) -> float:
@@ -177,6 +207,12 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
+        if system.route is not None:
+            refuse_scores(self.recorded, system)
+        if residency is not None and residency.kind == "future" and system.route is not None:
+            raise ValueError(
+                f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
+            )
         if isinstance(place, ReactivePlacement):
             raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
         if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
@@ -228,3 +264,14 @@ def max_seqs(system: System) -> int:
 def default_cache() -> Any:
     """The policy that a bound's lookups are taken with."""
     return LRU()
+
+
+def refuse_scores(tape: Recorded, system: System) -> None:
+    """Raises ValueError for a tape that does not hold what a router chooses by."""
+    if tape.scores is None:
+        raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
+    if system.route.needs_scores and not tape.scores.is_full:
+        raise ValueError(
+            f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape with "
+            "--tables scores, or take slicemoe with router=lru and no budget"
+        )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
@@ -18,7 +19,9 @@ IDS = np.int16
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
-    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row."""
+    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
+    scores: of rows x MoE layers, where a router asks; row_of: which of those a row of the trace is. A request without a recorded
+    prompt begins with one position that was not run."""
 
     trace_id: str
     origin: str
@@ -28,6 +31,8 @@ class Recorded:
     first: Ints
     n_prompt: Ints
     not_run: int
+    scores: Scores | None = None
+    row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def n_inputs(self) -> Ints:
@@ -85,17 +90,17 @@ class Recorded:
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
-def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`."""
+def recorded(trace: Trace, gate_weights: ArrayLike | None = None, scores: Scores | None = None) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; scores: of every row of the trace."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
-    n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
-    np.maximum.at(n_inputs, of, position + 1)
+    n_prompt = np.zeros(requests.size, np.int64)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
-    if np.any(n_prompt == 0):
-        bad = requests[int(np.argmax(n_prompt == 0))]
-        raise ValueError(f"tape {trace.trace_id}: request {bad} has no prompt's routing; record its prefill too")
+    position = position + (n_prompt == 0)[of]
+    n_prompt = np.maximum(n_prompt, 1)
+    n_inputs = n_prompt.copy()
+    np.maximum.at(n_inputs, of, position + 1)
     first = np.concatenate(([0], np.cumsum(n_inputs)))
     widths = np.diff(trace.offsets)
     shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
@@ -105,4 +110,6 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run = int((ids[:, :, 0] < 0).sum())
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run)
+    row_of = (first[of] + position) * shape[1] + layer
+    dense = None if scores is None else scores.at(row_of, shape[0] * shape[1])
+    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, dense, row_of)

@@ -28,6 +28,7 @@ from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.routes import SlicedSlots, slices_of
 from tokentape.warehouse.formats import EXPERT_FORMATS, bytes_per_value
 from tokentape.warehouse.model_sizes import kv_bytes
 
@@ -81,15 +82,19 @@ def simulate(
     costs = iteration_costs(
         geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
     )
-    slots = ExpertSlots(
+    sliced = system.sliced
+    sizes = _sizes(recorded, how.expert_format)
+    if sliced is not None:
+        sizes = (sum(slices_of(geometry, sliced.cache)),) * len(sizes)
+    slots = (ExpertSlots if sliced is None else SlicedSlots)(
         recorded,
         requests,
         system,
         machine,
-        _sizes(recorded, how.expert_format),
+        sizes,
         8.0 * bytes_per_value(how.expert_format),
         near_bound(geometry, machine, costs.profile, how.expert_format, end),
-        _of_layer(costs),
+        of_layer(costs),
         how.seed,
         how.losses,
         logs,
@@ -97,7 +102,10 @@ def simulate(
     limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
     slots = _told(slots, rule, costs, limits)
-    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
+    made = SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
+    if isinstance(slots, SlicedSlots):
+        slots.refuse_row()
+    return made
 
 
 def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
@@ -117,7 +125,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
     needed = sum(sizes) * recorded.geometry.n_experts
-    if system.residency is None and system.place is None and needed > room:
+    if not system.room and needed > room:
         raise ValueError(
             f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
             "give the system a residency"
@@ -128,7 +136,7 @@ def _sizes(recorded: Recorded, expert_format: str) -> tuple[int, ...]:
     return recorded.geometry.expert_bytes(expert_format)
 
 
-def _of_layer(costs: IterationCosts) -> NDArray[np.int64]:
+def of_layer(costs: IterationCosts) -> NDArray[np.int64]:
     """(2, MoE layers): the layer, and the row of the table that is its own."""
     rows = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(len(costs.geometry.moe_layers))]
     return np.array([costs.geometry.moe_layers, rows], np.int64)
@@ -145,8 +153,10 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) 
     if requests.arrival_s[-1] > 0.0 or limits.kv_blocks is not None:
         what = "a bound needs" if sees_all else f"{type(policy).__name__} counts a share of all lookups: it needs"
         raise ValueError(f"system {system.name}: {what} a fixed schedule; give arrivals all at 0 and no limit of KV blocks")
-    if slots.system.place is not None:
-        raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
+    if slots.system.place is not None or slots.system.route is not None:
+        raise ValueError(
+            f"system {system.name}: {type(policy).__name__} needs all lookups, and placements and routers change them"
+        )
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
     run_rule(requests, rule, costs, limits, slots=first)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
@@ -202,7 +212,7 @@ def run(
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
         "profile": profiles.load(how.profile).name,
-        "expert_format": how.expert_format,
+        "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
         "seed": how.seed,
         "n_requests": len(requests),
