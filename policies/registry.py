@@ -56,6 +56,10 @@ KINDS = {
     "route": Kind(
         "router", "tokentape.policies.routes", "ROUTES", "Route", "is derived from policies.sliced.ranking.Router (docs/systems.md)"
     ),
+    "refresh": Kind(
+        "refresh policy", "tokentape.policies.kv.refresh", "REFRESH", "Refresh",
+        "needs `harmonic_mean_us` (policies/kv/refresh.py)",
+    ),
     "system": Kind("system", "tokentape.policies.systems", "SYSTEMS", "System", "is SliceMoE or MixedPrecision"),
 }  # fmt: skip
 

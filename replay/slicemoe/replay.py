@@ -33,7 +33,6 @@ from tokentape.replay.slicemoe.cost import OTHER_FORMAT, by_layer
 from tokentape.replay.slicemoe.metrics import early_metrics, miss_metrics
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.routes import SlicedSlots, slices_of
-from tokentape.replay.system.run import of_layer
 from tokentape.replay.trace import PREFILL, Trace
 
 Ints = NDArray[np.int64]
@@ -135,7 +134,9 @@ def _serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, 
     step = np.where(is_prefill, -1, place - np.maximum.accumulate(np.where(begins, place, 0)))
     tape = recorded(trace, scores=scores)
     requests, costs = tape.requests(order=np.argsort(np.argsort(request[is_new]))), no_costs(trace.geometry)
-    slots = SlicedSlots.of(tape, requests, System("slicemoe", {"route": system}), of_layer(costs), capacity_bytes, is_cold, seed)
+    slots = SlicedSlots(
+        tape, requests, System("slicemoe", {"route": system}), costs, seed=seed, is_cold=is_cold, capacity_bytes=capacity_bytes
+    )
     run_rule(requests, Continuous().rule(trace.geometry.n_layers), costs, Limits(max_seqs=1), slots=slots)
     slots.refuse_row()
     served = slots.events

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.kernels import Kernel, dispatcher_of
+from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
@@ -27,9 +26,11 @@ from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
+from tokentape.replay.serving.iteration import IterationCosts, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import Recorded
+from tokentape.warehouse.formats import bytes_per_value
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,19 +46,15 @@ Arguments = tuple[Any, ...]
 
 @dataclass(eq=False)
 class ExpertSlots:
-    """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes;
-    full_bits: of a weight at full width. near_bound, of_layer: see events.py. losses (MoE layers, E, 4): of precision rules.
-    logs: lookups that are kept. told: keys and hits of a run before, profile: event and counts, for what sees the future or a
-    share of the tape."""
+    """What a system's experts do on a tape, for `requests` of it, at costs of events. end: of the machine's ranges. losses (MoE
+    layers, E, 4): of precision rules. logs: lookups that are kept. told: keys and hits of a run before, profile: event and
+    counts, for what sees the future or a share of the tape."""
 
     recorded: Recorded
     requests: Requests
     system: System
-    machine: HardwareSpec
-    sizes: tuple[int, ...]
-    full_bits: float
-    near_bound: Floats
-    of_layer: Ints
+    costs: IterationCosts
+    end: str = "value"
     seed: int = 0
     losses: Floats | None = None
     logs: int = 0
@@ -70,6 +67,11 @@ class ExpertSlots:
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
         self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of an expert in every MoE layer, bytes."""
+        return self.recorded.geometry.expert_bytes(self.costs.expert_format)
 
     @property
     def total_bytes(self) -> int:
@@ -90,7 +92,7 @@ class ExpertSlots:
     @property
     def away(self) -> int:
         """Where experts compute that a placement keeps out of the cache; a machine that cannot has them read or fetched."""
-        roles = self.machine.roles
+        roles = self.costs.machine.roles
         if roles.near_compute:
             return ev.IS_NEAR
         return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
@@ -99,8 +101,9 @@ class ExpertSlots:
     def is_fixed(self) -> bool:
         return isinstance(self.system.place, FixedPlacement)
 
-    def arguments(self, n_iterations: int) -> Arguments:
-        """Of a run that starts now: rank, where, split, cache, slots, placed. n_iterations: that are recorded."""
+    def arguments(self, n_iterations: int, kv: Arguments) -> Arguments:
+        """Of a run that starts now: rank, where, split, cache, slots, placed, kv, choose, routed, and nothing served otherwise.
+        n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, system.place
@@ -121,10 +124,13 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
+        costs = self.costs
+        of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
+        of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         routed = self._routed(n_rows)
         slots = (
-            self.how, self.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
+            self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
@@ -132,30 +138,22 @@ class ExpertSlots:
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
-        choose = Stock() if system.route is None else system.route
-        return rank, where, split, arrays, slots, self._placed(), compiled(choose), routed, None
+        router = system.route if system.route is not None and system.sliced is None else Stock()
+        return rank, where, split, arrays, slots, self._placed(), kv, compiled(router), routed, None, None
 
-    @property
-    def engine(self) -> Kernel:
-        """The loop with these slots."""
-        from tokentape.replay.serving.kernel import run_engine
-
-        return run_engine
+    def refuse_row(self) -> None:
+        """Raises ValueError after a run that a row of the tape could not be served in."""
 
     def _routed(self, n_rows: int) -> Arguments:
         """What a router chooses by; it writes its choice into ids of this run's own. Nothing where there is none."""
-        rec, router, (n_experts, k) = (
-            self.recorded,
-            self.system.route,
-            (self.recorded.geometry.n_experts, self.recorded.ids.shape[2]),
-        )
+        rec, router = self.recorded, None if self.system.sliced is not None else self.system.route
+        n_experts, k = rec.geometry.n_experts, rec.ids.shape[2]
+        self.ids, recorded = rec.ids, np.zeros((0, 0, 0), rec.ids.dtype)
         values = gates = np.zeros((0, n_experts), np.float32)
-        params, recorded = np.zeros(0), np.zeros((0, 0, 0), rec.ids.dtype)
-        self.ids = rec.ids
-        if router is None:
+        params = np.zeros(0)
+        if router is None or rec.scores is None:
             n_rows = 0
         else:
-            assert rec.scores is not None
             values, gates, params = rec.scores.values, rec.scores.gates, router.params(rec.ids.shape[1], n_experts)
             recorded, self.ids = rec.ids, rec.ids.copy()
         scratch = (np.zeros((n_rows, width), kind) for width, kind in ((n_experts, np.float32),) * 2 + ((k, np.int64),) * 2)
@@ -192,13 +190,13 @@ class ExpertSlots:
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
-        across = self.system.option("place", "across_layers") == "true"
+        across = self.system.flag("place", "across_layers")
         per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
-        numbers = np.array([alpha, per_layer, across, self.mean_bits, self.full_bits])
+        numbers = np.array([alpha, per_layer, across, self.mean_bits, 8.0 * bytes_per_value(self.costs.expert_format)])
         of = np.ascontiguousarray(self.requests.tape_request, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
@@ -245,6 +243,26 @@ class ExpertSlots:
             )
 
 
+def held(recorded: Recorded, requests: Requests, costs: IterationCosts) -> ExpertSlots:
+    """All experts in the fast tier: requests that chose what a tape recorded. Raises ValueError for a tape of another model."""
+    shapes = [(len(of.moe_layers), of.n_experts, of.top_k) for of in (recorded.geometry, costs.geometry)]
+    if shapes[0] != shapes[1]:
+        told = ["{} MoE layers, {} experts, top {}".format(*shape) for shape in shapes]
+        raise ValueError(f"recorded coverage: the tape has {told[0]}; the model has {told[1]}")
+    return ExpertSlots(recorded, requests, System("held"), costs)
+
+
+def refuse_scores(tape: Recorded, system: System) -> None:
+    """Raises ValueError for a tape that does not hold what a router chooses by."""
+    if tape.scores is None:
+        raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
+    if system.route.needs_scores and not tape.scores.is_full:
+        raise ValueError(
+            f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape "
+            "with --tables scores, or take slicemoe with router=lru and no budget"
+        )
+
+
 def _number(system: System, slot: str, name: str) -> float:
     text = system.option(slot, name)
     try:
@@ -264,14 +282,3 @@ def max_seqs(system: System) -> int:
 def default_cache() -> Any:
     """The policy that a bound's lookups are taken with."""
     return LRU()
-
-
-def refuse_scores(tape: Recorded, system: System) -> None:
-    """Raises ValueError for a tape that does not hold what a router chooses by."""
-    if tape.scores is None:
-        raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
-    if system.route.needs_scores and not tape.scores.is_full:
-        raise ValueError(
-            f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape with "
-            "--tables scores, or take slicemoe with router=lru and no budget"
-        )

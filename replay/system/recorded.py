@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import PREFILL, Trace
@@ -14,14 +16,16 @@ from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
 IDS = np.int16
+MOST_IMPUTED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    scores: of rows x MoE layers, where a router asks; row_of: which of those a row of the trace is. A request without a recorded
-    prompt begins with one position that was not run."""
+    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed. scores: of rows x
+    MoE layers, where a router asks; row_of: which of those a row of the trace is. A request without a recorded prompt begins with
+    one position that was not run."""
 
     trace_id: str
     origin: str
@@ -31,6 +35,9 @@ class Recorded:
     first: Ints
     n_prompt: Ints
     not_run: int
+    request_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    attention: AttentionTape | None = None
+    tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     scores: Scores | None = None
     row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -47,6 +54,12 @@ class Recorded:
         arrival = np.zeros(rows.size) if arrival_s is None else np.asarray(arrival_s, np.float64)
         n_output = self.n_inputs[rows] - self.n_prompt[rows] + 1
         return Requests(arrival, self.n_prompt[rows], n_output, origin=f"tape {self.trace_id}", tape_request=rows)
+
+    @property
+    def gaps(self) -> str:
+        """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
+        share = self.not_run / (self.ids.shape[0] * self.ids.shape[1])
+        return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
         """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
@@ -90,8 +103,14 @@ class Recorded:
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
-def recorded(trace: Trace, gate_weights: ArrayLike | None = None, scores: Scores | None = None) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`; scores: of every row of the trace."""
+def recorded(
+    trace: Trace,
+    gate_weights: ArrayLike | None = None,
+    attention: AttentionTape | None = None,
+    scores: Scores | None = None,
+) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; scores: of every row
+    of the trace."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_prompt = np.zeros(requests.size, np.int64)
@@ -111,5 +130,17 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None, scores: Scores
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run = int((ids[:, :, 0] < 0).sum())
     row_of = (first[of] + position) * shape[1] + layer
-    dense = None if scores is None else scores.at(row_of, shape[0] * shape[1])
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, dense, row_of)
+    return Recorded(
+        trace.trace_id,
+        trace.origin,
+        trace.geometry,
+        ids,
+        gates,
+        first,
+        n_prompt,
+        not_run,
+        requests.astype(np.int64),
+        attention,
+        scores=None if scores is None else scores.at(row_of, shape[0] * shape[1]),
+        row_of=row_of,
+    )

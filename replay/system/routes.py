@@ -1,4 +1,4 @@
-"""Slots of systems that route: SliceMoE's, and what is refused of a tape without scores."""
+"""SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision."""
 
 from __future__ import annotations
 
@@ -7,75 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.policies.kernels import Kernel
 from tokentape.policies.sliced.controller import Events, State, events_of, results
-from tokentape.policies.slots import System
-from tokentape.replay.serving.kernel import run_sliced
-from tokentape.replay.serving.workload import Requests
-from tokentape.replay.system import events as ev
 from tokentape.replay.system import sliced as at
-from tokentape.replay.system.experts import Arguments, ExpertSlots, Ints, refuse_scores
-from tokentape.replay.system.recorded import Recorded
-from tokentape.warehouse.formats import slice_bytes
+from tokentape.replay.system.experts import Arguments, ExpertSlots, refuse_scores
+from tokentape.warehouse.formats import bytes_per_value, slice_bytes
 from tokentape.warehouse.geometry import Geometry
 
 
 @dataclass(eq=False)
 class SlicedSlots(ExpertSlots):
-    """SliceMoE's slots. is_cold: the cache starts empty at a request before which nothing is under way. capacity_bytes: of the
-    cache; what the system says where None."""
+    """is_cold: the cache starts empty at a request before which nothing is under way. capacity_bytes: of the cache; what the
+    system says where None."""
 
     is_cold: bool = False
     capacity_bytes: int | None = None
 
-    @classmethod
-    def of(
-        cls, tape: Recorded, requests: Requests, system: System, of_layer: Ints, capacity_bytes: int, is_cold: bool, seed: int
-    ) -> SlicedSlots:
-        """What decides alone, on no machine."""
-        nowhere: Any = None
-        sizes = (sum(slices_of(tape.geometry, system.sliced.cache)),) * len(tape.geometry.moe_layers)
-        how = {"seed": seed, "is_cold": is_cold, "capacity_bytes": capacity_bytes}
-        return cls(tape, requests, system, nowhere, sizes, 8.0, np.zeros(2), of_layer, **how)  # type: ignore[arg-type]
+    @property
+    def slices(self) -> tuple[int, int]:
+        return slices_of(self.recorded.geometry, self.system.sliced.cache)
 
     @property
-    def engine(self) -> Kernel:
-        return run_sliced
+    def sizes(self) -> tuple[int, ...]:
+        return (sum(self.slices),) * self.recorded.ids.shape[1]
 
-    def arguments(self, n_iterations: int) -> Arguments:
-        """Of a run that starts now: choose, the policy's state, and what it serves."""
-        rec, policy = self.recorded, self.system.sliced
+    def arguments(self, n_iterations: int, kv: Arguments) -> Arguments:
+        """As of other slots, with the policy's state and what it serves at the end."""
+        others = super().arguments(n_iterations, kv)
+        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[4]
         assert rec.scores is not None
-        n_layers, geometry, n = rec.ids.shape[1], rec.geometry, len(self.requests)
-        slices = slices_of(geometry, policy.cache)
-        top_k = rec.ids.shape[2]
-        self.state = State(
-            policy,
-            n_layers,
-            geometry.n_experts,
-            top_k,
-            *slices,
-            self.budget_bytes if self.capacity_bytes is None else self.capacity_bytes,
-            self.seed,
-            n,
-        )
-        self.made = results(rec.ids.shape[0] * n_layers, top_k)
-        self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
-        self.fetched_of_layer, self.of_iteration = np.zeros(n_layers), np.zeros((n_iterations, ev.N_OF_ITERATION))
+        (n_rows, n_layers, top_k), geometry = rec.ids.shape, rec.geometry
+        room = self.budget_bytes if room is None else room
+        of_cache = (n_layers, geometry.n_experts, top_k, *self.slices, room, self.seed, len(self.requests))
+        self.state, self.made = State(self.system.sliced, *of_cache), results(n_rows * n_layers, top_k)
         self.marks = np.array([geometry.n_layers, self.is_cold, 0])
-        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        unit = geometry.expert_params * (bytes_per_value(self.costs.expert_format) if self.costs.expert_format else 1.0)
+        n = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         served = (
-            self.marks, rec.first[:-1][self.requests.tape_request], self.of_layer, rec.ids, rec.scores.values, rec.scores.gates,
-            *self.made, np.array([self.unit_bytes, sum(slices)], float), self.totals, self.fetched_of_layer, self.of_iteration,
-            *(np.zeros(size, np.int64) for size in (n_rows, n_rows, n_rows * n_layers, n_rows * n_layers, n_layers, n_layers + 1)),
-            np.zeros(n_layers + 1, np.int64), np.zeros((n_layers, 5), np.int64),
+            self.marks, first, of_layer, rec.ids, rec.scores.values, rec.scores.gates, *self.made,
+            np.array([unit, sum(self.slices)], float), self.totals, self.fetched_of_layer, self.of_iteration,
+            *(np.zeros(size, np.int64) for size in (n, n, n * n_layers, n * n_layers, n_layers, n_layers + 1, n_layers + 1)),
+            np.zeros((n_layers, 5), np.int64),
         )  # fmt: skip
-        return (*(None,) * 6, self.state.choose, self.state.arrays, served)
-
-    @property
-    def unit_bytes(self) -> float:
-        """Of an expert as the iteration's cost counts it."""
-        return self.recorded.geometry.expert_params * self.full_bits / 8.0
+        return *others[:-4], self.state.choose, None, self.state.arrays, served
 
     @property
     def events(self) -> Events:
@@ -83,7 +56,6 @@ class SlicedSlots(ExpertSlots):
         return events_of(*self.made)
 
     def refuse_row(self) -> None:
-        """Raises ValueError naming the first row with too few experts."""
         if self.marks[at.BAD]:
             row, layer = divmod(int(self.marks[at.BAD]) - 1, self.recorded.ids.shape[1])
             request = int(np.searchsorted(self.recorded.first, row, side="right")) - 1
@@ -93,12 +65,13 @@ class SlicedSlots(ExpertSlots):
             )
 
     def _refuse(self) -> None:
+        system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
-        if self.system.place is not None:
-            raise ValueError(
-                f"system {self.system.name}: slicemoe keeps slices, and placements move whole experts; leave place out"
-            )
-        refuse_scores(self.recorded, self.system)
+        if system.place is not None:
+            raise ValueError(f"system {name}: slicemoe keeps slices, and placements move whole experts; leave place out")
+        if system.flag("residency", "share_kv"):
+            raise ValueError(f"system {name}: slices have a room of their own; leave residency.share_kv out")
+        refuse_scores(self.recorded, system)
 
 
 def slices_of(geometry: Geometry, cache: Any) -> tuple[int, int]:
