@@ -36,9 +36,11 @@ from tokentape.replay.serving.kernel import (
     STARTED,
     run_alone,
     run_engine,
+    run_sliced,
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.kv import no_kv
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
@@ -172,7 +174,8 @@ def run_rule(
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None or kv is None else run_engine
+    engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
+    of_slots = (None,) * 11 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -184,7 +187,7 @@ def run_rule(
         *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
-        *((*slots.arguments(n_recorded), kv.arguments(n_recorded)) if slots is not None and kv is not None else (None,) * 7),
+        *of_slots,
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
