@@ -42,7 +42,9 @@ class Engine:
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
-    launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
+    launch_s: dict[str, Sourced] = field(
+        default_factory=dict
+    )  # to start kernels with nothing to do: gemm, attention, experts, elementwise
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
         """Of multiply-adds, plus the other operations; None where the file does not give all of them."""
@@ -125,6 +127,10 @@ class HardwareSpec:
     backing: str = ""
     links: dict[str, Link] = field(default_factory=dict)
     n_devices: int = 1
+    data_parallel: int = (
+        1  # replicas of attention and dense layers among the devices; the others share layers (tensor parallelism)
+    )
+    expert_parallel: bool = False  # every device holds whole experts, its share of them; else a part of each
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
     area_mm2: Sourced | None = None
@@ -139,6 +145,11 @@ class HardwareSpec:
     def assumed(self) -> list[str]:
         """Keys of the numbers that rest on an assumption, in whole or at an end of their range."""
         return [key for key, number in self.numbers() if number.is_assumed]
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Devices that share a layer."""
+        return self.n_devices // self.data_parallel
 
     @property
     def compute(self) -> Engine:

@@ -8,7 +8,8 @@ One tile is one KV head of one sequence; the queries of its group fill a few of 
 nothing, so that an SM takes the same time over a block of keys whether 1 or 64 heads share it. Where tiles are few, the keys are
 split: a further kernel combines the parts, 32 at a time. FlashAttention 2 splits grouped heads only (multi-head attention walks
 the whole context on one SM per head) and transposes grouped queries in further kernels where there are several sequences and KV
-heads; with a window it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
+heads; with a window, or prompts in the same call
+(prompt_tokens), it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
 narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
 !is_local): all 192 cost time. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count
 as 3 (FlashAttention 2, transposes and combination) or 1.
@@ -57,8 +58,8 @@ from tokentape.hw.operators.operator import (
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm")
-DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0}
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens")
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -94,7 +95,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm = arguments
+    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
     launch_s, further_kernel_s = launch_s * slower(gpu), further_kernel_s * slower(gpu)
     tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
@@ -103,7 +104,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     keys = where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    packs = (window_size == 0) | (not runs_fa2(gpu))
+    packs = ((window_size == 0) & (prompt_tokens == 0)) | (not runs_fa2(gpu))
     tiles = batch * where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
     splits, places = _splits(gpu, tiles, blocks, group, packs)
 

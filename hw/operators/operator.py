@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 where = np.where
-MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel")
+MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens")
 
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]

@@ -54,7 +54,7 @@ _PART_OF = {
     **dict.fromkeys(("proj", "router", "shared", "dense_ffn", "head", "weights"), "dense"),
     **dict.fromkeys(("attend", "kv_read", "kv_write", "recompute"), "attention"),
     "all_reduce": "communication",
-    **dict.fromkeys(("draft", "feed", "launch", "activations", "layer", "step"), "other"),
+    **dict.fromkeys(("elementwise", "draft", "feed", "launch", "activations", "layer", "step"), "other"),
 }
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
