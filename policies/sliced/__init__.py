@@ -6,7 +6,7 @@ One file and one line in a dict add a part. The dicts map the name a person type
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tokentape.policies.resolve import NAMES
 from tokentape.policies.sliced.buddy import Buddy
@@ -48,6 +48,7 @@ class SliceMoE:
     budget: Any = field(default_factory=NoBudget, metadata={NAMES: BUDGETS})
     warmup: Any = field(default_factory=PCW, metadata={NAMES: WARMUPS})
     free_steps: int = 10
+    slots: ClassVar = ("route", "precision", "residency")
 
     def __post_init__(self) -> None:
         if self.free_steps < 0:
