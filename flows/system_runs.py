@@ -125,9 +125,8 @@ class Asked:
         """Raises ValueError as `system_of`."""
         system = system_of(self.system, self.changes)
         options = {slot: dict(given) for slot, given in system.options.items()}
-        slot = "residency" if system.residency is not None else "place" if system.place is not None else ""
-        if self.budget and slot:
-            options.setdefault(slot, {})["budget"] = self.budget
+        if self.budget and system.room:
+            options.setdefault(system.room, {})["budget"] = self.budget
         if self.workload.batch:
             options.setdefault("schedule", {})["max_seqs"] = str(self.workload.batch)
         return replace(system, name=self.name or system.name, options=options)

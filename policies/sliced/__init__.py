@@ -18,11 +18,12 @@ from tokentape.policies.sliced.cumsum import Cumsum
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.max_rank import MaxRank
 from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from tokentape.policies.sliced.ranking import Router
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 __all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
 
-ROUTERS: dict[str, type] = {
+ROUTERS: dict[str, type[Router]] = {
     "lru": Stock,
     "cache_prior": CachePrior,
     "cumsum": Cumsum,
@@ -37,7 +38,7 @@ WARMUPS: dict[str, type] = {"empty": Empty, "last_layer": LastLayer, "random": R
 
 @dataclass(frozen=True)
 class SliceMoE:
-    """The whole policy. free_steps: decode steps of a generation before the budget acts and misses are counted.
+    """The whole policy: route, precision and residency of a system. free_steps: decode steps of a generation before the budget acts and misses are counted.
 
     Raises ValueError for a combination that cannot work.
     """
