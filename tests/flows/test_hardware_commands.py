@@ -17,7 +17,7 @@ from tiny_gpu import MY_GPU, gemm_rows, write_config
 from tokentape.flows.commands import hardware as commands_hardware
 from tokentape.hw import calibrate, spec
 from tokentape.warehouse import models
-from tokentape.warehouse.results import replay_ids
+from tokentape.warehouse.results import run_ids
 from tokentape.warehouse.tape import Store
 
 CONFIGS = models.FOLDER
@@ -59,7 +59,7 @@ def ask(ok: Run, statement: str) -> list[dict[str, object]]:
 
 def result_id(folder: Path) -> str:
     """The one replay in the store."""
-    (key,) = replay_ids(Store(str(folder / "tape")))
+    (key,) = run_ids(Store(str(folder / "tape")))
     return key
 
 
@@ -287,7 +287,7 @@ def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
     assert ask(ok, "select count(*) as n from machines") == [{"n": len(spec.shipped()) + 1}]
     (step,) = ask(ok, "select step_id, hardware, count(*) as n, sum(seconds) as s from operations group by all")
     assert step["hardware"] == "h100"
-    assert step["n"] == 3 * 6 + 1  # per layer projections, attention, writing KV, output, router, experts; and the head
+    assert step["n"] == 3 * 7 + 2  # per layer projections, attention, writing KV, output, router, experts, kernels between; twice after
     assert ask(ok, "select count(*) as n from validation") == [{"n": int(validated.err.split()[1])}]  # all that were recorded
     checks = ask(ok, 'select distinct "check" as kind from validation order by kind')
     assert [row["kind"] for row in checks] == ["dram", "gpu_operator", "gpu_operator_regime"]
