@@ -138,10 +138,8 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
     """
     chosen, machine = system or asked.made(), load_hardware(asked.machine)
-    tape = tape_of(store, asked.trace_id, asked.model)
-    setting = _setting(store, asked, tape, chosen)
-    code = _sources(chosen, machine)
-    key = _key(store, asked, chosen, machine, setting, code)
+    tape, setting = tape_of(store, asked.trace_id, asked.model), setting_of(store, asked, chosen)
+    key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
         return key, _read(*there)
     made = run(tape, asked.workload.of(tape), chosen, machine, setting)
@@ -152,7 +150,9 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     return key, result
 
 
-def _key(store: Store, asked: Asked, system: System, machine: HardwareSpec, setting: Setting, code: str) -> str:
+def key_of(store: Store, asked: Asked, system: System) -> str:
+    """The run's id: a hash of all that decides its numbers."""
+    machine, setting = load_hardware(asked.machine), setting_of(store, asked, system)
     own = {slot: registry.sha256(slot, told(slot, policy)[0]) for slot, policy in system.policies.items()}
     workload = asdict(asked.workload) | ({} if asked.workload.draws else {"seed": setting.seed})
     return hash_of(
@@ -163,7 +163,7 @@ def _key(store: Store, asked: Asked, system: System, machine: HardwareSpec, sett
             "workload": workload,
             "model": asked.model and hash_of(models.load(asked.model).geometry.model_dump(mode="json")),
             "setting": [setting.expert_format, setting.seed, profiles.load(setting.profile).sha256],
-            "sources": code,
+            "sources": _sources(system, machine),
         }
     )
 
@@ -205,8 +205,9 @@ def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
     return _recorded(store.absolute, trace_id, model)
 
 
-def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
+def format_of(store: Store, asked: Asked) -> str:
     """Of the experts. `auto`: the format nearest to the sizes that an engine recorded, else int8-g32."""
+    tape = tape_of(store, asked.trace_id, asked.model)
     sizes = tape.geometry.recorded_expert_bytes if manifest_of(store, asked.trace_id).origin == "imported" else ()
     if asked.expert_format != "auto" or not sizes or not tape.geometry.expert_params:
         return "int8-g32" if asked.expert_format == "auto" else asked.expert_format
@@ -214,11 +215,11 @@ def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
     return min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
 
 
-def _setting(store: Store, asked: Asked, tape: Recorded, system: System) -> Setting:
+def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
-    return Setting(profile=asked.profile, expert_format=format_of(store, asked, tape), seed=asked.workload.seed if draws else 0)
+    return Setting(profile=asked.profile, expert_format=format_of(store, asked), seed=asked.workload.seed if draws else 0)
 
 
 # ------------------------------------------------------------------------------------------------ side by side
@@ -302,7 +303,7 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
     at most MOST_ROOM of all experts, so that a system has something to decide."""
     spec, geometry = load_hardware(machine), tape.geometry
-    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked, tape))) * geometry.n_experts
+    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked))) * geometry.n_experts
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:

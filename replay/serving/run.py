@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
-from tokentape.replay.serving.iteration import EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, PARTS, IterationCosts
+from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, PARTS, IterationCosts
 from tokentape.replay.serving.kernel import (
     BUSY_S,
     FINISHED,
@@ -72,7 +72,7 @@ class ServingRun:
     whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
     n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
     KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is
-    exact.
+    exact. ledger: (object, what) -> sum over the run, where the costs keep one: seconds, joules, and seconds by resource.
     """
 
     requests: Requests
@@ -99,6 +99,7 @@ class ServingRun:
     gaps: Ints = field(repr=False)
     iterations: dict[str, NDArray[Any]] = field(repr=False)
     touches: Ints = field(repr=False)
+    ledger: dict[tuple[str, str], float] = field(repr=False)
 
     @property
     def ttft_s(self) -> Floats:
@@ -178,6 +179,7 @@ def run_rule(
     totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    table = cost.table.copy()
     engine = run_alone if slots is None else run_engine
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
@@ -187,7 +189,7 @@ def run_rule(
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
         speculation.chances(),
         seed,
-        *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
@@ -230,6 +232,7 @@ def run_rule(
         if record
         else {},
         touches=touches,
+        ledger=dict(zip(cost.ledger, table[COST, N_COST : N_COST + len(cost.ledger)].tolist(), strict=True)),
     )
 
 

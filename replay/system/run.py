@@ -69,17 +69,27 @@ def simulate(
     record: bool = False,
     logs: int = 0,
     fits: Mapping[str, Any] | None = None,
+    keeps_ledger: bool = False,
 ) -> SystemRun:
     """One run, at one end of the machine's ranges. record: keep every iteration; logs: lookups that are kept, in order.
 
-    fits: the machine's fitted operators; None: those that ship. Raises ValueError for what the system, tape or machine cannot do.
+    keeps_ledger: sums up what every object takes of every resource. fits: the machine's fitted operators; None: those that ship.
+    Raises ValueError for what the system, tape or machine cannot do.
     """
     how = setting or Setting()
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
     timed = fits_of(machine, how.expert_format) if fits is None else fits
     costs = iteration_costs(
-        geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
+        geometry,
+        machine,
+        FixedCoverage(1.0),
+        how.profile,
+        how.expert_format,
+        events=True,
+        end=end,
+        fits=timed,
+        keeps_ledger=keeps_ledger,
     )
     slots = ExpertSlots(
         recorded,
@@ -242,6 +252,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
         "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
         "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
+        "total_energy_j": (joules, "J", None),
         "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
         "n_lookups": (float(lookups), "1", None),
         "n_hits": (float(hits), "1", None),
