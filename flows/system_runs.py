@@ -75,7 +75,8 @@ class Workload:
         arriving = f"{self.rate:g} arriving per second" if self.rate else "all there at 0"
         at_once = f"at most {self.batch} at once, " if self.batch else ""
         seed = f", seed {self.seed}" * self.draws
-        return f"{self.requests or 'all'} requests of the tape, {at_once}{arriving}, order {self.order}{seed}"
+        requests = "1 request" if self.requests == 1 else f"{self.requests or 'all'} requests"
+        return f"{requests} of the tape, {at_once}{arriving}, order {self.order}{seed}"
 
 
 def workload_of(text: str | None) -> Workload:
@@ -288,9 +289,28 @@ def compare(
                     break
             cells.append(Cell(name, machine, made, reason))
             progress(len(cells), len(machines) * len(every))
+    results.write_rows(store, "comparisons", _at_rest(asked, cells, systems), of=f"{asked.trace_id} {_words(asked)}")
     if not any(cell.runs for cell in cells):
         raise ValueError(f"no system ran: {cells[0].reason}")
     return cells
+
+
+def _words(asked: Asked) -> str:
+    """Of a comparison: what its systems share, but the seed."""
+    room = f"room for experts {asked.budget}" if asked.budget else "what room the machine has left, at most half of the experts"
+    return f"{replace(asked.workload, seed=0)}; {room}".replace(", seed 0", "")
+
+
+def _at_rest(asked: Asked, cells: Sequence[Cell], order: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of table `comparisons`: one per run, or one with the reason why there is none."""
+    shared = {"comparison": _words(asked), "trace_id": asked.trace_id}
+    return [
+        shared
+        | {"hardware": load_hardware(cell.machine).name, "place": order.index(cell.system), "system": cell.system}
+        | {"seed": seed, "result_id": run_id, "reason": cell.reason or None}
+        for cell in cells
+        for seed, run_id in enumerate(cell.runs or [None])
+    ]
 
 
 def workload_for(tape: Recorded) -> Workload:
