@@ -16,6 +16,7 @@ import polars as pl
 
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
+from tokentape.flows.kv_tape import attention_tape
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -198,7 +199,8 @@ def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
-    return recorded(trace, gates)
+    attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry))
 
 
 def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:

@@ -13,7 +13,8 @@ from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.run import Setting, simulate
 
-BACKGROUND, IDLE = "power drawn all the time", "nothing to do"
+IDLE = "nothing to do"
+_BESIDE = {"static": "power drawn all the time", "refresh": "refresh of cells"}  # of energies, beside bytes and operations
 # The first of these that a system fills decides how much of an object there is.
 _DECIDES = {
     OBJECTS["fetch"]: ("residency", "place"),
@@ -24,6 +25,7 @@ _DECIDES = {
     OBJECTS["kv_read"]: ("kv",),
     OBJECTS["attend"]: ("kv",),
     "draft": ("draft",),
+    _BESIDE["refresh"]: ("refresh",),
 }
 
 
@@ -46,10 +48,12 @@ def breakdown(
     recorded: Recorded, requests: Requests, system: System, machine: HardwareSpec, setting: Setting | None = None
 ) -> list[Share]:
     """Shares by falling seconds; they sum to the run's wall time and energy. Raises ValueError as `simulate`."""
-    ends = {end: simulate(recorded, requests, system, machine, setting, end, keeps_ledger=True).serving for end in ENDS}
+    made = {end: simulate(recorded, requests, system, machine, setting, end, keeps_ledger=True) for end in ENDS}
+    ends = {end: of.serving for end, of in made.items()}
     tables = {end: dict(of.ledger) for end, of in ends.items()}
     for end, of in ends.items():
-        tables[end][BACKGROUND, "joules"] = of.joules_of["static"]
+        others = made[end].joules_of
+        tables[end] |= {(_BESIDE.get(name, name), "joules"): others[name] for name in others if name not in ("bytes", "ops")}
         tables[end][IDLE, "seconds"] = max(0.0, of.wall_s - of.busy_s)
         rest = of.busy_s - sum(value for (_, what), value in of.ledger.items() if what == "seconds")
         tables[end]["draft", "seconds"] = tables[end].get(("draft", "seconds"), 0.0) + rest * (abs(rest) > 1e-9 * of.busy_s)
@@ -67,6 +71,6 @@ def breakdown(
         if not any((seconds.value, seconds.high, joules.value, joules.high)):
             continue
         slot = next((slot for slot in _DECIDES.get(item, ()) if getattr(system, slot) is not None), "schedule")
-        shares = (seconds.value / ends["value"].wall_s, joules.value / sum(ends["value"].joules_of.values()))
+        shares = (seconds.value / ends["value"].wall_s, joules.value / sum(made["value"].joules_of.values()))
         found.append(Share(item, slot, resource, banded(item, resource, "s"), seconds, joules, *shares))
     return sorted(found, key=lambda share: (-share.seconds.value, -share.joules.value))

@@ -176,7 +176,7 @@ def test_a_formula_of_arrays_is_that_of_numbers(name: str, device: str) -> None:
     gpu = Gpu(*map(float, gpu_of(load(device))))
     constants = tuple(parameter.start for parameter in module.PARAMETERS)
     fixed = {"moe_tp_size": 2.0, "moe_ep_size": 1.0, "num_experts": 128.0, "topk": 8.0, "head_dim": 64.0, "num_heads": 32.0}
-    fixed |= {"num_key_value_heads": 4.0, "stores_kv": 1.0, "window_size": 128.0}
+    fixed |= {"num_key_value_heads": 4.0, "stores_kv": 1.0, "window_size": 128.0, "matrices": 3.0, "kernel": 0.0, "is_warm": 1.0}
     for _ in range(100):
         drawn = np.exp(rng.uniform(0.0, 9.0, len(module.ARGUMENTS))).round()
         arguments = [fixed.get(argument, value) for argument, value in zip(module.ARGUMENTS, drawn.tolist(), strict=True)]
