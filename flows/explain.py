@@ -34,7 +34,8 @@ def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[S
     run_id = resolve_run(store, prefix, VIEW)
     (row,) = rows_of_run(store, VIEW, run_id)
     asked = Asked.from_json(row["asked"])
-    system, machine, tape = asked.made(), load_hardware(asked.machine), tape_of(store, asked.trace_id, asked.model)
+    system, machine = asked.made(), load_hardware(asked.machine)
+    tape = tape_of(store, asked.trace_id, asked.model, system.route is not None)
     if key_of(store, asked, system) != run_id:
         raise ValueError(f"result {run_id} cannot be made again: its tape, system, machine or the code has changed; run it again")
     _, result = run_asked(store, asked)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
@@ -55,7 +56,7 @@ _PART_OF = {
     **dict.fromkeys(("proj", "router", "shared", "dense_ffn", "head", "weights"), "dense"),
     **dict.fromkeys(("attend", "kv_read", "kv_write", "recompute"), "attention"),
     "all_reduce": "communication",
-    **dict.fromkeys(("draft", "feed", "launch", "activations", "layer", "step"), "other"),
+    **dict.fromkeys(("elementwise", "draft", "feed", "launch", "activations", "layer", "step"), "other"),
 }
 # What a run's time and energy go to, in words: by kind, and where rows of one kind are several things, by engine and tier.
 OBJECTS = {
@@ -282,6 +283,18 @@ def iteration_costs(
         events,
         tuple((part[1] if isinstance(part, tuple) else "", what) for part, what, _ in generated.ledger),
     )
+
+
+def no_costs(geometry: Geometry) -> IterationCosts:
+    """Of decisions that no clock moves: every iteration takes a second, on no machine."""
+    n, layers = len(geometry.moe_layers), np.array(geometry.moe_layers)
+    before = np.zeros((geometry.n_layers + 1, n))
+    before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == layers, axis=0)
+    table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
+    code = of_source("def {name}(t):\n    t[-1, 0] = 1.0\n", ITERATION)
+    machine: Any = SimpleNamespace(roles=SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=()))
+    made = (geometry, machine, profiles.load(profiles.PHYSICAL), "", "", code, table, before, np.arange(n), none, none)
+    return IterationCosts(*made, events=True)
 
 
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:

@@ -36,9 +36,11 @@ from tokentape.replay.serving.kernel import (
     STARTED,
     run_alone,
     run_engine,
+    run_sliced,
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.kv import no_kv
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
@@ -51,11 +53,13 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
-    fit a machine), None: memory does not bind."""
+    fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
+    (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
+    schedules_ahead: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_seqs", "kv_blocks", "block_tokens"):
@@ -173,19 +177,20 @@ def run_rule(
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
-    engine = run_alone if slots is None or kv is None else run_engine
+    engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
+    of_slots = (None,) * 11 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle)),
         rule.step_numbers(),
-        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
+        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),
         seed,
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
-        *((*slots.arguments(n_recorded), kv.arguments(n_recorded)) if slots is not None and kv is not None else (None,) * 7),
+        *of_slots,
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
