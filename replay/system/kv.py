@@ -158,6 +158,8 @@ class KVSlots:
     floor_bytes: int = 0
 
     def __post_init__(self) -> None:
+        if self.system.sliced is not None and self.system.flag("residency", "share_kv"):
+            raise ValueError(f"system {self.system.name}: SliceMoE's slices keep their room; leave residency.share_kv out")
         self.track = track_of(self.recorded, self.system)
         self.numbers, self.of_iteration = np.zeros(N_NUMBERS), np.zeros((0, N_OF_ITERATION))
 
@@ -174,8 +176,7 @@ class KVSlots:
     @property
     def shares(self) -> bool:
         """KV and experts have one room: it is asked for, and both lie in one tier."""
-        is_asked = self.system.residency is not None and self.system.flag("residency", "share_kv")
-        return is_asked and self.tier == self.machine.roles.expert_cache
+        return self.system.flag("residency", "share_kv") and self.tier == self.machine.roles.expert_cache
 
     @property
     def refresh_w_per_byte(self) -> float:
@@ -245,7 +246,7 @@ class KVSlots:
     def outside(self, n_restarts: int) -> list[str]:
         """What the run could not do as asked, one sentence each."""
         found = []
-        if self.system.residency is not None and self.system.flag("residency", "share_kv") and not self.shares:
+        if self.system.flag("residency", "share_kv") and not self.shares:
             found.append(
                 f"{self.machine.name} keeps keys and values in {self.tier}, not beside cached experts: nothing is shared"
             )

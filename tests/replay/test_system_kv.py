@@ -252,6 +252,7 @@ def test_what_cannot_be_had_is_one_line() -> None:
         (tape, system(options=shared("8 experts"), **lru), "leaves keys and values nothing"),
         (tape, system(options=shared("9 experts"), **lru), "request 0: its 12 prompt and 31 output tokens need"),
         (tape, system(options=shared("75%"), residency=CACHES["belady"]()), "no share_kv"),
+        (tape, system_of("slicemoe", {"residency.share_kv": "true"}), "slices keep their room"),
     ):
         with pytest.raises(ValueError, match=said):
             simulate(of, of.requests(), made, machine, INT8)
