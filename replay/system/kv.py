@@ -199,7 +199,7 @@ class KVSlots:
 
     def share(self, slots: ExpertSlots, limits: Limits) -> Limits:
         """Takes the residency's room for both, where asked; limits then are KV blocks of one token. The floor of experts is one
-        layer's largest event. Raises ValueError where it leaves KV nothing."""
+        layer's largest event. Raises ValueError naming a request that never fits beside it."""
         self.room_bytes = slots.budget_bytes
         if not self.shares:
             return limits
@@ -208,11 +208,13 @@ class KVSlots:
         caches = len(slots.sizes) if self.system.option("residency", "scope") == "per-layer" else 1
         n_floor = max(min(geometry.n_experts, geometry.top_k * tokens), geometry.top_k * caches)
         self.floor_bytes = n_floor * max(slots.sizes)
-        n_tokens = int(self._numbers()[FITTING])
-        if n_tokens < 1:
+        n_tokens, needed = int(self._numbers()[FITTING]), requests.n_prompt_tokens + requests.n_output_tokens - 1
+        if needed.max() > n_tokens:
+            first = int(np.argmax(needed > n_tokens))
             raise ValueError(
-                f"system {self.system.name}: residency.budget {self.room_bytes} B leaves keys and values nothing beside a "
-                f"layer's largest event of experts ({self.floor_bytes} B); give more, or share_kv = false"
+                f"system {self.system.name}, request {first}: keys and values of its {needed[first]} tokens never fit; beside a "
+                f"layer's largest event of experts ({self.floor_bytes} B) residency.budget {self.room_bytes} B leaves room for "
+                f"{n_tokens}; give more, or share_kv = false"
             )
         return replace(limits, kv_blocks=n_tokens, block_tokens=1)
 
