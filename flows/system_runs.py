@@ -17,6 +17,7 @@ import polars as pl
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
+from tokentape.flows.scored import scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -138,7 +139,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
     """
     chosen, machine = system or asked.made(), load_hardware(asked.machine)
-    tape = tape_of(store, asked.trace_id, asked.model)
+    tape = tape_of(store, asked.trace_id, asked.model, chosen.route is not None)
     setting = _setting(store, asked, tape, chosen)
     code = _sources(chosen, machine)
     key = _key(store, asked, chosen, machine, setting, code)
@@ -182,9 +183,9 @@ def _read(facts: Mapping[str, object], metrics: pl.DataFrame) -> ReplayResult:
 
 
 @lru_cache(maxsize=2)
-def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
+def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> Recorded:
     store = Store(uri)
-    trace = load_trace(store, trace_id)
+    trace, scores = scored_trace(store, trace_id) if has_scores else (load_trace(store, trace_id), None)
     if model is not None:
         of_model, own = models.load(model).geometry, trace.geometry
         for name in ("n_layers", "n_experts", "moe_layers"):
@@ -198,12 +199,13 @@ def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry))
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores)
 
 
-def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
-    """A tape's requests, with the widths of a model where given. Raises ValueError where the model is another."""
-    return _recorded(store.absolute, trace_id, model)
+def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:
+    """A tape's requests, with the widths of a model where given, and what its router ranked by where a system asks. Raises
+    ValueError where the model is another, and for a tape without what is asked."""
+    return _recorded(store.absolute, trace_id, model, has_scores)
 
 
 def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
