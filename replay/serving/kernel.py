@@ -61,6 +61,7 @@ from tokentape.replay.serving.state import (
 from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
 from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
+from tokentape.replay.system.moves import MIGRATE, MOVES
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -84,20 +85,20 @@ _COST, _UNION, _RESULTS = (
     (_U3, _U3, _I2, _I1),
     (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
 )
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED)
+SLOT_TYPES = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS)
 
 
-@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
+@kernel(void(*_ARGUMENTS, *SLOT_TYPES), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
     masks, blocks, first_rows, moe_of,
     times, histogram, sums, totals, counts, touches, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed,
+    rank_of, where, split, cache, slots, placed, migrate, moves,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
 
@@ -106,7 +107,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit. rank_of .. placed: the experts' slots (replay/system/events.py), or None.
+    iterations as fit. rank_of .. moves: the experts' slots (replay/system/events.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -187,7 +188,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots,
+                cache, slots, migrate, moves,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -269,7 +270,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
-                    place_anew(requests, state, split, slots, placed)
+                    place_anew(requests, state, n_joined, split, slots, placed, moves)
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]
@@ -277,4 +278,4 @@ def run_engine(  # type: ignore[no-untyped-def]
 
 
 # Without experts' slots: the branches that serve them are not compiled, and a run starts without handing over their arrays.
-run_alone = Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *(none,) * len(_SLOTS)), {"error_model": "numpy"})
+run_alone = Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *(none,) * len(SLOT_TYPES)), {"error_model": "numpy"})

@@ -33,6 +33,7 @@ from tokentape.replay.serving.kernel import (
     PEAK_DECODES,
     RECORD_COUNTS,
     RECORD_TIMES,
+    SLOT_TYPES,
     STARTED,
     run_alone,
     run_engine,
@@ -191,7 +192,7 @@ def run_rule(
         speculation.draft_s,
         *(union.masks, union.blocks, union.first_rows, moe_of),
         *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * 6),
+        *(slots.arguments(n_recorded) if slots is not None else (None,) * len(SLOT_TYPES)),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
