@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.placement import Capacity, FixedPlacement, ReactivePlacement, importance
+from tokentape.policies.placement.reactive import Never
 from tokentape.replay.cxl_ndp.counts import count
 from tokentape.replay.cxl_ndp.kernel import HITS, MIGRATED
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
@@ -52,20 +53,15 @@ def hits_of(
 
     Raises ValueError for more places than experts, and for a reactive placement across layers.
     """
-    seen = routing.seen(groups)
-    steps = routing.n_decode[groups].max(axis=1).astype(np.int64)
-    selected = seen.decode_counts.sum(axis=2)
-    if isinstance(placement, FixedPlacement):
-        hot = capacity.hot(placement.scores(seen))
-        hits = (seen.decode_counts * hot).sum(axis=2)
-        return Hits(hits, selected, np.zeros_like(hits), steps)
-    if capacity.across_layers:
+    seen, is_fixed = routing.seen(groups), isinstance(placement, FixedPlacement)
+    if not is_fixed and capacity.across_layers:
         raise ValueError(f"{type(placement).__name__} moves experts layer by layer; give every layer its own places")
-    start = capacity.hot(importance(seen.prefill_counts, seen.prefill_weights, alpha))
-    start &= placement.starts_placed
-    bits, layers = np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
-    of_layers = count(routing, groups, placement, start, capacity.experts, bits, layers, layers.size).of_layers
-    group_of, (hits, moved) = np.repeat(np.arange(steps.size), steps), (np.zeros(selected.shape, np.int64) for _ in range(2))
-    np.add.at(hits, group_of, of_layers[HITS].astype(np.int64))
-    np.add.at(moved, group_of, of_layers[MIGRATED].astype(np.int64))
-    return Hits(hits, selected, moved, steps)
+    scores = placement.scores(seen) if is_fixed else importance(seen.prefill_counts, seen.prefill_weights, alpha)
+    start = capacity.hot(scores) & (is_fixed or placement.starts_placed)
+    mover, bits, layers = Never() if is_fixed else placement, np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
+    of_layers = count(routing, groups, mover, start, capacity.experts, bits, layers, layers.size).of_layers.astype(np.int64)
+    steps = routing.n_decode[groups].max(axis=1).astype(np.int64)
+    hits, moved = np.zeros((2, steps.size, routing.n_layers), np.int64)
+    for of, sums in ((hits, of_layers[HITS]), (moved, of_layers[MIGRATED])):
+        np.add.at(of, np.repeat(np.arange(steps.size), steps), sums)
+    return Hits(hits, seen.decode_counts.sum(axis=2), moved, steps)
