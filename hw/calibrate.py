@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from tokentape.hw import reachable, spec
 from tokentape.hw.files import write_text
 from tokentape.hw.measured import Measurements, Setup
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.sourced import BadSpec
+from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
+POOLED = "any GPU"  # the device of constants that were fitted to several together
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # a measured table's name -> the key of an engine's ops_per_s
 Floats = NDArray[np.float64]
@@ -53,12 +53,12 @@ class Fit:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
         constants = self.without_held_out if held_out else self.constants
         module = OPERATORS[self.operator]
-        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.parameters]), shapes))
 
     def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
         """(n,) the term that binds."""
         module = OPERATORS[self.operator]
-        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.parameters]), shapes))
 
     def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
@@ -76,13 +76,14 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
         f"engines.{machine.engine}.n_units": engine.n_units,
         f"engines.{machine.engine}.clock_hz": engine.clock_hz,
         f"engines.{machine.engine}.local_bytes_per_unit": engine.local_bytes_per_unit,
+        f"engines.{machine.engine}.compute_capability": engine.compute_capability,
         f"engines.{machine.engine}.ops_per_s.{key}": engine.ops_per_s.get(key),
         "tiers.l2.capacity_bytes": machine.tiers["l2"].capacity_bytes if "l2" in machine.tiers else None,
     }
     absent = [name for name, number in wanted.items() if number is None]
     if absent:
         raise BadSpec(f"{machine.name}: {absent[0]} is missing; GPU operator times need it")
-    n_sms, clock, local, ops, l2 = (number.value for number in wanted.values() if number is not None)
+    n_sms, clock, local, capability, ops, l2 = (number.value for number in wanted.values() if number is not None)
     return Gpu(
         n_sms=round(n_sms),
         clock_hz=clock,
@@ -90,6 +91,7 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
         peak_bytes_per_s=machine.tiers[machine.fast].peak_bytes_per_s.value,
         l2_bytes=l2,
         smem_bytes_per_sm=local,
+        capability=capability,
     )
 
 
@@ -117,12 +119,16 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
     n_rows = measurements.seconds.size
     measurements, beyond = reachable.split(measurements, gpu)
-    if beyond and measurements.seconds.size < len(module.PARAMETERS):
+    if beyond and measurements.seconds.size < len(module.parameters):
         raise ValueError(
-            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.PARAMETERS)} "
+            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.parameters)} "
             f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
         )
-    names = [parameter.name for parameter in module.PARAMETERS]
+    if len(beyond) > max(reachable.FEW_ROWS, reachable.FEW_FRAC * n_rows):
+        raise ValueError(
+            f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: the table is not of {machine.name}"
+        )
+    names = [parameter.name for parameter in module.parameters]
     unseen = held_out(measurements)
     seen = measurements.take(~unseen) if unseen.any() else measurements
     fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
@@ -176,7 +182,7 @@ def _toml(fits: list[Fit]) -> str:
     ]
     lines += [f"{name} = {json.dumps(getattr(setup, name))}" for name in ("device", "framework", "version", "dtype")]
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
-        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
+        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].parameters}
         lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
         lines += [f"left_out = {json.dumps(fit.left_out)}"] if fit.left_out else []
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
@@ -193,25 +199,12 @@ def load(path: Path) -> dict[str, Fit]:
     """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        setup = Setup(data["device"], data["framework"], data["version"], data["dtype"])
-        fits = {}
-        for operator, table in data.items():
-            if isinstance(table, dict):
-                ranges = {name: (float(low), float(high)) for name, (low, high) in table["ranges"].items()}
-                sets = {name: {k: float(v) for k, v in table[name].items()} for name in ("constants", "without_held_out")}
-                fits[operator] = Fit(
-                    operator,
-                    setup,
-                    data["machine"],
-                    **sets,
-                    ranges=ranges,
-                    n_rows=table["n_rows"],
-                    sources=tuple(table["sources"]),
-                    left_out=tuple(table.get("left_out", ())),
-                )
+        setup, machine = Setup(*(data.pop(name) for name in ("device", "framework", "version", "dtype"))), data.pop("machine")
+        of_file = {"setup": setup, "machine": machine}
+        fits = {name: build(Fit, table, name, operator=name, **of_file) for name, table in data.items()}
     except FileNotFoundError as error:
         raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise BadSpec(f"{path}: not a file of fitted constants ({error}); write it with `tokentape calibrate gpu`") from error
     for fit in fits.values():
         _check(fit, path)
@@ -222,7 +215,7 @@ def _check(fit: Fit, path: Path) -> None:
     """Raises BadSpec unless the file has exactly the constants of the operator's model as it is now."""
     if fit.operator not in OPERATORS:
         raise BadSpec(f"{path}: unknown operator {fit.operator!r}; known: {', '.join(OPERATORS)}")
-    names = [p.name for p in OPERATORS[fit.operator].PARAMETERS]
+    names = [p.name for p in OPERATORS[fit.operator].parameters]
     for constants in (fit.constants, fit.without_held_out):
         if sorted(constants) != sorted(names):
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")
@@ -250,15 +243,29 @@ def _shipped_files() -> list[Path]:
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
-    """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
-    found = [fits for fits in known if _is_of(machine, fits)]
+    """Of the known constants, those of this machine's device, by operator; of a GPU that was never measured those of all GPUs
+    together (`POOLED`); none where the machine is no GPU."""
+    known = list(known)
+    found = [fits for fits in known if _is_of(_device(machine), fits)] or [
+        fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)
+    ]
     return found[-1] if found else {}
 
 
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
-    """Where the shipped constants of this machine's device are kept; none where it was never measured."""
-    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if _is_of(machine, fits))[-1:]
+    """Where the shipped constants of `fits_of` are kept."""
+    chosen = fits_of(machine, shipped())
+    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen and fits is chosen)
 
 
-def _is_of(machine: HardwareSpec, fits: Mapping[str, Fit]) -> bool:
-    return any(fit.setup.device == machine.measured_as for fit in fits.values())
+def is_gpu(machine: HardwareSpec) -> bool:
+    """Whether operator times follow from the machine's data sheet: it names its kernels' generation."""
+    return machine.compute.compute_capability is not None
+
+
+def _device(machine: HardwareSpec) -> str:
+    return machine.measured_as or "-"
+
+
+def _is_of(device: str, fits: Mapping[str, Fit]) -> bool:
+    return any(fit.setup.device == device for fit in fits.values())

@@ -14,6 +14,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
+from tokentape.flows.system_runs import tape_of
 from tokentape.hw import calibrate, serving_fits
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -24,7 +25,6 @@ from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from tokentape.replay.serving.iteration import iteration_costs
-from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
 from tokentape.replay.serving.prefix_cache import cached_tokens
@@ -109,8 +109,11 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     fits = _fits(machine, geometry, point)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
     kv_blocks, held_frac = _memory(point, geometry, machine)
-    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, exact, fits, drafts, held_frac, end=end)
-    outside = [cost.outside] if cost.outside else []
+    if exact:
+        _refuse_of_recorded(point, machine, held_frac)
+    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, drafts, held_frac, exact, end)
+    tape = tape_of(store, _tape(store, point.workload), None) if exact else None
+    outside = list(filter(None, (cost.outside, tape.gaps if tape else "")))
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:
@@ -120,9 +123,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    masks = masks_of(load_trace(store, _tape(store, point.workload))) if exact else None
-    limits = Limits(point.max_seqs, kv_blocks)
-    return Engine(cost, limits, fit.constants.length_scale, masks, tuple(outside))
+    return Engine(cost, Limits(point.max_seqs, kv_blocks), fit.constants.length_scale, tape, tuple(outside))
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
@@ -156,6 +157,19 @@ def _refuse_of_experts(point: Point, geometry: Geometry) -> None:
     for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
         if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
             raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
+
+
+def _refuse_of_recorded(point: Point, machine: HardwareSpec, held_frac: float) -> None:
+    """Raises ValueError where the loop over a tape's experts, all held, would answer something else."""
+    if point.scheduler == "disaggregated":
+        raise ValueError("--coverage recorded is of one engine, disaggregated of two; take the tape's curves: --coverage TRACE")
+    if point.verify_nodes:
+        raise ValueError("--coverage recorded: the tape lacks the experts of drawn drafts; take its curves: --coverage TRACE")
+    if held_frac < 1.0:
+        raise ValueError(
+            f"--coverage recorded holds all experts, {held_frac:.0%} of them fit {machine.name} beside the KV blocks; "
+            "`tokentape replay TRACE --system lru_offload` moves them"
+        )
 
 
 def _fits(machine: HardwareSpec, geometry: Geometry, point: Point) -> dict[str, calibrate.Fit]:

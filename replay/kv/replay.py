@@ -72,6 +72,20 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
     gets an upper end. Raises ValueError for rows that cannot be followed (with the request, position and layer), and for a
     policy that ranks by logits, which a tape does not hold.
     """
+    engine = _replayed(tape, policy, renorm, exact)
+    return engine.result(exact=exact and not engine.starts_from_all_queries)
+
+
+def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64]]:
+    """By request (inputs, layers, 5): tallies (policies/kv/recompute.py) of what is kept after every input from the prompt's last
+    on; -1 where no attention is recorded. Raises ValueError as `replay_kv`."""
+    log = {request: np.full((n, tape.geometry.n_layers, 5), -1) for request, (_, n) in tape.requests.items()}
+    return _replayed(tape, policy, True, True, log).log
+
+
+def _replayed(
+    tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool, log: dict[int, NDArray[np.int64]] | None = None
+) -> _Engine:
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and tape.is_truncated:
@@ -79,12 +93,12 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
             f"tape {tape.trace_id} keeps {tape.notes['keep']} of every attention row: its kept sets are approximate; "
             "record full rows, or allow it with --approximate"
         )
-    engine = _Engine(tape, policy, renorm)
+    engine = _Engine(tape, policy, renorm, log or {})
     if isinstance(policy, Oracle):
         engine.look_ahead()
     for events in events_of(tape):
         engine.run(events)
-    return engine.result(exact=exact and not engine.starts_from_all_queries)
+    return engine
 
 
 @dataclass
@@ -116,8 +130,8 @@ class _Sums:
 
 
 class _Engine:
-    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool) -> None:
-        self.tape, self.policy, self.renorm = tape, policy, renorm
+    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool, log: dict[int, NDArray[np.int64]]) -> None:
+        self.tape, self.policy, self.renorm, self.log = tape, policy, renorm, log
         self.n_layers, self.n_heads = tape.geometry.n_layers, tape.n_heads
         self.n_sets = self.n_heads if policy.per_head else 1
         self.windows = np.array(tape.geometry.sliding_windows or (0,) * self.n_layers, np.int64)
@@ -143,35 +157,23 @@ class _Engine:
     def look_ahead(self) -> None:
         """The first of two readings: all attention that decoded queries pay to every position."""
         for events in events_of(self.tape):
-            future = self.futures.setdefault(events.request_id, self._zeros(events.request_id))
-            decoded = events.part(~events.is_prompt, self.n_heads)
-            code = add_future(
-                decoded.layers,
-                decoded.mass_bounds,
-                decoded.mass,
-                decoded.key_bounds,
-                decoded.keys,
-                decoded.now,
-                future,
-                self.n_heads,
-            )
-            self._refuse(code, decoded)
-
-    def _zeros(self, request_id: int) -> NDArray[np.float64]:
-        return np.zeros((self.n_layers, self.n_sets, self.tape.requests[request_id][1]))
+            of, shape = events, (self.n_layers, self.n_sets, self.tape.requests[events.request_id][1])
+            future = self.futures.setdefault(of.request_id, np.zeros(shape))
+            if not of.is_prompt:
+                rows = (of.mass_bounds, of.mass, of.key_bounds, of.keys, of.now)
+                self._refuse(add_future(of.layers, *rows, future, self.n_heads), of)
 
     def run(self, events: Events) -> None:
-        """The events of one request in a piece of the tape: prompts first, then queries in order."""
+        """Prompts of one request in a piece of the tape, or queries in order."""
         request = self.open.get(events.request_id) or self._begin(events.request_id)
-        for e in np.flatnonzero(events.is_prompt).tolist():
-            self._prompt(request, events, e)
-        decoded = events.part(~events.is_prompt, self.n_heads)
-        if decoded.now.size:
-            self._decode(request, decoded)
-        if decoded.now.size and decoded.now[-1] == request.last_position:
-            request.n_layers_done += int((decoded.now == request.last_position).sum())
-            if request.n_layers_done == self.n_layers:
-                self._end(events.request_id)
+        if events.is_prompt:
+            for e in range(events.now.size):
+                self._prompt(request, events, e)
+            return
+        self._decode(request, events)
+        request.n_layers_done += int((events.now == request.last_position).sum())
+        if request.n_layers_done == self.n_layers:
+            self._end(events.request_id)
 
     def _begin(self, request_id: int) -> _Request:
         n_inputs = self.tape.requests[request_id][1]
@@ -207,6 +209,8 @@ class _Engine:
         made = after_prompt(request.held[layer, :c], self.n_heads, self.theta, self.stores_x)
         request.is_x[layer, :c], request.tally[layer] = made
         request.popular_at_first[layer, :c] = request.held[layer, :c] > self.theta * self.n_heads
+        if self.log:
+            self.log[events.request_id][c - 1, layer] = request.tally[layer]
 
     def _decode(self, request: _Request, events: Events) -> None:
         slots, m = request.slots, events.now.size
@@ -221,6 +225,8 @@ class _Engine:
             n_left, tallies, request.dense, seen,
         )  # fmt: skip
         self._refuse(code, events)
+        if self.log:
+            self.log[events.request_id][events.now, events.layers] = tallies
         self._add(events, kept, n_left, tallies)
 
     def _refuse(self, code: int, events: Events) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, uint64, void
+from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
 from tokentape.replay.serving.iteration import (
@@ -58,9 +58,20 @@ from tokentape.replay.serving.state import (
     leave,
     restart,
 )
-from tokentape.replay.serving.union import exact_shares
 from tokentape.replay.serving.verify import node_blocks, verify
-from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
+from tokentape.replay.system.events import (
+    CACHE,
+    N_EVENT,
+    PLACED,
+    RANK_OF,
+    RESIDENCY,
+    SLOTS,
+    SPLIT,
+    WHERE,
+    place_anew,
+    serve_experts,
+)
+from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
 from tokentape.replay.system.moves import MIGRATE, MOVES
 
 # Rows of `times` (4, n), seconds.
@@ -78,17 +89,12 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
-_U3 = array(uint64, 3)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _UNION, _RESULTS = (
-    (function(ITERATION), _F2, _F2, _F2, _F2, float64),
-    (_U3, _U3, _I2, _I1),
-    (_F2, _I1, _F1, _F1, _I1, _I2, _F2, _I2),
-)
-SLOT_TYPES = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
+_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
+SLOT_TYPES = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, KV)
 
 
-_ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_UNION, *_RESULTS)
+_ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(void(*_ARGUMENTS, *SLOT_TYPES), error_model="numpy")
@@ -96,22 +102,21 @@ def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
-    masks, blocks, first_rows, moe_of,
-    times, histogram, sums, totals, counts, touches, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed, migrate, moves,
+    times, histogram, sums, totals, counts, recorded, recorded_n,
+    rank_of, where, split, cache, slots, placed, migrate, moves, kv,
 ):  # fmt: skip
-    """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`, `touches`.
+    """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
-    tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
+    tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
-    masks .. moe_of: ExpertMasks, or empty. recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many
-    iterations as fit. rank_of .. moves: the experts' slots (replay/system/events.py), or None.
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. moves:
+    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
-    max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
+    max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
     carried[NODES] = n_nodes
@@ -126,15 +131,15 @@ def run_engine(  # type: ignore[no-untyped-def]
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    union = np.zeros(masks.shape[2], np.uint64)
     now, n_done, at = arrival[0], 0, 0
+    seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
         arrived = state[ARRIVED]
-        while arrived < n and arrival[arrived] <= now:
+        while arrived < n and arrival[arrived] <= seen_s:
             arrived += 1
         state[ARRIVED] = arrived
         if state[N_DECODE] == 0 and n_members == 0 and state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == arrived:
-            now = arrival[arrived]
+            now = seen_s = max(now, arrival[arrived])
             continue
         if starts_decoding:
             while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < max_seqs:
@@ -147,19 +152,21 @@ def run_engine(  # type: ignore[no-untyped-def]
                 times[STARTED, r] = now
                 requests[r, GENERATED] = 1
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
-        if n_blocks > 0:
-            at_block = at % block_tokens
-            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
-            while state[N_DECODE] > 0 and state[FREE] < needed:
-                r = state[NEWEST]
-                if at - requests[r, JOINED] > 1:
-                    longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
-                    times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-                restart(r, at, requests, state, bucket, leaves_window, needs_block)
-                counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
-                times[FINISHED, r] = now  # until it finishes: when it had its last token
-                needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
-            state[FREE] -= needed
+        hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+        while n_blocks > 0:
+            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at % block_tokens]
+            if kv is not None:
+                needed = reserve(needed, at, n_nodes, hidden, requests, state, members, n_members, kv)
+            if state[N_DECODE] == 0 or state[FREE] >= needed:
+                state[FREE] -= needed
+                break
+            r = state[NEWEST]
+            if at - requests[r, JOINED] > 1:
+                longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
+                times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+            restart(r, at, requests, state, bucket, leaves_window, needs_block)
+            counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
+            times[FINISHED, r] = now  # until it finishes: when it had its last token
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
             group = 0
@@ -176,15 +183,15 @@ def run_engine(  # type: ignore[no-untyped-def]
         for c in range(n_kinds):
             in_group = layers_before[last_layer, c] - layers_before[first_layer, c]
             table[c, IN_GROUP], table[c, OTHERS] = in_group, layers_before[n_layers, c] - in_group
-            if moe_of.shape[0] > 0 and moe_of[c] >= 0:
-                table[c, SHARE], table[c, SHARE_MIXED] = exact_shares(
-                    moe_of[c], at, in_group > 0.0, requests, state, members, takes, n_members,
-                    masks, blocks, first_rows, union, touches,
-                )  # fmt: skip
-            else:
-                only = covered(cov_decode, n_decode, c)
-                table[c, SHARE] = only
-                table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+            only = covered(cov_decode, n_decode, c)
+            table[c, SHARE] = only
+            table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+        if kv is not None:
+            hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+            serve_kv(
+                at, n_nodes, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
+                kv,
+            )  # fmt: skip
         if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
@@ -206,8 +213,11 @@ def run_engine(  # type: ignore[no-untyped-def]
             recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
             recorded_n[at, 4] = arrived - state[HEAD] + state[N_REQUEUED]
+        seen_s = now if is_ahead else now + seconds
         now += seconds
         totals[BUSY_S] += seconds
+        if kv is not None:
+            kv[0][BYTE_S] += seconds * min(kv[0][HELD], kv[0][REFRESHED])
         counts[N_DECODED] += n_decode
         counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:

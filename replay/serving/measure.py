@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.serving import AnyScheduler, Disaggregated
+from tokentape.policies.serving import AnyScheduler, Disaggregated, Scheduler
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.capacity import saturation_rate_per_s
 from tokentape.replay.serving.disaggregated import DisaggregatedRun, serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts
-from tokentape.replay.serving.masks import ExpertMasks
 from tokentape.replay.serving.memory import BLOCK_TOKENS
 from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs
 from tokentape.replay.serving.run import Limits, ServingRun, serve
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.experts import held
+from tokentape.replay.system.recorded import Recorded
 
 Floats = NDArray[np.float64]
 # Compared with another load, seed by seed.
@@ -28,13 +29,19 @@ CHANGE = "_change_frac"
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """What the runs of a load share. masks: where coverage is exact. outside: why results are extrapolated."""
+    """What the runs of a load share. tape: whose experts the requests choose, where the costs are of events. outside: why
+    results are extrapolated."""
 
     cost: IterationCosts
     limits: Limits
     length_scale: float
-    masks: ExpertMasks | None
+    tape: Recorded | None
     outside: tuple[str, ...]
+
+    def serve(self, requests: Requests, scheduler: Scheduler, record: bool = False, seed: int = 0) -> ServingRun:
+        """One run; with a tape all its experts are held."""
+        slots = held(self.tape, requests, self.cost) if self.tape else None
+        return serve(requests, scheduler, self.cost, self.limits, record=record, seed=seed, slots=slots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +54,9 @@ class Served:
 
     def run(self, seed: int, *, record: bool = False) -> ServingRun:
         """One run. Raises ValueError for a scheduler of two engines."""
-        requests, engine = self.requests(seed), self.engine
         if isinstance(self.scheduler, Disaggregated):
             raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
-        masks = engine.masks.of(requests) if engine.masks else None
-        return serve(requests, self.scheduler, engine.cost, engine.limits, masks=masks, record=record, seed=seed)
+        return self.engine.serve(self.requests(seed), self.scheduler, record, seed)
 
     def measured(self, seed: int, level: ServiceLevel | None) -> tuple[dict[str, Metric], ServingRun | None, Load | None]:
         """Metrics of one run; the run itself where it is of one engine."""
@@ -64,11 +69,10 @@ class Served:
 
     def saturation_per_s(self) -> float | None:
         """Requests per second that leave the engine when all of a run's are there at once; None where that is the load itself."""
-        requests, engine = self.requests(0), self.engine
+        requests = self.requests(0)
         if requests.rate_per_s == float("inf") or isinstance(self.scheduler, Disaggregated):
             return None
-        masks = engine.masks.of(requests) if engine.masks else None
-        return saturation_rate_per_s(serve(requests.at_once(), self.scheduler, engine.cost, engine.limits, masks=masks))
+        return saturation_rate_per_s(self.engine.serve(requests.at_once(), self.scheduler))
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,12 +38,12 @@ from tokentape.replay.serving.kernel import (
     run_alone,
     run_engine,
 )
-from tokentape.replay.serving.masks import NO_MASKS, ExpertMasks
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
+    from tokentape.replay.system.kv import KVSlots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -52,11 +52,13 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
-    fit a machine), None: memory does not bind."""
+    fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
+    (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
+    schedules_ahead: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_seqs", "kv_blocks", "block_tokens"):
@@ -72,8 +74,7 @@ class ServingRun:
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
     whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
     n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
-    KV. iterations: series by name, where asked. touches: (MoE layers, E) iterations that touched an expert, where coverage is
-    exact.
+    KV. iterations: series by name, where asked.
     """
 
     requests: Requests
@@ -99,7 +100,6 @@ class ServingRun:
     gap_std_s: float
     gaps: Ints = field(repr=False)
     iterations: dict[str, NDArray[Any]] = field(repr=False)
-    touches: Ints = field(repr=False)
 
     @property
     def ttft_s(self) -> Floats:
@@ -132,18 +132,17 @@ def serve(
     cost: IterationCosts,
     limits: Limits | None = None,
     *,
-    masks: ExpertMasks | None = None,
     record: bool = False,
     seed: int = 0,
+    slots: ExpertSlots | None = None,
 ) -> ServingRun:
     """Serves all requests from an empty engine to the end, also where they arrive faster than they can be served.
 
-    masks: exact coverage, the experts that a tape recorded for each of these requests. record: keep every iteration.
-    seed: of the drafts that are accepted, where the costs have a speculation.
-    Raises ValueError naming the request whose KV can never fit, a scheduler that does not fit the model, and masks of another
-    model.
+    record: keep every iteration. seed: of the drafts that are accepted, where the costs have a speculation. slots: the experts
+    that a tape recorded for these requests, where the costs are of events (replay/system/experts.py).
+    Raises ValueError naming the request whose KV can never fit, and a scheduler that does not fit the model.
     """
-    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), masks, record, seed)
+    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), record, seed, slots)
 
 
 def run_rule(
@@ -151,13 +150,13 @@ def run_rule(
     rule: BatchRule,
     cost: IterationCosts,
     limits: Limits,
-    masks: ExpertMasks | None = None,
     record: bool = False,
     seed: int = 0,
     slots: ExpertSlots | None = None,
+    kv: KVSlots | None = None,
 ) -> ServingRun:
     """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill. slots:
-    what a system's experts do, where the costs are of events."""
+    what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     _refuse_what_never_fits(requests, limits, speculation.n_nodes)
@@ -165,34 +164,32 @@ def run_rule(
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
+    assert cost.events == (slots is not None), "costs of events go with the experts' slots"
     if slots is not None and speculation.n_nodes:
         raise ValueError(
             "experts' slots: no tape of plain routing holds the experts of rejected drafts; leave the draft slot out"
         )
-    if masks is not None and speculation.n_nodes:
-        raise ValueError("recorded coverage: no tape holds the experts of rejected drafts; take the tape's curves instead")
-    if masks is not None:
-        masks.refuse_other(cost, requests)
-    union = masks or NO_MASKS
-    moe_of = cost.moe_of if masks is not None else np.zeros(0, np.int64)
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
-    totals, counts, touches = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64), np.zeros(union.touches_shape, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, masks, seed=seed, slots=slots).n_iterations if record else 0
+    totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
+    n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None else run_engine
+    engine = run_alone if slots is None or kv is None else run_engine
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle)),
         rule.step_numbers(),
-        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
+        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),
         seed,
         *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
-        *(union.masks, union.blocks, union.first_rows, moe_of),
-        *(times, histogram, sums, totals, counts, touches, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * len(SLOT_TYPES)),
+        *(times, histogram, sums, totals, counts, recorded, recorded_n),
+        *(
+            (*slots.arguments(n_recorded), kv.arguments(n_recorded))
+            if slots is not None and kv is not None
+            else (None,) * len(SLOT_TYPES)
+        ),
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
@@ -230,7 +227,6 @@ def run_rule(
         }
         if record
         else {},
-        touches=touches,
     )
 
 

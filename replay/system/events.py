@@ -161,7 +161,7 @@ def _count(m, n, phase, how, near_bound, widths, keys, counts, near, hits, total
 @kernel(inline="always")
 def _keep(n, looked_up, hits, how, log_keys, log_hits, log_starts):  # type: ignore[no-untyped-def]
     """Counts the event and its lookups, and logs them while there is room."""
-    if how[N_LOOKUPS] + n <= log_keys.shape[0]:
+    if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n <= log_keys.shape[0]:
         for i in range(n):
             log_keys[how[N_LOOKUPS] + i] = looked_up[i]
             log_hits[how[N_LOOKUPS] + i] = hits[i]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
@@ -27,9 +26,11 @@ from tokentape.policies.placement.missed import near_if_rare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
+from tokentape.replay.serving.iteration import IterationCosts, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import Recorded
+from tokentape.warehouse.formats import bytes_per_value
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,19 +46,15 @@ Arguments = tuple[Any, ...]
 
 @dataclass(eq=False)
 class ExpertSlots:
-    """What a system's experts do on a tape, for `requests` of it. sizes: of an expert in every MoE layer, bytes;
-    full_bits: of a weight at full width. near_bound, of_layer: see events.py. losses (MoE layers, E, 4): of precision rules.
-    logs: lookups that are kept. told: keys and hits of a run before, profile: event and counts, for what sees the future or a
-    share of the tape."""
+    """What a system's experts do on a tape, for `requests` of it, at costs of events. end: of the machine's ranges. losses (MoE
+    layers, E, 4): of precision rules. logs: lookups that are kept. told: keys and hits of a run before, profile: event and
+    counts, for what sees the future or a share of the tape."""
 
     recorded: Recorded
     requests: Requests
     system: System
-    machine: HardwareSpec
-    sizes: tuple[int, ...]
-    full_bits: float
-    near_bound: Floats
-    of_layer: Ints
+    costs: IterationCosts
+    end: str = "value"
     seed: int = 0
     losses: Floats | None = None
     logs: int = 0
@@ -70,6 +67,11 @@ class ExpertSlots:
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
         self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of an expert in every MoE layer, bytes."""
+        return self.recorded.geometry.expert_bytes(self.costs.expert_format)
 
     @property
     def total_bytes(self) -> int:
@@ -91,7 +93,7 @@ class ExpertSlots:
     @property
     def away(self) -> int:
         """Where experts compute that a placement keeps out of the cache; a machine that cannot has them read or fetched."""
-        roles = self.machine.roles
+        roles = self.costs.machine.roles
         if roles.near_compute:
             return ev.IS_NEAR
         return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
@@ -129,9 +131,12 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
+        costs = self.costs
+        of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
+        of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         slots = (
-            self.how, rec.ids, rec.first[:-1][self.requests.tape_request], self.of_layer, self.near_bound, hot, widths,
+            self.how, rec.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
@@ -179,12 +184,12 @@ class ExpertSlots:
             alpha, per_layer = 0.5, per_layer if place.starts_placed else 0
         if isinstance(place, ShuffledPrompts):
             of = np.roll(of, max_seqs(self.system))
-        across = self.system.option("place", "across_layers") == "true"
+        across = self.system.flag("place", "across_layers")
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
-        numbers = np.array([alpha, per_layer, across, self.mean_bits, self.full_bits])
+        numbers = np.array([alpha, per_layer, across, self.mean_bits, 8.0 * bytes_per_value(self.costs.expert_format)])
         of = np.ascontiguousarray(of, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
@@ -193,7 +198,7 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
-        if isinstance(place, ReactivePlacement) and system.option("place", "across_layers") == "true":
+        if isinstance(place, ReactivePlacement) and system.flag("place", "across_layers"):
             raise ValueError(f"system {name}: {type(place).__name__} moves experts layer by layer; leave place.across_layers out")
         if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
             raise ValueError(
@@ -226,6 +231,15 @@ class ExpertSlots:
                 f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
                 f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
             )
+
+
+def held(recorded: Recorded, requests: Requests, costs: IterationCosts) -> ExpertSlots:
+    """All experts in the fast tier: requests that chose what a tape recorded. Raises ValueError for a tape of another model."""
+    shapes = [(len(of.moe_layers), of.n_experts, of.top_k) for of in (recorded.geometry, costs.geometry)]
+    if shapes[0] != shapes[1]:
+        told = ["{} MoE layers, {} experts, top {}".format(*shape) for shape in shapes]
+        raise ValueError(f"recorded coverage: the tape has {told[0]}; the model has {told[1]}")
+    return ExpertSlots(recorded, requests, System("held"), costs)
 
 
 def _number(system: System, slot: str, name: str) -> float:

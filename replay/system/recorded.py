@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
 IDS = np.int16
+MOST_IMPUTED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
-    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row."""
+    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
+    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed."""
 
     trace_id: str
     origin: str
@@ -28,6 +32,9 @@ class Recorded:
     first: Ints
     n_prompt: Ints
     not_run: int
+    request_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    attention: AttentionTape | None = None
+    tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     @property
     def n_inputs(self) -> Ints:
@@ -42,6 +49,12 @@ class Recorded:
         arrival = np.zeros(rows.size) if arrival_s is None else np.asarray(arrival_s, np.float64)
         n_output = self.n_inputs[rows] - self.n_prompt[rows] + 1
         return Requests(arrival, self.n_prompt[rows], n_output, origin=f"tape {self.trace_id}", tape_request=rows)
+
+    @property
+    def gaps(self) -> str:
+        """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
+        share = self.not_run / (self.ids.shape[0] * self.ids.shape[1])
+        return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
         """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
@@ -85,8 +98,8 @@ class Recorded:
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
-def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`."""
+def recorded(trace: Trace, gate_weights: ArrayLike | None = None, attention: AttentionTape | None = None) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
@@ -105,4 +118,6 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run = int((ids[:, :, 0] < 0).sum())
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run)
+    return Recorded(
+        trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, requests.astype(np.int64), attention
+    )

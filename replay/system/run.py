@@ -22,16 +22,15 @@ from tokentape.policies.slots import IN_THE_LOOP, SLOTS, System
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs, near_bound
+from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system import kv as kept
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
+from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
-from tokentape.warehouse.formats import EXPERT_FORMATS, bytes_per_value
-from tokentape.warehouse.model_sizes import kv_bytes
-
-MOST_IMPUTED = 0.05
+from tokentape.warehouse.formats import EXPERT_FORMATS
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +39,12 @@ class SystemRun:
 
     serving: ServingRun
     slots: ExpertSlots
+    kv: KVSlots
+
+    @property
+    def joules_of(self) -> dict[str, float]:
+        """By part: static power, bytes, operations, refresh of what is held."""
+        return {**self.serving.joules_of, "refresh": self.kv.refresh_j}
 
     def total(self, column: int, phase: int | None = None) -> int:
         """Over all layers; phase: 0 events of decodes alone, 1 those with prompts."""
@@ -78,26 +83,25 @@ def simulate(
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
     timed = fits_of(machine, how.expert_format) if fits is None else fits
-    costs = iteration_costs(
-        geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
-    )
-    slots = ExpertSlots(
-        recorded,
-        requests,
-        system,
-        machine,
-        _sizes(recorded, how.expert_format),
-        8.0 * bytes_per_value(how.expert_format),
-        near_bound(geometry, machine, costs.profile, how.expert_format, end),
-        _of_layer(costs),
-        how.seed,
-        how.losses,
-        logs,
-    )
-    limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
-    slots = _told(slots, rule, costs, limits)
-    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
+    kv = KVSlots(recorded, requests, system, machine, rule, end)
+    costs = iteration_costs(
+        geometry,
+        machine,
+        FixedCoverage(1.0),
+        how.profile,
+        how.expert_format,
+        events=True,
+        end=end,
+        fits=timed,
+        tracks=kv.track is not None,
+        kv_frac=kv.kv_frac,
+    )
+    costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
+    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
+    limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
+    slots = _told(slots, rule, costs, limits, kv)
+    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
 
 
 def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
@@ -113,7 +117,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
     if not hasattr(system.schedule, "rule"):
         raise ValueError(f"system {system.name}: {type(system.schedule).__name__} is two engines in series, not one loop")
-    sizes = _sizes(recorded, setting.expert_format)
+    sizes = recorded.geometry.expert_bytes(setting.expert_format)
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
     needed = sum(sizes) * recorded.geometry.n_experts
@@ -124,17 +128,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         )
 
 
-def _sizes(recorded: Recorded, expert_format: str) -> tuple[int, ...]:
-    return recorded.geometry.expert_bytes(expert_format)
-
-
-def _of_layer(costs: IterationCosts) -> NDArray[np.int64]:
-    """(2, MoE layers): the layer, and the row of the table that is its own."""
-    rows = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(len(costs.geometry.moe_layers))]
-    return np.array([costs.geometry.moe_layers, rows], np.int64)
-
-
-def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) -> ExpertSlots:
+def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, kv: KVSlots) -> ExpertSlots:
     """With what a run before tells of lookups: all of them to a bound, their counts to a policy with a profile."""
     policy = slots.system.residency
     sees_all = policy is not None and policy.kind == "future"
@@ -144,14 +138,16 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) 
     system, requests = slots.system, slots.requests
     if requests.arrival_s[-1] > 0.0 or limits.kv_blocks is not None:
         what = "a bound needs" if sees_all else f"{type(policy).__name__} counts a share of all lookups: it needs"
-        raise ValueError(f"system {system.name}: {what} a fixed schedule; give arrivals all at 0 and no limit of KV blocks")
+        raise ValueError(
+            f"system {system.name}: {what} a fixed schedule; give arrivals all at 0, no limit of KV blocks and no share_kv"
+        )
     if slots.system.place is not None:
         raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
-    run_rule(requests, rule, costs, limits, slots=first)
+    run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
     first = replace(first, logs=n_lookups)
-    run_rule(requests, rule, costs, limits, slots=first)
+    run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     keys, events = first.log_keys, first.log_events(n_events)
     if not sees_all:
         n_profiled = round(frac * n_events)
@@ -182,14 +178,24 @@ def run(
         metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
     serving = made.serving
     fetched = made.slots.of_iteration[:, 3] * _mean_size(made)
-    steps = {**serving.iterations, "n_lookups": made.slots.of_iteration[:, 0], "n_hits": made.slots.of_iteration[:, 1]}
-    steps |= {"n_away": made.slots.of_iteration[:, 2], "fetched_bytes": fetched}
+    iterations = serving.iterations
+    steps = {
+        "pass_id": np.arange(serving.n_iterations),
+        "start_s": iterations["start_s"],
+        "step_s": iterations["seconds"],
+        "n_decodes": iterations["n_decode"],
+        "n_prefill_tokens": iterations["n_prefill"],
+        "n_lookups": made.slots.of_iteration[:, 0].astype(np.int64),
+        "n_hits": made.slots.of_iteration[:, 1].astype(np.int64),
+        "backing_bytes": np.rint(fetched).astype(np.int64),
+    }
+    after_first = np.maximum(requests.n_output_tokens - 1, 1)
     by_request = {
-        "request_id": requests.tape_request,
-        "arrival_s": requests.arrival_s,
+        "request_id": np.arange(len(requests)),
         "ttft_s": serving.ttft_s,
+        "tbt_mean_s": np.where(requests.n_output_tokens > 1, (serving.finish_s - serving.first_token_s) / after_first, np.nan),
+        "arrival_s": requests.arrival_s,
         "finish_s": serving.finish_s,
-        "largest_gap_s": serving.largest_gap_s,
         "n_restarts": serving.n_restarts,
     }
     outside = _outside(recorded, requests, system, machine, made)
@@ -197,13 +203,14 @@ def run(
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,
         "system": system.name,
-        **{f"slot_{slot}": text for slot, text in system.told().items()},
+        **{slot: None if text == "none" else text for slot, text in system.told().items()},
         "is_bound": system.is_bound,
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
         "profile": profiles.load(how.profile).name,
         "expert_format": how.expert_format,
         "budget_bytes": made.slots.budget_bytes,
+        "batch": max_seqs(system),
         "seed": how.seed,
         "n_requests": len(requests),
         "is_extrapolated": bool(outside),
@@ -222,7 +229,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
     serving, lookups, hits = made.serving, made.total(ev.LOOKUPS), made.total(ev.HITS)
     decode, n_out = made.total(ev.LOOKUPS, 0), int(serving.requests.n_output_tokens.sum())
     away, chosen = made.total(ev.AWAY_TOKENS), made.total(ev.TOKEN_EXPERTS)
-    joules = sum(serving.joules_of.values())
+    joules = sum(made.joules_of.values())
     gaps = serving.n_iterations and serving.gaps.sum()
     found: dict[str, tuple[float, str, str | None]] = {
         "total_s": (serving.wall_s, "s", None),
@@ -231,7 +238,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
         "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
         "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
-        "energy_j_per_token": (joules / n_out, "J", "output tokens"),
+        "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
         "n_lookups": (float(lookups), "1", None),
         "n_hits": (float(hits), "1", None),
         "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
@@ -239,27 +246,28 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "n_moved": (float(made.total(ev.MOVED)), "1", None),
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
+        "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
+        "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
-    found |= {f"seconds_{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+    found |= {f"{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+    if made.kv.refresh_w_per_byte:
+        found["refresh_j_per_token"] = (made.kv.refresh_j / n_out, "J", "output tokens")
     return found
 
 
 def _outside(recorded: Recorded, requests: Requests, system: System, machine: HardwareSpec, made: SystemRun) -> list[str]:
     """What the run leaves out or cannot carry out, one sentence each."""
-    roles, geometry = machine.roles, recorded.geometry
-    longest = int((requests.n_prompt_tokens + requests.n_output_tokens).max())
-    kv = min(len(requests), max_seqs(system)) * kv_bytes(geometry, longest, "bf16")
+    roles = machine.roles
+    kv = 0.0 if made.kv.shares else float(made.kv.numbers[kept.PEAK])
     budget = made.slots.budget_bytes
     found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget, "kv_home": kv})
+    found += made.kv.outside(int(made.serving.n_restarts.sum()))
     if not roles.expert_cache and (system.residency is not None or made.slots.is_placed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
     if system.place is not None and not roles.near_compute:
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
-    if recorded.not_run:
-        share = recorded.not_run / (recorded.ids.shape[0] * recorded.ids.shape[1])
-        if share > MOST_IMPUTED:
-            found.append(f"{share:.1%} of the tape's (token, layer)s have no routing")
+    found += filter(None, [recorded.gaps])
     repeats = len(requests) - np.unique(requests.tape_request).size
     if repeats:
         found.append(f"{repeats} requests repeat another, whose experts they share")

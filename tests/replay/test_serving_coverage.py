@@ -22,9 +22,11 @@ from tokentape.replay.serving.coverage import (
     published_coverage,
 )
 from tokentape.replay.serving.iteration import covered
-from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system import events as ev
+from tokentape.replay.system.experts import held
+from tokentape.replay.system.recorded import recorded
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -119,13 +121,14 @@ def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:
 def test_exact_unions_agree_with_sets(scheduler) -> None:
     trace = make_trace(geometry=WIDE, n_requests=5, n_prompt=150, n_decode=6)
     spec = machine("h100")
-    cost = costs(WIDE, spec, NOTED, TABLE_1, by_layer=True)
+    cost = costs(WIDE, spec, NOTED, TABLE_1, events=True)
     tape = Requests(np.zeros(5), np.array([150, 140, 130, 150, 64]), np.array([6, 7, 1, 3, 5]))
     rows = np.array([3, 0, 0, 4, 1, 2])
     requests = Requests(
         np.cumsum(np.full(6, 2e-3)), tape.n_prompt_tokens[rows], tape.n_output_tokens[rows], origin="test", tape_request=rows
     )
-    run = serve(requests, scheduler, cost, masks=masks_of(trace).of(requests), record=True)
+    slots = held(recorded(trace), requests, cost)
+    run = serve(requests, scheduler, cost, slots=slots, record=True)
     ids = {
         (new, position, layer): experts
         for new, old in enumerate(rows.tolist())
@@ -138,31 +141,20 @@ def test_exact_unions_agree_with_sets(scheduler) -> None:
     _, log = serve_slowly(list(zip(*(column.tolist() for column in columns), strict=True)), scheduler, oracle)
     for name, series in run.iterations.items():
         np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=name)
-    touched = {(WIDE.moe_layers[layer], expert): int(n) for (layer, expert), n in np.ndenumerate(run.touches) if n}
-    assert touched == dict(oracle.touched)
+    touched = Counter(layer for layer, _ in oracle.touched.elements())
+    looked_up = slots.totals[:, ev.LOOKUPS] + slots.totals[:, ev.N_OF_PHASE + ev.LOOKUPS]
+    assert dict(zip(WIDE.moe_layers, looked_up.tolist(), strict=True)) == touched
 
 
-def test_a_tape_of_another_model_or_with_gaps_is_refused() -> None:
+def test_a_tape_of_another_model_or_too_short_is_refused_and_gaps_are_said() -> None:
     trace = make_trace()
-    masks = masks_of(trace)
-    requests = Requests(np.zeros(3), np.full(3, 10), np.full(3, 20))
-    other = costs(QWEN, machine("h100x2"), NOTED, TABLE_1, by_layer=True)
-    with pytest.raises(ValueError, match="3 MoE layers, 8 experts, top 2; the model has 48, 128, top 8"):
-        serve(requests, Chunked(), other, masks=masks)
-    shared_kind = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1)
-    with pytest.raises(ValueError, match="by_layer=True"):
-        serve(requests, Chunked(), shared_kind, masks=masks)
-    cost = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1, by_layer=True)
+    tape, requests = recorded(trace), Requests(np.zeros(3), np.full(3, 10), np.full(3, 20), tape_request=np.arange(3))
+    with pytest.raises(ValueError, match="3 MoE layers, 8 experts, top 2; the model has 48 MoE layers, 128 experts, top 8"):
+        held(tape, requests, costs(QWEN, machine("h100x2"), NOTED, TABLE_1, events=True))
+    cost = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1, events=True)
     longer = dataclasses.replace(requests, n_output_tokens=np.array([20, 25, 20]))
-    with pytest.raises(ValueError, match="request 1: the tape routes 30 of its 34 tokens"):
-        serve(longer, Chunked(), cost, masks=masks)
-    kept = np.arange(trace.row_layer.size) != 40
-    widths = np.diff(trace.offsets)
-    gap = dataclasses.replace(
-        trace,
-        **{name: getattr(trace, name)[kept] for name in ("row_pass", "row_layer", "row_request", "row_position")},
-        offsets=np.concatenate(([0], np.cumsum(widths[kept]))),
-        ids=np.delete(trace.ids, np.arange(trace.offsets[40], trace.offsets[41])),
-    )
-    with pytest.raises(ValueError, match=r"request 0 has 89 routing rows, 30 tokens in 3 MoE layers.*gaps"):
-        masks_of(gap)
+    with pytest.raises(ValueError, match="request 1: it processes 34 tokens, request 1 of tape test holds 30"):
+        held(tape, longer, cost)
+    assert tape.gaps == ""
+    gap = dataclasses.replace(tape, not_run=27)
+    assert gap.gaps == "10.0% of the tape's (token, layer)s have no routing"

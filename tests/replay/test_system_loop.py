@@ -23,7 +23,6 @@ from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
-from tokentape.replay.serving.masks import masks_of
 from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
@@ -37,11 +36,11 @@ SCHEDULES = (StaticBatches(3), Continuous(40), Chunked(16), Layered(20, 2, "fixe
 
 
 @pytest.mark.parametrize("machine", ["h100", "workstation-rtx4090-pcie4", "h100x2", "kelle-edram"])
-def test_with_all_experts_held_the_loop_is_the_serving_engine_restarts_included(machine) -> None:
+def test_where_a_token_takes_all_experts_the_loop_is_the_engine_by_coverage_restarts_included(machine) -> None:
     spec, restarts = load(machine), 0
     rng = np.random.default_rng(0)
-    trace = make_trace(0, n_requests=12, n_prompt=30, n_decode=40)
-    tape = recorded(trace)
+    geometry = GEOMETRY.model_copy(update={"top_k": GEOMETRY.n_experts})
+    tape = recorded(make_trace(0, geometry, n_requests=12, n_prompt=30, n_decode=40))
     fits = fits_of(spec, "bf16")
     for trial in range(12):
         arrival = np.sort(rng.uniform(0, [0.0, 1e-3, 1e-2][trial % 3], 12))
@@ -49,9 +48,8 @@ def test_with_all_experts_held_the_loop_is_the_serving_engine_restarts_included(
         limits = Limits(max_seqs=6, kv_blocks=[None, 12, 20][trial % 3], block_tokens=8)
         schedule = SCHEDULES[trial % 4]
         system = System("held", {"schedule": schedule}, {"schedule": {"max_seqs": "6"}})
-        cost = iteration_costs(GEOMETRY, spec, FixedCoverage(1.0), by_layer=True, fits=fits)
-        masks = masks_of(trace).of(requests)
-        wanted = run_rule(requests, schedule.rule(GEOMETRY.n_layers), cost, limits, masks, record=True)
+        cost = iteration_costs(geometry, spec, FixedCoverage(1.0), fits=fits)
+        wanted = run_rule(requests, schedule.rule(GEOMETRY.n_layers), cost, limits, record=True)
         made = simulate(tape, requests, system, spec, Setting(limits=limits), record=True).serving
         restarts += int(made.n_restarts.sum())
         for name, column in wanted.iterations.items():
