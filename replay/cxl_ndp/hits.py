@@ -53,15 +53,16 @@ def hits_of(
 
     Raises ValueError for more places than experts, and for a reactive placement across layers.
     """
-    seen, is_fixed = routing.seen(groups), isinstance(placement, FixedPlacement)
-    if not is_fixed and capacity.across_layers:
+    seen, mover = routing.seen(groups), Never() if isinstance(placement, FixedPlacement) else placement
+    if isinstance(placement, FixedPlacement):
+        start = capacity.hot(placement.scores(seen))
+    elif capacity.across_layers:
         raise ValueError(f"{type(placement).__name__} moves experts layer by layer; give every layer its own places")
-    scores = placement.scores(seen) if is_fixed else importance(seen.prefill_counts, seen.prefill_weights, alpha)
-    start = capacity.hot(scores) & (is_fixed or placement.starts_placed)
-    mover, bits, layers = Never() if is_fixed else placement, np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
-    of_layers = count(routing, groups, mover, start, capacity.experts, bits, layers, layers.size).of_layers.astype(np.int64)
-    steps = routing.n_decode[groups].max(axis=1).astype(np.int64)
-    hits, moved = np.zeros((2, steps.size, routing.n_layers), np.int64)
-    for of, sums in ((hits, of_layers[HITS]), (moved, of_layers[MIGRATED])):
-        np.add.at(of, np.repeat(np.arange(steps.size), steps), sums)
-    return Hits(hits, seen.decode_counts.sum(axis=2), moved, steps)
+    else:
+        start = capacity.hot(importance(seen.prefill_counts, seen.prefill_weights, alpha)) & placement.starts_placed
+    bits, layers = np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
+    hits, moved = np.zeros((2, len(groups), routing.n_layers), np.int64)
+    for g, of in enumerate(slice(g, g + 1) for g in range(len(groups))):  # the kernel's items of one batch at a time
+        found = count(routing, groups[of], mover, start[of], capacity.experts, bits[of], layers, layers.size).of_layers
+        hits[g], moved[g] = found[HITS].sum(axis=0), found[MIGRATED].sum(axis=0)
+    return Hits(hits, seen.decode_counts.sum(axis=2), moved, routing.n_decode[groups].max(axis=1).astype(np.int64))
