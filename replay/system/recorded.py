@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.replay.kv.tape import AttentionTape
+from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
@@ -22,7 +23,9 @@ MOST_IMPUTED = 0.05
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed."""
+    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed. scores: of rows x
+    MoE layers, where a router asks; row_of: which of those a row of the trace is. A request without a recorded prompt begins with
+    one position that was not run."""
 
     trace_id: str
     origin: str
@@ -35,6 +38,8 @@ class Recorded:
     request_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     attention: AttentionTape | None = None
     tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    scores: Scores | None = None
+    row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def n_inputs(self) -> Ints:
@@ -98,17 +103,23 @@ class Recorded:
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
-def recorded(trace: Trace, gate_weights: ArrayLike | None = None, attention: AttentionTape | None = None) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some."""
+def recorded(
+    trace: Trace,
+    gate_weights: ArrayLike | None = None,
+    attention: AttentionTape | None = None,
+    scores: Scores | None = None,
+) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; scores: of every row
+    of the trace."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
-    n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
-    np.maximum.at(n_inputs, of, position + 1)
+    n_prompt = np.zeros(requests.size, np.int64)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
-    if np.any(n_prompt == 0):
-        bad = requests[int(np.argmax(n_prompt == 0))]
-        raise ValueError(f"tape {trace.trace_id}: request {bad} has no prompt's routing; record its prefill too")
+    position = position + (n_prompt == 0)[of]
+    n_prompt = np.maximum(n_prompt, 1)
+    n_inputs = n_prompt.copy()
+    np.maximum.at(n_inputs, of, position + 1)
     first = np.concatenate(([0], np.cumsum(n_inputs)))
     widths = np.diff(trace.offsets)
     shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
@@ -118,6 +129,18 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None, attention: Att
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run = int((ids[:, :, 0] < 0).sum())
+    row_of = (first[of] + position) * shape[1] + layer
     return Recorded(
-        trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, requests.astype(np.int64), attention
+        trace.trace_id,
+        trace.origin,
+        trace.geometry,
+        ids,
+        gates,
+        first,
+        n_prompt,
+        not_run,
+        requests.astype(np.int64),
+        attention,
+        scores=None if scores is None else scores.at(row_of, shape[0] * shape[1]),
+        row_of=row_of,
     )

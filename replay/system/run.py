@@ -30,6 +30,7 @@ from tokentape.replay.system import kv as kept
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.routes import SlicedSlots
 from tokentape.warehouse.formats import EXPERT_FORMATS
 
 
@@ -74,10 +75,12 @@ def simulate(
     record: bool = False,
     logs: int = 0,
     fits: Mapping[str, Any] | None = None,
+    keeps_ledger: bool = False,
 ) -> SystemRun:
     """One run, at one end of the machine's ranges. record: keep every iteration; logs: lookups that are kept, in order.
 
-    fits: the machine's fitted operators; None: those that ship. Raises ValueError for what the system, tape or machine cannot do.
+    keeps_ledger: sums up what every object takes of every resource. fits: the machine's fitted operators; None: those that ship.
+    Raises ValueError for what the system, tape or machine cannot do.
     """
     how = setting or Setting()
     refuse(recorded, system, machine, how)
@@ -96,12 +99,16 @@ def simulate(
         fits=timed,
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
+        keeps_ledger=keeps_ledger,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
-    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
+    kind = ExpertSlots if system.sliced is None else SlicedSlots
+    slots = kind(recorded, requests, system, costs, end, how.seed, how.losses, logs)
     limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
     slots = _told(slots, rule, costs, limits, kv)
-    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
+    made = SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
+    slots.refuse_row()
+    return made
 
 
 def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
@@ -121,7 +128,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
     needed = sum(sizes) * recorded.geometry.n_experts
-    if system.residency is None and system.place is None and needed > room:
+    if not system.room and needed > room:
         raise ValueError(
             f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
             "give the system a residency"
@@ -141,8 +148,9 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, 
         raise ValueError(
             f"system {system.name}: {what} a fixed schedule; give arrivals all at 0, no limit of KV blocks and no share_kv"
         )
-    if slots.system.place is not None:
-        raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
+    if slots.system.place is not None or slots.system.route is not None:
+        what = f"{type(policy).__name__} needs all lookups"
+        raise ValueError(f"system {system.name}: {what}, and placements and routers change them")
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
     run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
@@ -208,7 +216,7 @@ def run(
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
         "profile": profiles.load(how.profile).name,
-        "expert_format": how.expert_format,
+        "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
         "batch": max_seqs(system),
         "seed": how.seed,
@@ -238,6 +246,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
         "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
         "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
+        "total_energy_j": (joules, "J", None),
         "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
         "n_lookups": (float(lookups), "1", None),
         "n_hits": (float(hits), "1", None),

@@ -13,6 +13,7 @@ from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardwa
 from made_up_kelle import EVERYTHING as KELLE
 from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
+from made_up_systems import EVERYTHING as SYSTEMS
 
 from tokentape.dashboards.site import build
 
@@ -36,7 +37,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
-    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP):
+    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP, *SYSTEMS):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 

@@ -31,6 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("index.html", 1),
         ("experts.html", 6),
         ("hardware.html", 3),
+        ("systems.html", 1),
         ("elmoe3d.html", 20),
         ("cxl_ndp.html", 18),
         ("layered_prefill.html", 16),

@@ -102,3 +102,31 @@ def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store:
     assert done.code == 0, done.err
     assert f"{N_REQUESTS} requests of the tape, at most {N_REQUESTS} at once, all there at 0" in done.out
     assert "room for experts on workstation-rtx4090-pcie4" in done.err
+
+
+@pytest.mark.parametrize(("system", "machine"), [("near_compute", "h100-cxl-ndp"), ("prefill_guided_3bit", "phone-lpddr5x-ufs4")])
+def test_what_explain_shares_out_is_the_runs_time_and_energy(
+    tokentape: Cli, store: Store, tape: str, system: str, machine: str
+) -> None:
+    done = tokentape("replay", tape, "--system", system, "--hardware", machine, "--workload", "rate=100,batch=2", "--json")
+    total = {
+        row["metric"]: row["value"]["value"] for row in json.loads(done.out)[0]["rows"] if row["metric"].startswith("total_")
+    }
+    done = tokentape("explain", done.err.split("result ")[1].split()[0], "--json")
+    assert done.code == 0, done.err
+    shares, worths = (table["rows"] for table in json.loads(done.out))
+    for what, metric in (("time", "total_s"), ("energy", "total_energy_j")):
+        assert sum(row[what]["value"] for row in shares) == pytest.approx(total[metric], rel=1e-9)
+        assert sum(row[f"of the {what}"] for row in shares) == pytest.approx(1.0, rel=1e-9)
+    assert all(row["busy"]["value"] > 0.0 for row in shares if row["busiest resource"])
+    of = {row["slot"]: row for row in worths}
+    assert of.keys() == {"schedule", "place"} | ({"residency"} if system == "near_compute" else {"precision"})
+    assert all(row["time"] for row in worths)
+    if system == "near_compute":
+        assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
+        assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
+
+
+def test_a_run_that_cannot_be_made_again_is_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
+    done = tokentape("explain", "nope")
+    assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
