@@ -13,18 +13,22 @@ from statistics import median
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.flows.scored import scored_trace
+from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
+from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
+from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import Requests, arrivals
@@ -34,6 +38,7 @@ from tokentape.replay.system.run import Setting, run
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tape import Store
@@ -45,6 +50,7 @@ BELADY = {"residency.policy": "belady"}
 METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
 WORDS = ("requests", "batch", "rate", "seed", "order")
 VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
+STAND_IN = "losses of experts at few bits are drawn: this tape holds none"
 MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
 
 
@@ -146,7 +152,10 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     if there := results.stored_run(store, VIEW, key):
         return key, _read(*there)
     made = run(tape, asked.workload.of(tape), chosen, machine, setting)
-    told_also = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
+        told = filter(None, (made.settings["outside_envelope"], STAND_IN))
+        told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(told)}
     result = replace(made, settings=made.settings | told_also)
     record_machine(store.absolute, asked.machine)
     results.write_replays(store, tables_of({key: result}, "adhoc", {key: code}, VIEW))
@@ -224,7 +233,18 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
-    return Setting(profile=asked.profile, expert_format=format_of(store, asked), seed=asked.workload.seed if draws else 0)
+    losses = None if system.precision in (None, UNIFORM) else _losses(store.absolute, asked.trace_id)
+    seed = asked.workload.seed if draws else 0
+    return Setting(profile=asked.profile, expert_format=format_of(store, asked), seed=seed, losses=losses)
+
+
+@lru_cache(maxsize=2)
+def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
+    """Of experts at 1 to 4 bits: the tape's own, else the study's stand-in (flows/systems/cxl_ndp)."""
+    tape = Store(uri).open(trace_id)
+    if tape.has("losses"):
+        return loss_table(tape)
+    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts, gaussian_errors(), 0)
 
 
 # ------------------------------------------------------------------------------------------------ side by side

@@ -33,6 +33,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("hardware.html", 3),
         ("systems.html", 1),
         ("elmoe3d.html", 20),
+        ("kelle.html", 25),
         ("cxl_ndp.html", 18),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),

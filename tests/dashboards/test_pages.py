@@ -23,6 +23,7 @@ from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.dashboards.systems import page as systems
+from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
 MENUS = "law level model machine batch"  # of the ELMoE-3D page
@@ -102,6 +103,17 @@ def test_each_part_stands_alone(topic: ModuleType, part: str, tmp_path: Path) ->
     assert html.count('class="missing"') == len(page.figures) - len(drawn)
     silent = [figure.name for figure in drawn if not opening_answer(page, figure)]
     assert silent == (["lanes"] if "lanes" in part else [])  # which the page says of a model that was not put on the clock
+
+
+@pytest.mark.parametrize("topic", [cxl_ndp, elmoe3d, layered, slicemoe], ids=lambda topic: topic.TITLE)
+def test_no_number_of_the_paper_is_typed_into_the_page(topic: ModuleType) -> None:
+    """Published numbers with two decimals or more that would betray a copy. Readings of the Kelle page quote two."""
+    folder = Path(str(topic.__file__)).parent
+    stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == folder.name and row["value"] is not None}
+    telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
+    source = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix != ".pyc")
+    assert telling
+    assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
 
 
 def test_systems_are_told_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:

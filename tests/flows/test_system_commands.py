@@ -30,7 +30,7 @@ def test_a_system_says_its_decisions_and_its_metrics(tokentape: Cli, store: Stor
 
 def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape(
-        "compare", tape, "--systems", "layered,prefill_guided_3bit", "--machine", "workstation-rtx4090-pcie4,h100-cxl-ndp",
+        "compare", tape, "--systems", "layered,kelle", "--machine", "workstation-rtx4090-pcie4,h100-cxl-ndp",
         "--budget", "60%", "--workload", "rate=100,batch=2", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -38,6 +38,7 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
     assert len(cells["rows"]) == 2 * 5
     reasons = {row["system"]: row["limited by"] for row in cells["rows"]}
     assert "fixed schedule" in reasons["bound"]
+    assert "tape tiny-0001 holds none" in reasons["kelle"]
     assert {row["machine"] for row in best["rows"]} == {"workstation-rtx4090-pcie4", "h100-cxl-ndp"}
     assert "bound" not in {name for row in best["rows"] for name in row.values()}
 
@@ -53,6 +54,8 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
         (("--system", "lru_offload", "--set", "place=lru"), "not of place"),
         (("--system", "lru_offload", "--set", "draft=elastic"), "slot draft"),
         (("--system", "lru_offload", "--set", "precision=uniform"), "add place"),
+        (("--system", "kelle"), "AERP ranks tokens by attention, and tape tiny-0001 holds none; record it with --attention full"),
+        (("--system", "slicemoe"), "holds the chosen experts only; system slicemoe may route to any expert: record the tape"),
         (("--system", "lru_offload", "--set", "schedule.max_seqs=0"), "max_seqs"),
         (("--system", "lru_offload", "--workload", "requests=99"), "requests=99: tape"),
         (("--system", "lru_offload", "--workload", "speed=3"), "unknown word of --workload"),
