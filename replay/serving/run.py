@@ -178,7 +178,7 @@ def run_rule(
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
     engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
-    of_slots = (None,) * 11 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
+    of_slots = (None,) * 13 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
