@@ -13,6 +13,7 @@ from tokentape.policies.names import unknown
 from tokentape.policies.slots import System, system_of
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.serving.workload import Requests, arrivals
+from tokentape.replay.system.drafts import TABLES
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.warehouse import models
@@ -94,11 +95,15 @@ def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
                 raise ValueError(f"--model {model}: {found}; give the tape's own model")
         kept = {name: getattr(own, name) for name in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
         trace = replace(trace, geometry=type(of_model).model_validate({**of_model.model_dump(), **kept}))
-    routing = store.open(trace_id).read("routing")
+    tape = store.open(trace_id)
+    routing = tape.read("routing")
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
-    return recorded(trace, gates)
+    drafted = None
+    if all(tape.has(name) for name in TABLES):
+        drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
+    return recorded(trace, gates, drafted)
 
 
 def setting_of(store: Store, trace_id: str, tape: Recorded, expert_format: str, profile: str | None) -> Setting:

@@ -22,7 +22,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "precision": {"mean_bits": "16"},
     "schedule": {"max_seqs": "1"},
 }
-IN_THE_LOOP = ("schedule", "precision", "residency", "place")  # slots that replay/system runs
+IN_THE_LOOP = ("schedule", "draft", "precision", "residency", "place")  # slots that replay/system runs
 
 
 @dataclass(frozen=True)

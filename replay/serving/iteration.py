@@ -201,12 +201,14 @@ def iteration_costs(
     held_frac: float = 1.0,
     events: bool = False,
     end: str = "value",
+    dense_format: str = ACTIVATION,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
-    replay/system/events.py says of them. end: of the machine's ranges. Raises ValueError for windows of several sizes.
+    replay/system/events.py says of them. end: of the machine's ranges. dense_format: of weights but experts. Raises ValueError
+    for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -235,7 +237,7 @@ def iteration_costs(
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / kv_token_bytes(geometry, machine)
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
     first_column = N_OF_KIND + (len(EVENT) if events else 0)
-    generated = _generated(how, fits or {}, first_column, end)
+    generated = _generated(how, fits or {}, first_column, end, dense_format)
     return IterationCosts(
         geometry,
         machine,
@@ -275,7 +277,7 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     return table
 
 
-def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str) -> Generated:
+def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str, dense_format: str) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
     features = (*_FEATURES[:-1], *EVENT) if how.events else _FEATURES
@@ -287,7 +289,7 @@ def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: s
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
     )
     apart = () if profile.activations else _activations(geometry, at, blocks)
-    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks)
+    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}

@@ -42,6 +42,7 @@ from tokentape.replay.serving.state import (
     IN_WINDOW,
     JOINED,
     N_DECODE,
+    N_NODES,
     N_REQUEUED,
     N_STATE,
     NEWEST,
@@ -58,7 +59,8 @@ from tokentape.replay.serving.state import (
     leave,
     restart,
 )
-from tokentape.replay.serving.verify import node_blocks, verify
+from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
+from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
 
 # Rows of `times` (4, n), seconds.
@@ -77,8 +79,8 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED)
+_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION))
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
@@ -88,9 +90,9 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
-    iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
+    iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed,
+    rank_of, where, split, cache, slots, placed, draft_iteration,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -98,15 +100,16 @@ def run_engine(  # type: ignore[no-untyped-def]
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
+    drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
     the experts' slots (replay/system/events.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
+    has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
-    carried[NODES] = n_nodes
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
@@ -140,7 +143,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
         if n_blocks > 0:
             at_block = at % block_tokens
-            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+            needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts) if has_drafts else needs_block[at_block]
             while state[N_DECODE] > 0 and state[FREE] < needed:
                 r = state[NEWEST]
                 if at - requests[r, JOINED] > 1:
@@ -149,8 +152,11 @@ def run_engine(  # type: ignore[no-untyped-def]
                 restart(r, at, requests, state, bucket, leaves_window, needs_block)
                 counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
                 times[FINISHED, r] = now  # until it finishes: when it had its last token
-                needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at_block]
+                needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts) if has_drafts else needs_block[at_block]
             state[FREE] -= needed
+        if has_drafts and state[N_DECODE] > 0:
+            state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+            carried[NODES] = state[N_NODES] / state[N_DECODE]
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
             group = 0
@@ -173,7 +179,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots,
+                cache, slots, drafts,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -181,6 +187,9 @@ def run_engine(  # type: ignore[no-untyped-def]
         iteration(table)
         if n_decode > 0:
             cost[N_PARTS - 1] += draft_s
+            if slots is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
+                if drafts[1].shape[0] > 0:
+                    draft_passes(at, requests, state, draft_iteration, slots[1], drafts, slots[15], cost)
         seconds = 0.0
         for i in range(N_PARTS):
             seconds += cost[i]
@@ -196,7 +205,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         counts[N_DECODED] += n_decode
         counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:
-            if n_nodes > 0:
+            if has_drafts:
                 stacked = 0  # `verify` keeps the longest gaps, request by request
             else:
                 add_gap(seconds, n_decode, histogram, sums, scratch)
@@ -212,9 +221,9 @@ def run_engine(  # type: ignore[no-untyped-def]
         state[CONTEXT_W] += state[IN_WINDOW]
         state[IN_WINDOW] -= leaves_window[at % (window + 1)]
         leaves_window[at % (window + 1)] = 0
-        if n_nodes > 0:
+        if has_drafts:
             counts[N_ACCEPTED] += verify(
-                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block,
+                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
                 times[LARGEST_GAP], histogram, sums, scratch,
             )  # fmt: skip
         r = bucket[at % bucket.shape[0]]

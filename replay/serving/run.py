@@ -39,6 +39,7 @@ from tokentape.replay.serving.kernel import (
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.drafts import NO_DRAFTS
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
@@ -154,21 +155,22 @@ def run_rule(
     what a system's experts do, where the costs are of events."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
-    _refuse_what_never_fits(requests, limits, speculation.n_nodes)
+    n_nodes = slots.n_nodes if slots is not None else speculation.n_nodes
+    _refuse_what_never_fits(requests, limits, n_nodes)
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
     assert cost.events == (slots is not None), "costs of events go with the experts' slots"
     if slots is not None and speculation.n_nodes:
-        raise ValueError(
-            "experts' slots: no tape of plain routing holds the experts of rejected drafts; leave the draft slot out"
-        )
+        raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     engine = run_alone if slots is None else run_engine
+    experts: tuple[Any, ...] = (None,) * 6 if slots is None else slots.arguments(n_recorded)
+    drafts, draft_iteration = (NO_DRAFTS, None) if slots is None else slots.drafts()
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -179,8 +181,10 @@ def run_rule(
         seed,
         *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
+        drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
-        *(slots.arguments(n_recorded) if slots is not None else (None,) * 6),
+        *experts,
+        draft_iteration,
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

@@ -17,7 +17,8 @@ from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events
 from tokentape.policies.ranked import ABSENT, run_ranked
 from tokentape.policies.uniform import run_uniform
-from tokentape.replay.serving.state import GENERATED, JOINED, NEWER, OLDEST, POSITION, PROMPT
+from tokentape.replay.serving.state import NEWER, OLDEST, POSITION
+from tokentape.replay.system.drafts import DRAFTS, decode_rows
 
 # Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; FLAG: promote or bypass; PLACE: of PLACES; AWAY: of AWAYS, where experts
 # compute that a placement keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
@@ -59,9 +60,23 @@ RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
 CACHE = tuple_of(*CACHE_STATE)
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS))
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS))
 def serve_experts(  # type: ignore[no-untyped-def]
-    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots
+    at,
+    first_layer,
+    last_layer,
+    requests,
+    state,
+    members,
+    takes,
+    n_members,
+    table,
+    first_entry,
+    rank_of,
+    where,
+    cache,
+    slots,
+    drafts,
 ):
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
@@ -74,12 +89,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
     keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
     near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
     looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
-    n_decode = 0
-    r = state[OLDEST]
-    while r >= 0:  # the input of a decode is the last token it made
-        rows[n_decode] = first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
-        n_decode += 1
-        r = requests[r, NEWER]
+    n_decode = decode_rows(at, requests, state, first_row, drafts, rows)
     n_all = n_decode
     for i in range(n_members):
         first = first_row[members[i]] + requests[members[i], POSITION]

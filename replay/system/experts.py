@@ -24,9 +24,11 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlob
 from tokentape.policies.placement.missed import near_if_rare
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
-from tokentape.replay.serving.iteration import IterationCosts, near_bound
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
 from tokentape.warehouse.formats import bytes_per_value
 
@@ -63,7 +65,7 @@ class ExpertSlots:
         self._refuse()
         self.how = self.totals = np.zeros(0, np.int64)
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
-        self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
 
     @property
@@ -100,6 +102,33 @@ class ExpertSlots:
     def is_fixed(self) -> bool:
         return isinstance(self.system.place, FixedPlacement)
 
+    @property
+    def rounds(self) -> Rounds | None:
+        """Of the tape, where the system drafts."""
+        return self.recorded.rounds if self.system.draft is not None else None
+
+    @property
+    def n_nodes(self) -> int:
+        """The most that a round has verified beside its root."""
+        return int(np.diff(self.rounds.verify).max()) - 1 if self.rounds else 0
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds of draft passes."""
+        return float(self.drafted[-1][DRAFT_S])
+
+    def drafts(self) -> tuple[Arguments, Any]:
+        """DRAFTS of a run that starts now, and what a draft pass costs."""
+        rounds, costs = self.rounds, self.costs
+        if rounds is None:
+            return NO_DRAFTS, costs.iteration
+        if dense := rounds.dense_format:
+            of = (costs.geometry, costs.machine, FixedCoverage(), costs.profile, costs.expert_format)
+            costs = iteration_costs(*of, events=True, end=self.end, dense_format=dense)
+        first_row = self.recorded.first[:-1][self.requests.tape_request]
+        self.drafted = rounds.arrays(first_row, costs)
+        return self.drafted, costs.iteration
+
     def arguments(self, n_iterations: int) -> Arguments:
         """Of a run that starts now: rank, where, split, cache, slots, placed. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
@@ -122,10 +151,10 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
-        costs = self.costs
+        costs, n_nodes = self.costs, max(self.n_nodes, self.rounds.widest_pass) if self.rounds else 0
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
-        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
         slots = (
             self.how, rec.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
@@ -182,6 +211,8 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
+        if system.draft is not None:
+            refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
         if isinstance(place, ReactivePlacement):
             raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
         if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.drafts import Rounds, rounds_of
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
 
@@ -19,7 +23,8 @@ MOST_IMPUTED = 0.05
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
-    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row."""
+    first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
+    rounds: of drafts, whose nodes' rows stand behind those of positions."""
 
     trace_id: str
     origin: str
@@ -29,6 +34,7 @@ class Recorded:
     first: Ints
     n_prompt: Ints
     not_run: int
+    rounds: Rounds | None = None
 
     @property
     def n_inputs(self) -> Ints:
@@ -47,7 +53,7 @@ class Recorded:
     @property
     def gaps(self) -> str:
         """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
-        share = self.not_run / (self.ids.shape[0] * self.ids.shape[1])
+        share = self.not_run / (int(self.first[-1]) * self.ids.shape[1])
         return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
@@ -84,16 +90,21 @@ class Recorded:
 
     def _used(self, rows: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         shape = (self.n_prompt.size, self.ids.shape[1], self.geometry.n_experts)
-        there = (self.ids >= 0) & rows[:, None, None]
+        ids = self.ids[: rows.size]
+        there = (ids >= 0) & rows[:, None, None]
         row, layer, _ = np.nonzero(there)
-        at = np.ravel_multi_index((self._places()[0][row], layer, self.ids[there]), shape)
+        at = np.ravel_multi_index((self._places()[0][row], layer, ids[there]), shape)
         n = int(np.prod(shape))
         used, weights = np.bincount(at, minlength=n), np.bincount(at, self.gates[there], n)
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
 
 
-def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`."""
+def recorded(
+    trace: Trace,
+    gate_weights: ArrayLike | None = None,
+    drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
+) -> Recorded:
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`. drafted: of a speculative one, see rounds_of."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
@@ -111,5 +122,7 @@ def recorded(trace: Trace, gate_weights: ArrayLike | None = None) -> Recorded:
     at = (first[of][row] + position[row], layer[row], np.arange(trace.ids.size) - trace.offsets[:-1][row])
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
-    not_run = int((ids[:, :, 0] < 0).sum())
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run)
+    not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
+    if drafted is not None:
+        ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
+    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, rounds)

@@ -26,6 +26,7 @@ from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.drafts import ROUNDS, VERIFIED
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.recorded import Recorded
 from tokentape.warehouse.formats import EXPERT_FORMATS
@@ -215,6 +216,11 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
     }
+    if made.slots.rounds:
+        n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
+        found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
+        found["verified_mean"] = (n_verified / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
+        found["draft_frac"] = (made.slots.draft_s / serving.busy_s, "1", "busy time")
     found |= {f"seconds_{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
     return found
 
@@ -225,7 +231,13 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     longest = int((requests.n_prompt_tokens + requests.n_output_tokens).max())
     kv = min(len(requests), max_seqs(system)) * kv_bytes(geometry, longest, "bf16")
     budget = made.slots.budget_bytes
-    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget, "kv_home": kv})
+    rounds, expert_format = made.slots.rounds, made.slots.costs.expert_format
+    drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
+    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget + drafts, "kv_home": kv})
+    if rounds:
+        found += rounds.outside(budget, geometry, expert_format)
+        if n_restarts := int(made.serving.n_restarts.sum()):
+            found.append(f"{n_restarts} times a request lost its KV and decoded plainly until its next recorded round")
     if not roles.expert_cache and (system.residency is not None or made.slots.is_fixed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
     if system.place is not None and not roles.near_compute:
