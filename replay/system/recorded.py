@@ -24,7 +24,7 @@ MOST_IMPUTED = 0.05
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    rounds: of drafts, whose nodes' rows stand behind those of positions."""
+    rounds: of drafts, whose nodes' rows stand behind those of positions. no_prompts: requests without any row of a prompt."""
 
     trace_id: str
     origin: str
@@ -35,6 +35,8 @@ class Recorded:
     n_prompt: Ints
     not_run: int
     rounds: Rounds | None = None
+    no_prompts: int = 0
+    batch: int = 1
 
     @property
     def n_inputs(self) -> Ints:
@@ -52,9 +54,10 @@ class Recorded:
 
     @property
     def gaps(self) -> str:
-        """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
+        """What of its routing is missing, where that is a prompt or more than MOST_IMPUTED; empty: it is whole."""
         share = self.not_run / (int(self.first[-1]) * self.ids.shape[1])
-        return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
+        prompts = f", no prompt of {self.no_prompts} requests has: they look nothing up" if self.no_prompts else ""
+        return f"{share:.1%} of the tape's (token, layer)s have no routing{prompts}" if prompts or share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
         """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
@@ -111,9 +114,9 @@ def recorded(
     np.maximum.at(n_inputs, of, position + 1)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
-    if np.any(n_prompt == 0):
-        bad = requests[int(np.argmax(n_prompt == 0))]
-        raise ValueError(f"tape {trace.trace_id}: request {bad} has no prompt's routing; record its prefill too")
+    without, begins = n_prompt == 0, n_inputs.copy()
+    np.minimum.at(begins, of, position)
+    n_prompt[without] = np.maximum(1, begins[without])  # all before the first recorded token, or that one itself
     first = np.concatenate(([0], np.cumsum(n_inputs)))
     widths = np.diff(trace.offsets)
     shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
@@ -125,4 +128,5 @@ def recorded(
     not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
     if drafted is not None:
         ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, rounds)
+    missing, batch = int(np.sum(without & (begins > 0))), int(np.diff(trace.member_offsets).max())
+    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, rounds, missing, batch)

@@ -244,6 +244,10 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
     found += filter(None, [recorded.gaps])
+    if recorded.batch > 1:
+        found.append(
+            f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where experts do not depend on the batch"
+        )
     repeats = len(requests) - np.unique(requests.tape_request).size
     if repeats:
         found.append(f"{repeats} requests repeat another, whose experts they share")
