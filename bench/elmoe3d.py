@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.replay.elmoe3d.cells import cells
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Point, as_points
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 
@@ -19,14 +23,12 @@ N_POINTS, N_ALONE = 10_000, 400
 Q8, Q4 = 1.0625, 0.5625  # bytes per weight
 
 
-def one_by_one(point: Point) -> tuple[float, float]:
+def one_by_one(told: Mapping[str, Any], setup: Setup) -> tuple[float, float]:
     """(Phi_AR, Phi_SD) of a point whose static weights and KV fit in HB, by paper_law or physical, in plain Python: the peer."""
-    g, machine, law, spec, batch = point.geometry, point.machine, point.law, point.speculation, point.batch
-    is_sliced, n_layers, expert_bytes = (
-        point.expert_format == "int8-g32",
-        len(g.moe_layers),
-        g.expert_bytes(point.expert_format)[0],
-    )
+    point, small = SimpleNamespace(**told), setup.drafter
+    (g, expert_format), machine = setup.models[point.model], setup.machines[point.machine]
+    law, spec, batch = point, point, point.batch
+    is_sliced, n_layers, expert_bytes = expert_format == "int8-g32", len(g.moe_layers), g.expert_bytes(expert_format)[0]
     rank = [i**-law.exponent for i in range(1, g.n_experts + 1)]
     low, high = 0.0, 1.0
     while sum(1.0 - math.exp(-high * r) for r in rank) < g.top_k:
@@ -51,7 +53,6 @@ def one_by_one(point: Point) -> tuple[float, float]:
     hb_bytes, static_bytes = machine.tiers["hb"].capacity_bytes.value, Q8 * g.non_expert_params
     kv = g.n_layers * g.kv_elements_per_token_layer * batch * point.context_tokens
     static, all_bytes = static_bytes + kv, expert_bytes * g.n_experts * n_layers
-    small = point.drafter
     slm_kv = small.n_layers * small.kv_elements_per_token_layer * batch * point.context_tokens if small else 0.0
     private = law.head_bytes if point.scheme == EAGLE else 0.0
     if point.scheme == SLM and small is not None:
@@ -89,18 +90,16 @@ def one_by_one(point: Point) -> tuple[float, float]:
         draft_s = phase(unique(n_drafted), hits, expert_bytes * Q4 / Q8, draft_static / hb)
     else:
         draft_s = phase(unique(n_drafted), hit(share, faded, n_drafted), expert_bytes, draft_static / hb)
-    return xpu_s / ar_s, (1.0 + point.accepted) * xpu_s / (spec.n_draft_steps * draft_s + verify_s)
+    return xpu_s / ar_s, (1.0 + point.alpha * spec.n_draft_steps) * xpu_s / (spec.n_draft_steps * draft_s + verify_s)
 
 
-def swept(n_points: int) -> list[Point]:
+def swept(n_points: int) -> tuple[pl.DataFrame, Setup]:
     """So many different points: Table 3's under two hit laws and ever other contexts."""
     study = Settings.shipped()
     setup, table, fit = setup_of(study), cells(claims().to_pylist()), study.load_fits()[study.headline]
-    rounds = range(-(-n_points // (2 * len(table))))
-    return [
-        setup.point(cell, fit, hit_model=law, context_tokens=512 + 8 * i)
-        for i, law, cell in product(rounds, ("paper_law", "physical"), table)
-    ][:n_points]
+    contexts = range(512, 512 + 8 * -(-n_points // (2 * table.height)), 8)
+    settings = pl.DataFrame(product(contexts, ("paper_law", "physical")), schema=["context_tokens", "hit_model"], orient="row")
+    return points_of(settings.join(table, how="cross", maintain_order="left_right").head(n_points), fit), setup
 
 
 def bench() -> dict[str, float]:
@@ -111,11 +110,11 @@ def bench() -> dict[str, float]:
     closed_forms(study, setup, table, fits)
     study_s = time.process_time() - started
     started = time.process_time()
-    points = swept(N_POINTS)
-    found = evaluate(as_points(points))
+    points, setup = swept(N_POINTS)
+    found = evaluate(as_points(points, setup))
     sweep_s = time.process_time() - started
     started = time.process_time()
-    alone = [one_by_one(point) for point in points[:N_ALONE]]
+    alone = [one_by_one(point, setup) for point in points.head(N_ALONE).iter_rows(named=True)]
     ratio = (time.process_time() - started) / N_ALONE * N_POINTS / sweep_s
     assert np.allclose(alone, np.stack((found.phi_ar, found.phi_sd), axis=1)[:N_ALONE]), "the peer computes something else"
     print(f"ELMoE-3D: study {study_s:.2f} s, {N_POINTS:,} points {sweep_s:.2f} s, one by one {ratio:.0f} times as long")

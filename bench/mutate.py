@@ -139,7 +139,7 @@ def _never_run(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]
 
 def _makes_type(node: ast.AST) -> bool:
     """Whether it is a type of a kernel's signature (policies/kernels.py)."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("array", "function", "named_tuple")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("array", "function")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tokentape.capture.run import Progress
+    from tokentape.replay.result import Metric
 
 SHORT = 36  # characters of a first column or a number that is never folded
 FOLDED = 12  # of a word in a text that may be folded
@@ -235,6 +236,14 @@ def quantity(value: float, unit: str) -> Shown:
     return Shown(text, value) if unit == "1" else Shown(f"{text} {unit}", {"value": value, "unit": unit})
 
 
+def brief(unit: str, value: float, *ends: float) -> str:
+    """A value of three digits and the ends of its band, in one unit: `104 (86.1 to 151) 1/s`."""
+    at_least = (scale for scale in SCALES.get(unit, ()) if abs(value) >= scale[2])
+    shown, factor, _ = next(at_least, (unit, 1.0, 0.0))
+    band = f" ({' to '.join(f'{factor * end:.3g}' for end in ends)})" if ends else ""
+    return f"{factor * value:.3g}{band} {shown}"
+
+
 def number(value: float | str | None, how: str = "", unit: str = "") -> Shown:
     """A number in a format; nothing for none. unit: what is written after it."""
     return Shown("" if value is None else f"{value:{how}}{unit}", value)
@@ -249,6 +258,21 @@ def band(low: float | None, high: float | None, shown: Callable[[float], str]) -
     if low is None or high is None:
         return Shown("", None)
     return Shown(f"{shown(low)} to {shown(high)}", [low, high])
+
+
+def print_metrics(title: str, metrics: Mapping[str, Metric]) -> None:
+    """A run's metrics by their names, each with its band and what a share is of."""
+    rows = [(name, value_of(name, m), spread_of(m), m.denominator or "") for name, m in sorted(metrics.items())]
+    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+
+
+def value_of(name: str, metric: Metric) -> Shown:
+    return percent(metric.value) if "_frac" in name else quantity(metric.value, metric.unit)
+
+
+def spread_of(metric: Metric) -> Shown:
+    """Of a metric, from one end of its band to the other."""
+    return band(metric.low, metric.high, lambda value: quantity(value, metric.unit))
 
 
 # unit -> (shown as, factor, from this value on)

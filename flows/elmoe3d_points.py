@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
@@ -12,8 +15,8 @@ from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.hw.profile import PHYSICAL
-from tokentape.replay.elmoe3d.cells import cells, without_windows
-from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Compute, Point, Points
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of, without_windows
 from tokentape.replay.elmoe3d.runs import Mode, ours
 from tokentape.replay.elmoe3d.timing import PAPER, Outcome
 from tokentape.warehouse import models
@@ -41,50 +44,36 @@ class Options:
     nodes: str | None = None
     profile: str | None = None
 
-    def points(self) -> list[Point]:
+    def points(self) -> tuple[pl.DataFrame, Setup]:
         """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
         study, found, constants = Settings.shipped(), models.load(self.model), load(self.fit).constants
         formats = {m.name: m.expert_format for m in study.models}
-        expert_format = self.expert_format or formats.get(found.name, STATIC_FORMAT)
-        law, machine = self._law(constants, found.name), load_hardware(self.hardware)
         geometry = without_windows(found.geometry) if self.is_papers else found.geometry
-        drafter = models.load(study.drafter).geometry
+        expert_format, drafter = self.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry
+        own = replace(constants, laws={found.name: self._law(constants, found.name)})
+        setup = Setup({found.name: (geometry, expert_format)}, {self.hardware: load_hardware(self.hardware)}, drafter)
+        asked = list(product(map(_scheme, self.scheme.split(",")), _numbers("--batch", self.batch)))
         is_given = self.alpha is not None or self.accepted is not None
-        return [
-            Point(
-                model=found.name,
-                geometry=geometry,
-                expert_format=expert_format,
-                machine=machine,
-                law=law,
-                speculation=constants.speculation,
-                scheme=scheme,
-                batch=batch,
-                alpha=self.alpha if is_given else _published(found.name, self.hardware, scheme, batch),
-                accepted_len=self.accepted,
-                accepted_form=self.accepted_form,
-                context_tokens=self.context,
-                hit_model=self.hit_model,
-                drafter=drafter,
-                compute=self._compute(constants.speculation.n_draft_steps),
-            )
-            for scheme in map(_scheme, self.scheme.split(","))
-            for batch in _numbers("--batch", self.batch)
-        ]
+        alphas = [self.alpha if is_given else _published(found.name, self.hardware, *one) for one in asked]
+        table = pl.DataFrame(asked, schema=["scheme", "batch"], orient="row").with_columns(
+            pl.Series("alpha", alphas), model=pl.lit(found.name), machine=pl.lit(self.hardware)
+        )
+        told = self._nodes(constants.speculation.n_draft_steps) | {"accepted_len": self.accepted, "context_tokens": self.context}
+        return points_of(table, own, accepted_form=self.accepted_form, hit_model=self.hit_model, **told), setup
 
     @property
     def is_papers(self) -> bool:
         """Counted as the paper's Table 3 is: no windows, and operations of drafts and verification only where nodes are told."""
         return profiles.load(self.profile or PHYSICAL).name == PAPER
 
-    def _compute(self, depth: int) -> Compute | None:
-        """Nodes that are told, else those of a chain of drafts, the fewest that a round can have."""
+    def _nodes(self, depth: int) -> dict[str, Any]:
+        """Verified and drafted: those that are told, else of a chain of drafts, the fewest that a round can have."""
         if self.nodes is None:
-            return None if self.is_papers else Compute(verify_nodes=depth + 1.0, draft_nodes=1.0)
+            return {} if self.is_papers else {"verify_nodes": depth + 1.0, "draft_nodes": 1.0}
         found = _numbers("--nodes", self.nodes)
         if len(found) != 2 or min(found) <= 0.0:
             raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
-        return Compute(verify_nodes=found[0], draft_nodes=found[1])
+        return {"verify_nodes": found[0], "draft_nodes": found[1]}
 
     def _law(self, fit: ELMoE3DConstants, model: str) -> ModelLaw:
         """What is given, else what is fitted."""
@@ -119,8 +108,8 @@ def _numbers(option: str, text: str) -> list[float]:
 def _published(model: str, hardware: str, scheme: str, batch: float) -> float:
     """The paper's acceptance at the largest of its batches that is not above this one. Raises ValueError where it has none."""
     sizes = {gb for gb, name in Settings.shipped().machines.items() if name == hardware}
-    table = [cell for cell in cells(claims().to_pylist()) if cell.hb_gb in sizes and cell.batch <= batch]
-    known = {cell.batch: cell.alpha for cell in table if (cell.model, cell.scheme) == (model, scheme)}
-    if not known:
+    of = pl.col("hb_gb").is_in(sizes) & (pl.col("batch") <= batch) & (pl.col("model") == model) & (pl.col("scheme") == scheme)
+    known = cells(claims().to_pylist()).filter(of).sort("batch")["alpha"]
+    if known.is_empty():
         raise ValueError(f"the acceptance of {scheme} with {model} on {hardware} is unknown: give --alpha or --accepted")
-    return known[max(known)]
+    return float(known[-1])

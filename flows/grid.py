@@ -21,6 +21,7 @@ from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
@@ -93,7 +94,7 @@ def expand(study: Study, store: Store) -> list[Cell]:
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
     key, result = compute(store, cell, study)
-    if key not in results.replay_ids(store):
+    if key not in results.run_ids(store):
         write(store, study, {key: (cell, result)})
     return key, result
 
@@ -101,7 +102,7 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
 def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]]) -> None:
     """Replays as one batch, by their ids, and the machines they ran on."""
     for machine in sorted({cell.hardware for cell, _ in made.values()} - {""}):
-        _record_machine(store.absolute, machine)
+        record_machine(store.absolute, machine)
     code = {key: sources_of(cell) for key, (cell, _) in made.items()}
     results.write_replays(store, tables_of({key: result for key, (_, result) in made.items()}, study, code))
 
@@ -143,6 +144,17 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
     return hash_of(parts | {"sources": sources_of(cell)})
 
 
+def resolve_run(store: Store, prefix: str, of: str = "replays") -> str:
+    """The run of a view whose id begins so. Raises ValueError where there is none, or more than one."""
+    known = results.run_ids(store, of)
+    found = [key for key in known if key.startswith(prefix)]
+    if len(found) > 1:
+        raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")
+    if not found:
+        raise unknown("result", prefix, known[:20])
+    return found[0]
+
+
 def sources_of(cell: Cell) -> str:
     """Hash of the code that decides the replay: its engine's, its policy's, and the constants of its machine."""
     if cell.policy == experts.ALL_CAPACITIES:
@@ -166,7 +178,7 @@ def run(
     pool = pool_of(runner, n_workers)
     store.remove_stale()
     cells = expand(study, store)
-    finished = set(results.replay_ids(store))
+    finished = set(results.run_ids(store))
     n_cells = Counter(cell.trace_id for cell in cells)
     n_found, n_run, impossible = 0, 0, _damaged(study, store)
     total = len(cells) + len(impossible)
@@ -265,7 +277,7 @@ _hardware = lru_cache(maxsize=32)(spec.load)
 
 
 @lru_cache(maxsize=32)
-def _record_machine(uri: str, name_or_path: str) -> None:
+def record_machine(uri: str, name_or_path: str) -> None:
     """Once per process: the machine's numbers, beside the results that ran on it."""
     machines.record(Store(uri), load_hardware(name_or_path))
 

@@ -46,7 +46,7 @@ def run(
     decided = _decided_by(store, trace, describe(system), machine.sha256, size)
     how = {"start": start, "fetching": fetching, "seed": seed, "profile": profiles.load(profile).sha256}
     key = hash_of(decided | how | {"sources": code})
-    if key not in results.replay_ids(store):
+    if key not in results.run_ids(store):
         machines.record(store, machine)
         results.write_replays(store, tables_of({key: result}, STUDY, {key: code}))
     return key, result

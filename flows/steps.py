@@ -8,16 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key
+from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key, resolve_run
 from tokentape.hw import spec
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.timeline import Placed, Step, place
-from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
-from tokentape.warehouse.results import replay_ids, rows_of_run, write_rows
+from tokentape.warehouse.results import rows_of_run, write_rows
 from tokentape.warehouse.tape import Store
 
 WHICH = ("slowest", "median")
@@ -32,7 +31,7 @@ def of_replay(
     names.
     Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
     """
-    replay_id = _resolve(store, prefix)
+    replay_id = resolve_run(store, prefix)
     (ran,) = rows_of_run(store, "replays", replay_id)
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(
@@ -94,16 +93,6 @@ def write(store: Store, step_id: str, title: str, machine: HardwareSpec, step: S
     ]
     write_rows(store, "operations", rows, of=step_id)
     return placed, end_s
-
-
-def _resolve(store: Store, prefix: str) -> str:
-    known = replay_ids(store)
-    found = [key for key in known if key.startswith(prefix)]
-    if len(found) != 1:
-        if found:
-            raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")
-        raise unknown("result", prefix, known[:20])
-    return found[0]
 
 
 def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:

@@ -1,36 +1,56 @@
-"""Systems on tapes and machines: a tape's requests as a workload, one run, and a table of many beside each other."""
+"""Systems on tapes and machines: a tape's requests as a workload, runs at rest, and a table of many beside each other.
+
+A run is known by the hash of all that decides its numbers, as a replay is: one that the store has is not made again.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from statistics import median
 
 import numpy as np
+import polars as pl
 
-from tokentape.flows.grid import load_hardware, load_trace, manifest_of
+from tokentape.flows import sources
+from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
+from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies import registry
 from tokentape.policies.names import unknown
+from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
-from tokentape.replay.result import ReplayResult
+from tokentape.replay.result import Metric, ReplayResult, tables_of
+from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import Requests, arrivals
 from tokentape.replay.system.drafts import TABLES
+from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
-from tokentape.warehouse import models
+from tokentape.warehouse import models, results
+from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
+from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tape import Store
 
 ALWAYS = ("no_offload", "lru_offload")
 BOUND = "bound"  # of lru_offload: the same schedule and room, with Belady's choice of victims
+BELADY = {"residency.policy": "belady"}
 # What is compared: the metric, and whether more is better.
-METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_token": False}
+METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
 WORDS = ("requests", "batch", "rate", "seed", "order")
+VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
+MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
 
 
 @dataclass(frozen=True)
 class Workload:
     """requests: how many of the tape's, in order, all where 0. batch: requests at once, the system's where 0. rate: arrivals per
-    second, all there at 0 where 0."""
+    second, all there at 0 where 0. seed: of arrivals, of a shuffled order, and of caches that draw."""
 
     requests: int = 0
     batch: int = 0
@@ -48,9 +68,15 @@ class Workload:
         rows = rng.permutation(n_held)[:n] if self.order == "shuffled" else np.arange(n)
         return tape.requests(arrivals(n, self.rate, rng) if self.rate else None, rows)
 
+    @property
+    def draws(self) -> bool:
+        return bool(self.rate) or self.order == "shuffled"
+
     def __str__(self) -> str:
         arriving = f"{self.rate:g} arriving per second" if self.rate else "all there at 0"
-        return f"{self.requests or 'all'} requests of the tape, {arriving}, order {self.order}, seed {self.seed}"
+        at_once = f"at most {self.batch} at once, " if self.batch else ""
+        seed = f", seed {self.seed}" * self.draws
+        return f"{self.requests or 'all'} requests of the tape, {at_once}{arriving}, order {self.order}{seed}"
 
 
 def workload_of(text: str | None) -> Workload:
@@ -75,17 +101,90 @@ def workload_of(text: str | None) -> Workload:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A system on a machine: its result, or why there is none."""
+class Asked:
+    """One run, as a person would type it. system: a name or a file; changes: of its slots; budget: room for experts, where it
+    has a cache or a hot set; name: that the run goes by, the system's where empty."""
 
+    trace_id: str
     system: str
     machine: str
-    result: ReplayResult | None
-    reason: str = ""
+    workload: Workload = Workload()
+    changes: Mapping[str, str] = field(default_factory=dict)
+    budget: str | None = None
+    model: str | None = None
+    expert_format: str = "auto"
+    profile: str = profiles.PHYSICAL
+    name: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> Asked:
+        given = json.loads(text)
+        return cls(**given | {"workload": Workload(**given["workload"])})
+
+    def made(self) -> System:
+        """Raises ValueError as `system_of`."""
+        system = system_of(self.system, self.changes)
+        options = {slot: dict(given) for slot, given in system.options.items()}
+        slot = "residency" if system.residency is not None else "place" if system.place is not None else ""
+        if self.budget and slot:
+            options.setdefault(slot, {})["budget"] = self.budget
+        if self.workload.batch:
+            options.setdefault("schedule", {})["max_seqs"] = str(self.workload.batch)
+        return replace(system, name=self.name or system.name, options=options)
 
 
-def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
-    """A tape's requests, with the widths of a model where given. Raises ValueError where the model is another."""
+def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple[str, ReplayResult]:
+    """A run's id and result; from the store, without its series, where it is there, else computed and written to it.
+
+    system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
+    """
+    chosen, machine = system or asked.made(), load_hardware(asked.machine)
+    tape = tape_of(store, asked.trace_id, asked.model)
+    setting = _setting(store, asked, tape, chosen)
+    code = _sources(chosen, machine)
+    key = _key(store, asked, chosen, machine, setting, code)
+    if there := results.stored_run(store, VIEW, key):
+        return key, _read(*there)
+    made = run(tape, asked.workload.of(tape), chosen, machine, setting)
+    told_also = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    result = replace(made, settings=made.settings | told_also)
+    record_machine(store.absolute, asked.machine)
+    results.write_replays(store, tables_of({key: result}, "adhoc", {key: code}, VIEW))
+    return key, result
+
+
+def _key(store: Store, asked: Asked, system: System, machine: HardwareSpec, setting: Setting, code: str) -> str:
+    own = {slot: registry.sha256(slot, told(slot, policy)[0]) for slot, policy in system.policies.items()}
+    workload = asdict(asked.workload) | ({} if asked.workload.draws else {"seed": setting.seed})
+    return hash_of(
+        {
+            "trace": manifest_of(store, asked.trace_id).model_dump(mode="json", exclude={"created_utc"}),
+            "system": [system.name, system.told(), own],
+            "hardware": machine.sha256,
+            "workload": workload,
+            "model": asked.model and hash_of(models.load(asked.model).geometry.model_dump(mode="json")),
+            "setting": [setting.expert_format, setting.seed, profiles.load(setting.profile).sha256],
+            "sources": code,
+        }
+    )
+
+
+def _sources(system: System, machine: HardwareSpec) -> str:
+    """Hash of the code that decides a run: the loop's, its policies', and the constants of its machine."""
+    names = sorted({name for slot, policy in system.policies.items() for name in registry.reached(slot, told(slot, policy)[0])})
+    return sources.sha256(ENGINE, also=tuple(names), fits=calibrate.files_of(machine))
+
+
+def _read(facts: Mapping[str, object], metrics: pl.DataFrame) -> ReplayResult:
+    rows = metrics.select("metric", "value", "low", "high", "denominator").iter_rows()
+    return ReplayResult(
+        dict(facts), {name: Metric(value, UNITS[name].unit, low, high, of) for name, value, low, high, of in rows}
+    )
+
+
+@lru_cache(maxsize=2)
+def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
+    store = Store(uri)
     trace = load_trace(store, trace_id)
     if model is not None:
         of_model, own = models.load(model).geometry, trace.geometry
@@ -106,87 +205,126 @@ def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
     return recorded(trace, gates, drafted)
 
 
-def setting_of(store: Store, trace_id: str, tape: Recorded, expert_format: str, profile: str | None) -> Setting:
-    """How systems run on a tape. `auto`: the format nearest to the sizes that an engine recorded, else int8-g32."""
-    chosen = expert_format
-    if chosen == "auto":
-        sizes = tape.geometry.recorded_expert_bytes if manifest_of(store, trace_id).origin == "imported" else ()
-        chosen = "int8-g32"
-        if sizes and tape.geometry.expert_params:
-            per_value = float(np.mean(sizes)) / tape.geometry.expert_params
-            chosen = min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
-    profiles.load(profile or profiles.PHYSICAL)
-    return Setting(profile=profile or profiles.PHYSICAL, expert_format=chosen)
+def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
+    """A tape's requests, with the widths of a model where given. Raises ValueError where the model is another."""
+    return _recorded(store.absolute, trace_id, model)
 
 
-def budgeted(system: System, budget: str | None, workload: Workload) -> System:
-    """The system with this room for experts, where it has a cache or a hot set, and this batch."""
-    options = {slot: dict(given) for slot, given in system.options.items()}
-    slot = "residency" if system.residency is not None else "place" if system.place is not None else ""
-    if budget and slot:
-        options.setdefault(slot, {})["budget"] = budget
-    if workload.batch:
-        options.setdefault("schedule", {})["max_seqs"] = str(workload.batch)
-    return replace(system, options=options)
+def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
+    """Of the experts. `auto`: the format nearest to the sizes that an engine recorded, else int8-g32."""
+    sizes = tape.geometry.recorded_expert_bytes if manifest_of(store, asked.trace_id).origin == "imported" else ()
+    if asked.expert_format != "auto" or not sizes or not tape.geometry.expert_params:
+        return "int8-g32" if asked.expert_format == "auto" else asked.expert_format
+    per_value = float(np.mean(sizes)) / tape.geometry.expert_params
+    return min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
 
 
-def run_system(
-    store: Store,
-    trace_id: str,
-    system: System,
-    machine: str,
-    workload: Workload,
-    model: str | None = None,
-    expert_format: str = "auto",
-    profile: str | None = None,
-) -> ReplayResult:
-    """One system on one tape and machine. Raises ValueError on what cannot be had."""
-    spec = load_hardware(machine)
-    tape = tape_of(store, trace_id, model)
-    setting = setting_of(store, trace_id, tape, expert_format, profile)
-    return run(tape, workload.of(tape), budgeted(system, None, workload), spec, setting)
+def _setting(store: Store, asked: Asked, tape: Recorded, system: System) -> Setting:
+    """How the system runs; its seed is 0 where nothing of it draws."""
+    draws = getattr(system.residency, "kind", "") == "uniform"
+    profiles.load(asked.profile)
+    return Setting(profile=asked.profile, expert_format=format_of(store, asked, tape), seed=asked.workload.seed if draws else 0)
+
+
+# ------------------------------------------------------------------------------------------------ side by side
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A system on a machine: its runs by their ids, one per seed that draws, or why there is none."""
+
+    system: str
+    machine: str
+    runs: Mapping[str, ReplayResult]
+    reason: str = ""
+
+    @property
+    def any(self) -> ReplayResult | None:
+        return next(iter(self.runs.values()), None)
+
+    def metric(self, name: str) -> Metric | None:
+        """The median of the seeds, from the lowest to the highest end of any."""
+        found = [run.metrics[name] for run in self.runs.values() if name in run.metrics]
+        if not found:
+            return None
+        low, high = (m.low for m in found if m.low is not None), (m.high for m in found if m.high is not None)
+        value = median(m.value for m in found)
+        return Metric(value, found[0].unit, min(low, default=None), max(high, default=None), found[0].denominator)
+
+    def change(self, name: str, other: Cell) -> Metric | None:
+        """Of a metric against another cell's, seed by seed: the median, and the range over seeds."""
+        mine, theirs = list(self.runs.values()), list(other.runs.values())
+        pairs = [(mine[i % len(mine)], theirs[i % len(theirs)]) for i in range(max(len(mine), len(theirs))) if mine and theirs]
+        found = [a.metrics[name].value / b.metrics[name].value - 1.0 for a, b in pairs if name in a.metrics and name in b.metrics]
+        return Metric(median(found), "1", min(found), max(found), f"{other.system}'s") if found else None
 
 
 def compare(
     store: Store,
-    trace_id: str,
+    asked: Asked,
     names: Sequence[str],
     machines: Sequence[str],
-    budget: str | None,
-    workload: Workload,
-    model: str | None = None,
-    expert_format: str = "auto",
-    profile: str | None = None,
-    changes: Mapping[str, str] | None = None,
+    n_seeds: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """Every system on every machine, with no_offload, lru_offload and its bound beside them. What a tape or machine cannot carry
-    is a cell with the reason. Raises ValueError on names that do not exist, and where nothing ran."""
-    systems = {name: system_of(name) for name in dict.fromkeys((*ALWAYS, *names))}
-    systems[BOUND] = replace(system_of("lru_offload", {"residency.policy": "belady"}), name=BOUND)
-    specs = {name: load_hardware(name) for name in machines}
-    tape = tape_of(store, trace_id, model)
-    setting, requests = setting_of(store, trace_id, tape, expert_format, profile), workload.of(tape)
-    cells = list[Cell]()
-    for machine, spec in specs.items():
-        for name, system in systems.items():
-            try:
-                cells.append(Cell(name, machine, run(tape, requests, budgeted(system, budget, workload), spec, setting)))
-            except ValueError as error:
-                cells.append(Cell(name, machine, None, str(error)))
-            progress(len(cells), len(specs) * len(systems))
-    if not any(cell.result for cell in cells):
+    """Every system on every machine, with no_offload, lru_offload and its bound beside them. asked: what they share; where it
+    says no budget, `room_for` does. What a tape or machine cannot carry is a cell with the reason.
+
+    Raises ValueError on names that do not exist, and where nothing ran.
+    """
+    for machine in machines:
+        load_hardware(machine)
+    every = [replace(asked, system=name) for name in dict.fromkeys((*ALWAYS, *names))]
+    every.append(replace(asked, system="lru_offload", changes=BELADY, name=BOUND))
+    systems = [one.made().name for one in every]
+    tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
+    for machine in machines:
+        budget = asked.budget or f"{room_for(store, asked, tape, machine)}B"
+        for name, one in zip(systems, every, strict=True):
+            made, reason = dict[str, ReplayResult](), ""
+            for seed in range(asked.workload.seed, asked.workload.seed + n_seeds):
+                workload = replace(asked.workload, seed=seed)
+                try:
+                    key, result = run_asked(store, replace(one, machine=machine, budget=budget, workload=workload))
+                    made[key] = result
+                except ValueError as error:
+                    made, reason = {}, str(error)
+                    break
+            cells.append(Cell(name, machine, made, reason))
+            progress(len(cells), len(machines) * len(every))
+    if not any(cell.runs for cell in cells):
         raise ValueError(f"no system ran: {cells[0].reason}")
     return cells
+
+
+def workload_for(tape: Recorded) -> Workload:
+    """Requests of the tape up to MOST_TOKENS in all, at most MOST_AT_ONCE of them at once, all there at 0."""
+    n = max(1, int(np.searchsorted(np.cumsum(tape.n_inputs), MOST_TOKENS, "right")))
+    return Workload(requests=n, batch=min(n, MOST_AT_ONCE))
+
+
+def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
+    """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
+    at most MOST_ROOM of all experts, so that a system has something to decide."""
+    spec, geometry = load_hardware(machine), tape.geometry
+    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked, tape))) * geometry.n_experts
+    fast = roles.expert_cache or roles.expert_home
+    room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
+    if roles.weights_home == fast:
+        room -= static_bytes(geometry, "bf16")
+    if roles.kv_home == fast:
+        n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
+        room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")
+    return int(max(0, min(room, MOST_ROOM * total)))
 
 
 def winners(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
     """By machine and metric, the system that does best; bounds are none."""
     found: dict[str, dict[str, str]] = {}
     for machine in dict.fromkeys(cell.machine for cell in cells):
-        ran = [(cell, cell.result) for cell in cells if cell.machine == machine and cell.result and cell.system != BOUND]
+        ran = [cell for cell in cells if cell.machine == machine and cell.system != BOUND]
         for metric, more in METRICS.items():
-            rated = [(result.metrics[metric].value, cell.system) for cell, result in ran if metric in result.metrics]
+            rated = [(of.value, cell.system) for cell in ran if (of := cell.metric(metric))]
             if rated:
                 found.setdefault(machine, {})[metric] = (max if more else min)(rated)[1]
     return found
@@ -194,6 +332,6 @@ def winners(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
 
 def limit_of(result: ReplayResult) -> str:
     """The part of an iteration that takes longest, with its share."""
-    parts = {name: metric.value for name, metric in result.metrics.items() if name.startswith("seconds_")}
-    busiest = max(parts, key=parts.__getitem__)
-    return f"{busiest.removeprefix('seconds_').removesuffix('_frac')} {parts[busiest]:.0%}"
+    shares = {part: result.metrics[f"{part}_frac"].value for part in PARTS}
+    busiest = max(shares, key=shares.__getitem__)
+    return f"{busiest} {shares[busiest]:.0%}"

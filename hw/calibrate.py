@@ -27,6 +27,7 @@ from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
+POOLED = "any GPU"  # the device of constants that were fitted to several together
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # a measured table's name -> the key of an engine's ops_per_s
 Floats = NDArray[np.float64]
@@ -76,13 +77,14 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
         f"engines.{machine.engine}.n_units": engine.n_units,
         f"engines.{machine.engine}.clock_hz": engine.clock_hz,
         f"engines.{machine.engine}.local_bytes_per_unit": engine.local_bytes_per_unit,
+        f"engines.{machine.engine}.compute_capability": engine.compute_capability,
         f"engines.{machine.engine}.ops_per_s.{key}": engine.ops_per_s.get(key),
         "tiers.l2.capacity_bytes": machine.tiers["l2"].capacity_bytes if "l2" in machine.tiers else None,
     }
     absent = [name for name, number in wanted.items() if number is None]
     if absent:
         raise BadSpec(f"{machine.name}: {absent[0]} is missing; GPU operator times need it")
-    n_sms, clock, local, ops, l2 = (number.value for number in wanted.values() if number is not None)
+    n_sms, clock, local, capability, ops, l2 = (number.value for number in wanted.values() if number is not None)
     return Gpu(
         n_sms=round(n_sms),
         clock_hz=clock,
@@ -90,6 +92,7 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
         peak_bytes_per_s=machine.tiers[machine.fast].peak_bytes_per_s.value,
         l2_bytes=l2,
         smem_bytes_per_sm=local,
+        capability=capability,
     )
 
 
@@ -121,6 +124,10 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
         raise ValueError(
             f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.PARAMETERS)} "
             f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
+        )
+    if len(beyond) > max(reachable.FEW_ROWS, reachable.FEW_FRAC * n_rows):
+        raise ValueError(
+            f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: the table is not of {machine.name}"
         )
     names = [parameter.name for parameter in module.PARAMETERS]
     unseen = held_out(measurements)
@@ -250,15 +257,29 @@ def _shipped_files() -> list[Path]:
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
-    """Of the known constants, those of this machine's device, by operator; none where it was never measured."""
-    found = [fits for fits in known if _is_of(machine, fits)]
+    """Of the known constants, those of this machine's device, by operator; of a GPU that was never measured those of all GPUs
+    together (`POOLED`); none where the machine is no GPU."""
+    known = list(known)
+    found = [fits for fits in known if _is_of(_device(machine), fits)] or [
+        fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)
+    ]
     return found[-1] if found else {}
 
 
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
-    """Where the shipped constants of this machine's device are kept; none where it was never measured."""
-    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if _is_of(machine, fits))[-1:]
+    """Where the shipped constants of `fits_of` are kept."""
+    chosen = fits_of(machine, shipped())
+    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen and fits is chosen)
 
 
-def _is_of(machine: HardwareSpec, fits: Mapping[str, Fit]) -> bool:
-    return any(fit.setup.device == machine.measured_as for fit in fits.values())
+def is_gpu(machine: HardwareSpec) -> bool:
+    """Whether operator times follow from the machine's data sheet: it names its kernels' generation."""
+    return machine.compute.compute_capability is not None
+
+
+def _device(machine: HardwareSpec) -> str:
+    return machine.measured_as or "-"
+
+
+def _is_of(device: str, fits: Mapping[str, Fit]) -> bool:
+    return any(fit.setup.device == device for fit in fits.values())

@@ -17,7 +17,7 @@ from tokentape.hw.validate import Row, compare
 
 SPLITS = ("fitted", "held_out", "other_device")
 HEAD = (
-    "| operator | constants | device | rows | fitted | held out | by the other device's constants |",
+    "| operator | constants | device | rows | fitted | held out | by the other devices' constants |",
     "|---|---|---|---|---|---|---|",
 )
 

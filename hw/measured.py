@@ -20,6 +20,7 @@ OPERATOR_OF = {"gemm": "gemm", "moe": "moe", "context_attention": "prefill_atten
 COMMON = ("framework", "version", "device", "op_name", "latency")
 TEXTS = ("distribution",)  # a shape's columns that hold words
 MAY_BE_ZERO = ("step", "window_size")
+KERNEL = "kernel_source"  # optional: which kernel ran
 ROW = "row of its file"
 DTYPES = ("gemm_dtype", "moe_dtype", "attn_dtype")
 
@@ -146,9 +147,9 @@ def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) 
             for rows, _ in parts
         ]
         shapes[argument] = np.concatenate(values)
-    if hasattr(module, "of_version"):  # what the framework's version decides, and no column says
-        n_rows = sum(rows.height for rows, _ in parts)
-        shapes |= {name: np.full(n_rows, value) for name, value in module.of_version(setup.version).items()}
+    kernel = pl.col(KERNEL).cast(pl.String)
+    named = [rows.select(kernel if KERNEL in rows.columns else pl.repeat("", rows.height).alias(KERNEL)) for rows, _ in parts]
+    shapes |= module.of_table(setup.version, pl.concat(named)[KERNEL].to_numpy().astype(np.str_), shapes)
     seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
     rows = [np.stack([np.full(part.height, i), part[ROW].to_numpy()], axis=1) for i, (part, _) in enumerate(parts)]
     sources = tuple(source for _, source in parts)

@@ -12,12 +12,17 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from tokentape.hw.measured import Measurements
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.gpu import Gpu
 
 MOST = 1.05  # of a peak: clocks and timers are good to a few percent
+# Of a table that is believed, so many rows at most, or this share, may ask more of the device than it can.
+FEW_ROWS, FEW_FRAC = 10, 0.01
+SLOWER_BY, MORE_S = 1.5, 5e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,29 @@ def split(measurements: Measurements, gpu: Gpu) -> tuple[Measurements, list[Left
             )
         )
     return measurements.take(times_peak <= MOST), found
+
+
+def slow_rows(measurements: Measurements) -> NDArray[np.int64]:
+    """Rows that took SLOWER_BY as long as one that is larger in one size and equal in the others, and MORE_S more: what
+    interrupted them is not the operator's."""
+    frame = pl.DataFrame({**measurements.shapes, "s": measurements.seconds}).with_row_index("row")
+    slow = []
+    for name in OPERATORS[measurements.operator].GROWS:
+        others = [other for other in measurements.shapes if other != name]
+        least = pl.col("s").cum_min().over(others)
+        of_one = frame.sort(name, descending=True, maintain_order=True).with_columns(least=least)
+        slow.append(of_one.filter(pl.col("s") > pl.max_horizontal(SLOWER_BY * pl.col("least"), MORE_S + pl.col("least")))["row"])
+    return np.asarray(pl.concat(slow).unique().sort().to_numpy(), np.int64)
+
+
+def said_slow(measurements: Measurements, rows: NDArray[np.int64]) -> str:
+    """How many, and the slowest of them, in a line."""
+    at = rows[np.argmax(measurements.seconds[rows])]
+    shape = ", ".join(f"{name} {values[at]}" for name, values in measurements.shapes.items())
+    return (
+        f"{measurements.operator}, {measurements.setup.device}: {rows.size:,} rows took {SLOWER_BY:g} times as long as a larger "
+        f"call, and stay; the slowest: {1e6 * measurements.seconds[at]:.4g} us ({shape})"
+    )
 
 
 def said(found: list[LeftOut]) -> str:

@@ -41,6 +41,7 @@ class Engine:
     clock_hz: Sourced | None = None
     feed_values_per_s: Sourced | None = None  # elements of keys and values that a systolic array takes in
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
+    compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
     launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
 

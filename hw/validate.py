@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import dram, reachable
-from tokentape.hw.calibrate import Fit, gpu_of, held_out, machine_of
+from tokentape.hw.calibrate import POOLED, Fit, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.spec import HardwareSpec
@@ -108,7 +108,7 @@ def compare(
                 unseen = measurements.take(held_out(measurements))
                 if unseen.seconds.size:
                     yield _comparison([fit], unseen, "held_out", gpu)
-            elif fit.setup.device != measurements.setup.device and fit.setup.dtype == measurements.setup.dtype:
+            elif fit.setup.device not in (measurements.setup.device, POOLED) and fit.setup.dtype == measurements.setup.dtype:
                 others.append(fit)
         if others:
             yield _comparison(others, measurements, "other_device", gpu)

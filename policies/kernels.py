@@ -34,8 +34,7 @@ class Type:
         return Type(SIGNATURE, (self, *of)) if any(isinstance(part, Type) for part in of) else getattr(np, self.name)(*of)
 
     def __repr__(self) -> str:
-        parts = (f"{part.__qualname__}{_fields(part)}" if isinstance(part, type) else repr(part) for part in self.of)
-        return f"{self.name}({', '.join(parts)})" if self.of else self.name
+        return f"{self.name}({', '.join(map(repr, self.of))})" if self.of else self.name
 
     @property
     def of_numba(self) -> Any:
@@ -76,11 +75,6 @@ def function(signature: Type) -> Type:
 def tuple_of(*of: Type) -> Type:
     """A tuple of these types, in this order."""
     return Type("Tuple", of)
-
-
-def named_tuple(of: Type, kind: Any) -> Type:
-    """A NamedTuple whose fields are all of one type."""
-    return Type("NamedUniTuple", (of, len(kind._fields), kind))
 
 
 class Kernel:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars as pl
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import load as load_constants
@@ -17,7 +18,7 @@ from tokentape.replay.cxl_ndp.decode import place
 from tokentape.replay.cxl_ndp.decode import replay as near_replay
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import Setup, ours
-from tokentape.replay.elmoe3d.points import Point, as_points
+from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.kelle.step import decode_step
@@ -102,19 +103,10 @@ class EveryMachine:
 
     def elmoe3d(self) -> Cell:
         """Without speculation: its cache is filled with what fits."""
-        constants = load_constants("elmoe3d-l1").constants
-        point = Point(
-            model=self.model,
-            geometry=self.geometry,
-            machine=self.machine,
-            law=constants.law(self.model),
-            speculation=constants.speculation,
-            scheme="Elastic-SD",
-            batch=1,
-            accepted_len=0.0,
-            context_tokens=CONTEXT,
-        )
-        found = evaluate(as_points([point]), profiles.load(profiles.PHYSICAL)).ar
+        table = pl.DataFrame({"model": self.model, "machine": self.machine.name, "scheme": "Elastic-SD", "batch": 1})
+        points = elmoe3d.points_of(table, load_constants("elmoe3d-l1").constants, accepted_len=0.0, context_tokens=CONTEXT)
+        setup = elmoe3d.Setup({self.model: (self.geometry, elmoe3d.STATIC_FORMAT)}, {self.machine.name: self.machine})
+        found = evaluate(elmoe3d.as_points(points, setup), profiles.load(profiles.PHYSICAL)).ar
         return Cell(float(found.seconds[0]), self._away)
 
     def kelle(self) -> Cell:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokentape.warehouse.at_rest import at_rest, check_metrics, filled
-from tokentape.warehouse.tables import conform
+from tokentape.warehouse.tables import BY_RUN, conform
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """A finished replay. `settings` are the columns of view `replays` but replay_id and study; the series are columns of
-    `timeline`, `request_metrics` and `lru_curves` by name, empty where the engine has none."""
+    """A finished replay. `settings` are the columns of its view (`replays`, of whole systems `system_runs`) but its id and study;
+    the series are columns of `timeline`, `request_metrics` and `lru_curves` by name, empty where the engine has none."""
 
     settings: dict[str, Any]
     metrics: dict[str, Metric]
@@ -38,13 +38,15 @@ class ReplayResult:
     curves: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def tables_of(made: Mapping[str, ReplayResult], study: str, sources: Mapping[str, str | None]) -> dict[str, pa.Table]:
+def tables_of(
+    made: Mapping[str, ReplayResult], study: str, sources: Mapping[str, str | None], view: str = "replays"
+) -> dict[str, pa.Table]:
     """What rests of replays (warehouse/schema/runs.py), by run_id, rows in a fixed order: equal results give equal bytes.
 
     sources: hash of what computed each.
     """
-    rows = [{"replay_id": run_id, "study": study, **result.settings} for run_id, result in made.items()]
-    tables = at_rest("replays", rows)
+    rows = [{BY_RUN[view]: run_id, "study": study, **result.settings} for run_id, result in made.items()]
+    tables = at_rest(view, rows)
     hashes = pa.array([sources[run_id] for run_id in tables["runs"]["run_id"].to_pylist()], pa.string())
     tables["runs"] = tables["runs"].drop_columns("sources_sha256").append_column("sources_sha256", hashes)
     metrics = [

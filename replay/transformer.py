@@ -223,6 +223,7 @@ def experts_of(
                 "moe_tp_size": d,
                 "moe_ep_size": 1,
                 "active_experts": active,
+                "matrices": g.ffn_matrices,
             },
         ),
     )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tokentape.warehouse.atomic_files import is_stale
 from tokentape.warehouse.results import batch_path, batches, lost_files
 from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
-from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES
+from tokentape.warehouse.tables import BY_RUN, OWN_TABLES, RESULT_TABLES
 from tokentape.warehouse.tape import Store, Tape
 
 # What a finding can be. The last three are no damage: a capture may go on, a tape come back, an older one stay as it is.
@@ -101,8 +101,8 @@ def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
             try:
                 rows = store.parquet(path).read()
                 if name == "runs":
-                    replays = rows.filter(pc.equal(rows["view_name"], "replays"))
-                    of_tapes = set(replays["trace_id"].to_pylist())
+                    named = rows.filter(pc.is_in(rows["view_name"], pa.array(BY_RUN)))
+                    of_tapes = set(named["trace_id"].to_pylist())
             except (ValueError, OSError, KeyError, pa.ArrowException) as error:
                 yield Finding("damaged", path, str(error), every)
         for path in lost.get(there["runs"], ()):

@@ -155,6 +155,10 @@ COLUMNS: dict[str, Column] = {
     "ttft_s": Column(F64, "s", "time to first token"),
     "tbt_mean_s": Column(F64, "s", "mean time between tokens"),
     "request_energy_j": Column(F64, "J", "energy of the request"),
+    "finish_s": Column(F64, "s", "last output token, from the start of the run"),
+    "n_restarts": Column(I64, "", "how often the request lost its KV and was processed again"),
+    "asked": Column(TEXT, "", "what was asked, as JSON: the same again makes the same run"),
+    "budget_bytes": Column(I64, "B", "room for experts in the fast tier"),
     "hit_frac": Column(F64, "1", "hits / unique lookups"),
     # traces (catalogue)
     "model_revision": Column(TEXT, "", "revision of the model, where known"),

@@ -28,7 +28,17 @@ from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.migrate import older, older_names
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
-from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, WAREHOUSE_TABLES, BadTable, conform, schema
+from tokentape.warehouse.tables import (
+    BY_RUN,
+    OWN_TABLES,
+    RESULT_TABLES,
+    TABLES,
+    VIEWS,
+    WAREHOUSE_TABLES,
+    BadTable,
+    conform,
+    schema,
+)
 from tokentape.warehouse.tape import BadTape, Store, Tape
 
 _HERE = Path(__file__).parent
@@ -126,7 +136,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     lost = {path: files for path, files in of_batches.items() if path not in files}
     found = stored(store, "runs", [batch for batch in complete if batch_path(store, "runs", batch) not in lost])
     chosen = newest(found)
-    known = (pl.col("view_name") != "replays") | pl.col("trace_id").is_in([tape.trace_id for tape in tapes])
+    known = ~pl.col("view_name").is_in(list(BY_RUN)) | pl.col("trace_id").is_in([tape.trace_id for tape in tapes])
     runs = chosen.filter(known)
     _insert(connection, "runs", runs.drop("stem").to_arrow())
     for name in RESULT_TABLES[1:]:

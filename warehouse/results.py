@@ -55,7 +55,8 @@ def write_replays(store: Store, tables: Mapping[str, pa.Table]) -> None:
     for name, rows in checked.items():
         if set(rows["run_id"].unique().to_pylist()) - set(ids):
             raise BadTable(f"replays: table {name} holds rows of another run_id")
-    write_batch(store, f"replays-{ids[0] if len(ids) == 1 else hash_of(sorted(ids))}", checked)
+    view = checked["runs"]["view_name"][0].as_py()
+    write_batch(store, f"{view}-{ids[0] if len(ids) == 1 else hash_of(sorted(ids))}", checked)
 
 
 def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker = SHIPPED) -> str:
@@ -110,15 +111,25 @@ def _hashed(text: str) -> str:
 # ------------------------------------------------------------------------------------------------ what is there
 
 
-def replay_ids(store: Store) -> list[str]:
-    """Replays of whole batches, sorted."""
+def run_ids(store: Store, of: str = "replays") -> list[str]:
+    """Runs of a view of whole batches, sorted."""
     found = set[str]()
     for batch in batches(store):
         path = batch_path(store, "runs", batch)
         if not lost_files(store, [path]):
             runs = store.parquet(path).read(["run_id", "view_name"]).to_pydict()
-            found |= {key for key, view in zip(runs["run_id"], runs["view_name"], strict=True) if view == "replays"}
+            found |= {key for key, view in zip(runs["run_id"], runs["view_name"], strict=True) if view == of}
     return sorted(found)
+
+
+def stored_run(store: Store, of: str, run_id: str) -> tuple[dict[str, Any], pl.DataFrame] | None:
+    """The facts and the metrics of a run that is a batch of its own; None where it is not there whole."""
+    batch = f"{of}-{run_id}"
+    path = batch_path(store, "runs", batch)
+    if not store.fs.exists(path) or lost_files(store, [path]):
+        return None
+    row = stored(store, "runs", [batch]).row(0, named=True)
+    return row | json.loads(row["facts"]), stored(store, "metrics", [batch])
 
 
 def remove_broken(store: Store, made_again: set[str]) -> None:

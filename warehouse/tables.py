@@ -22,6 +22,7 @@ from tokentape.warehouse.schema import (
     serving,
     slicemoe,
     summaries,
+    systems,
     tape,
 )
 from tokentape.warehouse.schema.table import Table, View
@@ -35,10 +36,12 @@ class BadTable(ValueError):
 
 _DECLARED: dict[str, Table] = {
     name: table
-    for room in (replays, slicemoe, kv, serving, elmoe3d, kelle, cxl_ndp, quality, hardware)
+    for room in (replays, slicemoe, kv, serving, elmoe3d, kelle, cxl_ndp, quality, hardware, systems)
     for name, table in room.TABLES.items()
 }
 VIEWS = {name: table for name, table in _DECLARED.items() if isinstance(table, View)}
+# Of those whose engine names its runs, by the tape that they ran on.
+BY_RUN = {name: view.run_id for name, view in VIEWS.items() if view.run_id and not view.of}
 # Tables of their own, outside any run; a later row replaces one of the same key.
 OWN_TABLES = (*(name for name in _DECLARED if name not in VIEWS), "answers")
 # What runs leave, `runs` first.

@@ -10,9 +10,11 @@ import typer
 from tokentape.flows.options import ProfileOption, asked
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
     from tokentape.hw.fit_files import Fit
-    from tokentape.replay.elmoe3d.cells import Cell, Setup
+    from tokentape.replay.elmoe3d.points import Setup
 
 
 def calibrate_elmoe3d(
@@ -68,14 +70,16 @@ def calibrate_elmoe3d(
     _print_errors(table, setup, fits)
 
 
-def _print_errors(table: list[Cell], setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
+def _print_errors(table: pl.DataFrame, setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
     from tokentape.flows.console import number, print_table, say
     from tokentape.replay.elmoe3d.checks import HONESTY, checks
-    from tokentape.replay.elmoe3d.points import as_points
-    from tokentape.replay.elmoe3d.timing import evaluate
+    from tokentape.replay.elmoe3d.points import points_of
+    from tokentape.replay.elmoe3d.rows import evaluated
 
-    by_fit = [checks(table, evaluate(as_points([setup.point(cell, fit.constants) for cell in table]))) for fit in fits]
-    rows = [(of[0].block, *(number(check.value, ".4g") for check in of), str(of[0].n)) for of in zip(*by_fit, strict=True)]
+    by_fit = [checks(evaluated(points_of(table, fit.constants), setup)) for fit in fits]
+    rows = [
+        (of[0]["block"], *(number(check["value"], ".4g") for check in of), str(of[0]["n"])) for of in zip(*by_fit, strict=True)
+    ]
     names = tuple(fit.constants.name for fit in fits)
     print_table("against the open rows of Table 3", ("", *names, "rows"), rows, numbers=(*names, "rows"))
     say(HONESTY)
@@ -144,6 +148,8 @@ def speculate(
       tokentape step elmoe3d --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
       tokentape step elmoe3d --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
     """
+    import polars as pl
+
     from tokentape.flows.console import note, number, print_table, quantity
     from tokentape.flows.elmoe3d_points import Options, joules
     from tokentape.hw.profile import PHYSICAL
@@ -151,24 +157,24 @@ def speculate(
     from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
     from tokentape.replay.elmoe3d.work import findings
 
-    points = asked(Options, ctx).points()
-    arrays, costs = as_points(points), profile or PHYSICAL
+    points, setup = asked(Options, ctx).points()
+    arrays, costs = as_points(points, setup), profile or PHYSICAL
     found = evaluate(arrays, costs, with_joules=nodes is not None)
     energy = joules(arrays, found, costs) if nodes else {}
     by_tau = {} if tau is None else {f"from {tau:g} on x": policy_phi(found, arrays.batch, tau)}
     rows = []
-    for i, point in enumerate(points):
+    for i, (name, n) in enumerate(points.select("scheme", "batch").rows()):
         ar, verify = found.ar, found.verify
-        tokens = point.batch * (1.0 + found.accepted_len[i])
+        tokens = n * (1.0 + found.accepted_len[i])
         rows.append(
             (
-                point.scheme,
-                number(point.batch, "g"),
+                name,
+                number(n, "g"),
                 "SD" if found.is_sd_better[i] else "AR",
                 number(found.phi_ar[i], ".2f"),
                 number(found.phi_sd[i], ".2f"),
                 *(number(phi[i], ".2f") for phi in by_tau.values()),
-                quantity(ar.seconds[i] / point.batch, "s"),
+                quantity(ar.seconds[i] / n, "s"),
                 quantity(found.round_s[i] / tokens, "s"),
                 number(found.accepted_len[i], ".2f"),
                 f"{ar.hit_frac[i]:.1%}, {verify.hit_frac[i]:.1%}",
@@ -177,12 +183,12 @@ def speculate(
             )
         )
     columns = ("scheme", "batch", "best", "AR x", "SD x", *by_tau, "AR per token", "SD per token", "accepted", "hits AR, verify")
-    machine = points[0].machine
+    (machine,) = setup.machines.values()
     reference = f"over the same engine with everything in {machine.roles.expert_home}"
-    title = f"{points[0].model} on {machine.name}, {hit_model}, {reference}"
+    title = f"{points['model'][0]} on {machine.name}, {hit_model}, {reference}"
     print_table(title, (*columns, "AR step from HB, EXT", *energy), rows, numbers=columns[1:])
-    for name in dict.fromkeys(point.scheme for point in points):
-        paying = [p.batch for p, is_sd in zip(points, found.is_sd_better, strict=True) if p.scheme == name and is_sd]
+    for name in points["scheme"].unique(maintain_order=True):
+        paying = points.filter((pl.col("scheme") == name) & pl.lit(pl.Series(found.is_sd_better)))["batch"]
         note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")
     for said in findings(machine):
         note(said)

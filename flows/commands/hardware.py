@@ -114,6 +114,9 @@ def calibrate_gpu(
     out: Annotated[Path, option("Folder for the constants, one file per setup.")] = Path("fits"),
     hardware: MachinesOption = None,
     dtype: DtypeOption = "bfloat16",
+    pooled: Annotated[
+        bool, option("Also fit one set to all devices together, for GPUs that nobody measured.", "--pooled")
+    ] = False,
     force: Annotated[bool, option("Write constants that are more than 50 % off on their own rows.", "--force")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -128,7 +131,8 @@ def calibrate_gpu(
       tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
     """
     from tokentape.flows.console import note, progress_bar
-    from tokentape.hw import calibrate, measured, spec, validate
+    from tokentape.hw import calibrate, measured, reachable, spec, validate
+    from tokentape.hw.pooled import pool
 
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = measured.read(_tables(files), dtype)
@@ -149,7 +153,13 @@ def calibrate_gpu(
         if why:
             note(why)
     _tell(beyond)
+    for table in tables:
+        if (slow := reachable.slow_rows(table)).size:
+            note(reachable.said_slow(table, slow))
     out.mkdir(parents=True, exist_ok=True)
+    if pooled:
+        together = pool(tables, machines)
+        by_setup[together[0].setup] = together
     for setup, fits in by_setup.items():
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)

@@ -111,14 +111,9 @@ def replay(
 
 
 def _print_result(replay_id: str, result: ReplayResult) -> None:
-    from functools import partial
+    from tokentape.flows.console import note, percent, print_metrics, quantity
 
-    from tokentape.flows.console import band, note, percent, print_table, quantity
-
-    ran, rows = result.settings, []
-    for name, m in sorted(result.metrics.items()):
-        shown = percent(m.value) if name.partition("_frac")[1] else quantity(m.value, m.unit)
-        rows.append((name, shown, band(m.low, m.high, partial(quantity, unit=m.unit)), m.denominator or ""))
+    ran = result.settings
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"
     rules = f"{ran['lookup']} lookup, {ran['recency']} recency, {ran['prefill']} prefill, {ran['start']} start"
@@ -127,7 +122,7 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
         f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}, {ran['fetching']} fetches; "
         f"one token cycles through {ran['cycle_experts']} experts; priced by {ran['profile'] or 'nothing'}"
     )
-    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    print_metrics(title, result.metrics)
     if ran["is_extrapolated"]:
         note(f"outside the range of the hardware's costs: {ran['outside_envelope']}; read times and energies as an extrapolation")
     note(f"result {replay_id}")

@@ -15,7 +15,7 @@ from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, Tra
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
     from tokentape.flows.console import mebibytes, note, number, print_table
-    from tokentape.warehouse.results import replay_ids
+    from tokentape.warehouse.results import run_ids
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
@@ -47,7 +47,7 @@ def ls(store: StoreOption = None) -> None:
         return
     columns = ("trace", "origin", "model", "data set", "requests", "tokens", "tables", "MiB")
     print_table("", columns, rows, numbers=("requests", "tokens", "MiB"))
-    note(f"{len(replay_ids(place))} replay results in {place.uri}")
+    note(f"{len(run_ids(place))} replay results in {place.uri}")
 
 
 def show(trace: TraceArgument, store: StoreOption = None) -> None:

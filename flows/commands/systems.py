@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument, WidthsOption, WorkloadOption, option
 
 if TYPE_CHECKING:
+    from tokentape.flows.console import Shown
     from tokentape.replay.result import Metric
 
 
@@ -17,9 +18,11 @@ def compare(
     ] = "near_compute,prefill_guided,layered",
     machine: Annotated[str, option("Shipped machines or my.toml, by commas.")] = "workstation-rtx4090-pcie4",
     budget: Annotated[
-        str | None, option("Room for experts in the fast tier: 25%, 24GB, '64 experts'. [default: each system's own]")
+        str | None,
+        option("Room for experts in the fast tier: 25%, 24GB, '64 experts'. [default: what it has left, at most half of them]"),
     ] = None,
     workload: WorkloadOption = None,
+    seeds: Annotated[int, option("How many seeds: of arrivals, of a shuffled order, of caches that draw.", min=1)] = 1,
     model: WidthsOption = None,
     expert_format: Annotated[str, option("int8-g32, int4, mxfp4, bf16; auto.")] = "auto",
     profile: ProfileOption = None,
@@ -28,47 +31,74 @@ def compare(
     """Set systems side by side on one tape: every system on every machine, with equal room and the same requests.
 
     A system is up to eight decisions (schedule, draft, route, precision, residency, place, kv, refresh), each a policy or none;
-    docs/systems.md says how to write one. What a tape or a machine cannot carry is a cell with the reason.
+    docs/systems.md says how to write one. What a tape or a machine cannot carry is a cell with the reason. Runs are kept in the
+    store: what is there is not made again, and `tokentape load` and `tokentape site` draw them.
 
     \b
     Examples:
       tokentape compare TRACE --budget 25%
       tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
-      tokentape compare TRACE --systems near_compute --workload rate=2,batch=8,seed=1 --json
+      tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
     from tokentape.flows.console import note, percent, print_table, progress_bar, quantity
+    from tokentape.hw import profile as profiles
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
     trace_id = place.resolve(trace)
     from tokentape.flows import system_runs as runs
 
-    load, names = runs.workload_of(workload), [name.strip() for name in systems.split(",") if name.strip()]
-    machines = [name.strip() for name in machine.split(",") if name.strip()]
+    names, machines = ([name.strip() for name in text.split(",") if name.strip()] for text in (systems, machine))
+    load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(place, trace_id, model))
+    shared = (budget, model, expert_format, profile or profiles.PHYSICAL)
+    asked = runs.Asked(trace_id, "lru_offload", machines[0], load, {}, *shared)
     with progress_bar("compare") as advance:
-        cells = runs.compare(place, trace_id, names, machines, budget, load, model, expert_format, profile, progress=advance)
-    columns = ("machine", "system", "tokens/s", "TTFT", "gap p99", "J/token", "hits", "fetched/token", "limited by")
-    rows = list[tuple[str, ...]]()
+        cells = runs.compare(place, asked, names, machines, seeds, advance)
+    of_lru = {cell.machine: cell for cell in cells if cell.system == "lru_offload"}
+    columns = (
+        "machine",
+        "system",
+        "tokens/s",
+        "against LRU",
+        "TTFT",
+        "gap p99",
+        "J/token",
+        "hits",
+        "fetched/token",
+        "limited by",
+    )
+    rows = list[tuple[object, ...]]()
     for cell in cells:
-        if cell.result is None:
-            rows.append((cell.machine, cell.system, *("",) * 6, cell.reason))
+        if cell.any is None:
+            rows.append((cell.machine, cell.system, *("",) * 7, cell.reason))
             continue
-        of = cell.result.metrics
-        shown = [_banded(of.get(name)) for name in runs.METRICS]
-        hits = percent(of["hit_frac"].value) if "hit_frac" in of else ""
-        fetched = quantity(of["fetched_bytes_per_token"].value, "B")
-        rows.append((cell.machine, cell.system, *shown, hits, fetched, runs.limit_of(cell.result)))
-    print_table(f"tape {trace_id}: {load}", columns, rows)
+        rate, *others = (_banded(cell.metric(name)) for name in runs.METRICS)
+        change = _changed(cell.change("tokens_per_s", of_lru[cell.machine]))
+        hits, fetched = cell.metric("hit_frac"), cell.metric("fetched_bytes_per_token")
+        last = (
+            percent(hits.value if hits else None, ".1f"),
+            quantity(fetched.value if fetched else 0.0, "B"),
+            runs.limit_of(cell.any),
+        )
+        rows.append((cell.machine, cell.system, rate, change, *others, *last))
+    n_runs = max(len(cell.runs) for cell in cells)
+    drawn = f"; medians and ranges of {n_runs} seeds" if n_runs > 1 else "; nothing of it draws: one seed" * (seeds > 1)
+    print_table(f"tape {trace_id}: {load}{drawn}", columns, rows)
     best = runs.winners(cells)
     print_table(
         "best by metric, bounds left out",
         ("machine", *runs.METRICS),
         [(name, *(of.get(metric, "") for metric in runs.METRICS)) for name, of in best.items()],
     )
+    if budget is None:
+        for name, cell in of_lru.items():
+            if ran := cell.any:
+                room = quantity(ran.settings["budget_bytes"], "B")
+                note(f"room for experts on {name}: {room}, what is left beside weights and KV, at most half of all")
     for said in dict.fromkeys(
-        f"{cell.system} on {cell.machine}: {cell.result.settings['outside_envelope']}"
+        f"{cell.system} on {cell.machine}: {cell.any.settings['outside_envelope']}"
         for cell in cells
-        if cell.result and cell.result.settings["is_extrapolated"]
+        if cell.any and cell.any.settings["is_extrapolated"]
     ):
         note(said)
 
@@ -85,43 +115,52 @@ def show_one(
     store: str | None,
 ) -> None:
     """One system's decisions and metrics. Raises ValueError on bad input."""
-    from functools import partial
-
-    from tokentape.flows.console import band, note, percent, print_table, progress_bar, quantity
+    from tokentape.flows.console import note, print_metrics, progress_bar, quantity
+    from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
     from tokentape.warehouse.tape import Store
 
-    chosen = system_of(system, parse_settings(changes))
+    given = parse_settings(changes)
+    name = system_of(system, given).name
     spec.load(hardware)
     place = Store(store)
     trace_id = place.resolve(trace)
     from tokentape.flows import system_runs as runs
 
     load = runs.workload_of(workload)
-    with progress_bar(f"replay {chosen.name}"):
-        result = runs.run_system(place, trace_id, chosen, hardware, load, model, expert_format, profile)
-    ran, rows = result.settings, []
-    for name, m in sorted(result.metrics.items()):
-        shown = percent(m.value) if name.partition("_frac")[1] else quantity(m.value, m.unit)
-        rows.append((name, shown, band(m.low, m.high, partial(quantity, unit=m.unit)), m.denominator or ""))
-    decisions = "; ".join(f"{slot} {ran[f'slot_{slot}']}" for slot in SLOTS if ran[f"slot_{slot}"] != "none")
+    asked = runs.Asked(trace_id, system, hardware, load, given, None, model, expert_format, profile or profiles.PHYSICAL)
+    with progress_bar(f"replay {name}"):
+        key, result = runs.run_asked(place, asked)
+    ran = result.settings
+    decisions = "; ".join(f"{slot} {ran[slot]}" for slot in SLOTS if ran[slot])
     title = (
-        f"{chosen.name} on {ran['hardware']}: {decisions}\n"
+        f"{name} on {ran['hardware']}: {decisions}\n"
         f"tape {trace_id} ({ran['origin']}), experts {ran['expert_format']}, "
         f"{quantity(ran['budget_bytes'], 'B')} of room for them\n{load}; priced by {ran['profile']}"
     )
-    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    print_metrics(title, result.metrics)
     if ran["is_extrapolated"]:
         note(f"to be read with care: {ran['outside_envelope']}")
+    note(f"result {key}")
 
 
-def _banded(metric: Metric | None) -> str:
-    """A metric with its band; nothing where there is none."""
-    from functools import partial
-
-    from tokentape.flows.console import band, quantity
+def _banded(metric: Metric | None) -> Shown | str:
+    """A metric with its band, in as few digits as tell them apart."""
+    from tokentape.flows.console import Shown, brief
 
     if metric is None:
         return ""
-    return f"{quantity(metric.value, metric.unit)} ({band(metric.low, metric.high, partial(quantity, unit=metric.unit))})"
+    low, high = metric.low, metric.high
+    text = brief(metric.unit, metric.value, *(() if low is None or high is None else (low, high)))
+    return Shown(text, {"value": metric.value, "low": low, "high": high, "unit": metric.unit})
+
+
+def _changed(metric: Metric | None) -> Shown | str:
+    """A relative change, with the range over seeds where there are several."""
+    from tokentape.flows.console import Shown
+
+    if metric is None:
+        return ""
+    ends = f" ({metric.low:+.1%} to {metric.high:+.1%})" if metric.low != metric.high else ""
+    return Shown(f"{metric.value:+.1%}{ends}", {"value": metric.value, "low": metric.low, "high": metric.high})

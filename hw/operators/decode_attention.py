@@ -1,18 +1,20 @@
-"""Time of decode attention: one new query per sequence over its cached keys and values, in vLLM with FlashAttention.
+"""Time of decode attention: one new query per sequence over its cached keys and values, as vLLM runs it.
 
     seconds = launch + further kernels + (compute^3 + memory^3)^(1/3)
-    compute = waves over the SMs x (tile_s + blocks x block time)              block time: hw/operators/flash_attention.py
+    compute = waves over the SMs x (tile_s + blocks x block time)              tiles and blocks: hw/operators/flash_attention.py
     memory  = K, V, queries, outputs and partial outputs, at e_memory of the peak bandwidth
 
 One tile is one KV head of one sequence; the queries of its group fill a few of the tile's 64 rows, the rest is computed for
 nothing, so that an SM takes the same time over a block of keys whether 1 or 64 heads share it. Where tiles are few, the keys are
-split: a further kernel combines the parts, 32 at a time. FlashAttention 2 plans two tiles per SM, splits grouped heads only
-(multi-head attention walks the whole context on one SM per head) and transposes grouped queries in further kernels where there
-are several sequences and KV heads. FlashAttention 3 splits everything. With a window it takes narrow heads (64) in tiles of 192
-rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap = !is_local): all 192 cost time.
+split: a further kernel combines the parts, 32 at a time. FlashAttention 2 splits grouped heads only (multi-head attention walks
+the whole context on one SM per head) and transposes grouped queries in further kernels where there are several sequences and KV
+heads; with a window it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
+narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
+!is_local): all 192 cost time. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count
+as 3 (FlashAttention 2, transposes and combination) or 1.
 
-The L2 cache is left out. Measurements repeat one call and find in it what the call before has left, but a block of keys takes an
-SM so long that reading faster than memory hardly shows; in a model, where other layers come in between, nothing would be left.
+Fixed costs and blocks are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model the
+cache comes from memory (the default).
 
 Not covered: sequences of unequal length in a batch (splitting balances them, single tiles do not), fp8, cascades, more than one
 query per sequence.
@@ -25,16 +27,20 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.flash_attention import (
     BYTES_PER_VALUE,
-    KEYS_PER_BLOCK,
     NARROW_HEAD_DIM,
+    SOFTMAX_DIMS,
     SPLIT_BELOW,
     SPLIT_MARGIN,
-    block_seconds,
+    block_share,
+    keys_per_block,
+    runs_fa2,
     runs_fa3,
+    runs_trtllm,
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.flash_attention import of_table as of_table
+from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
 from tokentape.hw.operators.parameter import Parameter
 from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
 
@@ -48,13 +54,16 @@ COLUMNS = {
     "head_dim": "head_dim",
     "window_size": "window_size",
 }
-ARGUMENTS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")  # of `time`
-DEFAULTS = {"step": 0, "window_size": 0}
+ARGUMENTS = (
+    "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv", "is_warm",
+)  # of `time`  # fmt: skip
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0}
+GROWS = ("batch_size", "step")  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
-    Parameter("further_kernel_s", "s", 3e-6, 1e-8, 2e-5, "a further kernel: combining up to 32 parts, transposing queries"),
+    Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
-    Parameter("e_compute", "frac", 0.5, 0.05, 1.2, "share of the tensor peak in a block of keys, empty query rows included"),
+    Parameter("block_s", "s", 1e-6, 1e-8, 2e-5, "64 queries of 128 dimensions through 128 keys in FlashAttention 2"),
     Parameter("e_memory", "frac", 0.8, 0.05, 1.0, "share of the peak bandwidth when reading the cache"),
 )
 
@@ -85,7 +94,7 @@ def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
-    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS, DEFAULTS)
+    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS[:7], DEFAULTS)
     seen = np.minimum(isl + step, window(window_size))
     return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
 
@@ -96,36 +105,42 @@ def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, step, heads, kv_heads, head_dim, window_size = arguments
-    launch_s, further_kernel_s, tile_s, e_compute, e_memory = constants
-    context, window_tokens = isl + step, window(window_size)
+    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm = arguments
+    launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
+    launch_s, further_kernel_s = launch_s * slower(gpu), further_kernel_s * slower(gpu)
+    tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
+    context, window_tokens, block = isl + step, window(window_size), keys_per_block(gpu, head_dim)
     cut = context > window_tokens
     keys = where(cut, window_tokens + 1.0, context)
-    blocks = np.ceil(keys / KEYS_PER_BLOCK)
+    blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    tiles = batch * kv_heads * np.ceil(group / _TILE_ROWS)
-    splits, places = _splits(gpu, tiles, blocks, group)
+    packs = (window_size == 0) | (not runs_fa2(gpu))
+    tiles = batch * where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
+    splits, places = _splits(gpu, tiles, blocks, group, packs)
 
-    rows = where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS)
-    walk_s = np.ceil(blocks / splits) * block_seconds(gpu, e_compute, rows, head_dim)
+    rows = where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
+    each_s = block_s * block_share(gpu) * rows * block / 128.0 * (head_dim + SOFTMAX_DIMS) / (128.0 + SOFTMAX_DIMS)
+    walk_s = np.ceil(blocks / splits) * each_s
     compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * tiles_per_sm(gpu))) * tile_s
 
-    cache_bytes = 2.0 * BYTES_PER_VALUE * batch * kv_heads * keys * head_dim
+    read = where(cut & runs_fa2(gpu), blocks * block, keys)
+    cache_bytes = 2.0 * BYTES_PER_VALUE * batch * kv_heads * read * head_dim
     partial_bytes = where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
     query_bytes = (2.0 * BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
-    memory_s = (cache_bytes + query_bytes) / (gpu.peak_bytes_per_s * e_memory)
+    memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, where(is_warm > 0, cache_bytes, COLD))
 
-    further = where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
-    if not runs_fa3(gpu):
-        further = further + 1.0 * ((group > 1) & (batch > 1) & (kv_heads > 1))
+    combining = where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
+    further = stored + combining * (0.0 if runs_trtllm(gpu) else 1.0 if runs_fa3(gpu) else 3.0) + 1.0 * runs_fa3(gpu)
+    if runs_fa2(gpu):
+        further = further + 3.0 * (packs & (group > 1) & (batch > 1) & (kv_heads > 1))
     return Terms(launch_s + further * further_kernel_s, compute_s, memory_s)
 
 
-def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats) -> tuple[Floats, Floats]:
+def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Parts into which each tile's keys are cut (1: not at all), and how many tiles or parts there are to place; (n,) each."""
     slots = gpu.n_sms * tiles_per_sm(gpu)
     split = (tiles < SPLIT_BELOW * slots) & (blocks > 1)
-    if not runs_fa3(gpu):
-        split = split & (group > 1)
+    if runs_fa2(gpu):
+        split = split & (group > 1) & packs
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
     return where(split, np.maximum(parts, 1.0), 1.0), where(split, np.minimum(tiles * blocks, slots), tiles)

@@ -1,28 +1,33 @@
-"""How FlashAttention cuts attention into tiles: what the prefill and the decode model share.
+"""How the attention kernels cut attention into tiles: what the prefill and the decode model share.
 
-Facts of the software, not fitted. vLLM runs FlashAttention 3 on GPUs with Hopper's shared memory, FlashAttention 2 on the others:
+Facts of the software, not fitted. vLLM runs FlashAttention 3 on Hopper, TensorRT-LLM's kernels (by FlashInfer) on data-centre
+Blackwell, FlashAttention 2 on the others:
 
-|                              | FlashAttention 2        | FlashAttention 3                             |
-|------------------------------|-------------------------|----------------------------------------------|
-| query rows per tile          | 64                      | 128, or 192 where the head dimension is <= 64 |
-| query heads of a group share | only single queries     | prompts of at most one tile too              |
-| tiles resident on an SM      | 2                       | 1                                            |
-| order of the tiles           | shortest first          | longest first                                |
-| keys split over SMs          | single grouped queries  | wherever tiles are fewer than SMs            |
+|                              | FlashAttention 2                  | FlashAttention 3                      | TensorRT-LLM      |
+|------------------------------|-----------------------------------|---------------------------------------|-------------------|
+| query rows per tile          | 64                                | 128, or 192 where heads are <= 64     | 128               |
+| keys per block, heads of     | 256 (<= 64), 128 (<= 128), 64     | 128                                   | 128               |
+| query heads of a group share | only single queries, no window    | prompts of at most one tile too       | single queries    |
+| tiles resident on an SM      | 2 where shared memory >= 160 KiB  | 1                                     | 2                 |
+| order of the tiles           | shortest first                    | longest first                         | longest first     |
+| keys split over SMs          | single grouped queries, no window | wherever tiles are fewer than SMs     | likewise          |
+| time of a block of keys      | 1                                 | 1/2                                   | 1/4               |
 
-A tile walks its keys in blocks of 128. Sources: github.com/vllm-project/flash-attention, csrc/flash_attn/flash_api.cpp
-(set_params_splitkv, mha_varlen_fwd: kBlockM 64, seqlenq_ngroups_swapped), hopper/tile_size.h (tile_size_fwd_sm90),
-hopper/heuristics.h (should_pack_gqa), hopper/flash_prepare_scheduler.cu (num_splits_dynamic).
+Sources: github.com/vllm-project/flash-attention, csrc/flash_attn/flash_api.cpp (set_params_splitkv, mha_varlen_fwd: kBlockM 64,
+seqlenq_ngroups_swapped), hopper/tile_size.h (tile_size_fwd_sm90), hopper/heuristics.h (should_pack_gqa),
+hopper/flash_prepare_scheduler.cu (num_splits_dynamic). TensorRT-LLM's column is assumed: its kernels are closed.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.shapes import Floats, where
+from tokentape.hw.operators.shapes import Floats, Shapes, release, where
 
-KEYS_PER_BLOCK = 128
 BYTES_PER_VALUE = 2  # bf16 and fp16
 NARROW_HEAD_DIM = 64
 # Exponential, maximum and rescaling of one score take the SM as long as this many more head dimensions of multiply-adds.
@@ -31,18 +36,38 @@ SOFTMAX_DIMS = 32
 SPLIT_MARGIN = 1.1
 # Splitting starts below this many tiles per place for one (num_splits_heuristic: batch_nheads_mblocks >= 0.8 num_SMs).
 SPLIT_BELOW = 0.8
-# FlashAttention 3's tiles need more shared memory than the 164 KiB of the GPUs before Hopper.
-_FA3_SMEM_BYTES = 200 * 1024
+_TWO_TILES_SMEM_BYTES = 160 * 1024
 
 
 def runs_fa3(gpu: Gpu) -> bool:
-    """Whether vLLM runs FlashAttention 3 on this GPU, else FlashAttention 2."""
-    return gpu.smem_bytes_per_sm > _FA3_SMEM_BYTES
+    """Whether vLLM runs FlashAttention 3 on this GPU."""
+    return gpu.capability >= 9.0 and gpu.capability < 10.0
+
+
+def runs_trtllm(gpu: Gpu) -> bool:
+    """Whether vLLM runs TensorRT-LLM's attention on this GPU; where neither, FlashAttention 2."""
+    return gpu.capability >= 10.0 and gpu.capability < 12.0
+
+
+def runs_fa2(gpu: Gpu) -> bool:
+    return not runs_fa3(gpu) and not runs_trtllm(gpu)
 
 
 def tiles_per_sm(gpu: Gpu) -> float:
     """How many tiles an SM holds at once: their fixed costs overlap, their blocks of keys share its arithmetic."""
-    return 1.0 if runs_fa3(gpu) else 2.0
+    return 2.0 if runs_trtllm(gpu) or (runs_fa2(gpu) and gpu.smem_bytes_per_sm >= _TWO_TILES_SMEM_BYTES) else 1.0
+
+
+def keys_per_block(gpu: Gpu, head_dim: Floats) -> Floats:
+    """Keys that a tile takes at a time, (n,)."""
+    if not runs_fa2(gpu):
+        return 128.0 + 0.0 * head_dim
+    return where(head_dim <= NARROW_HEAD_DIM, 256.0, where(head_dim <= 128.0, 128.0, 64.0))
+
+
+def block_share(gpu: Gpu) -> float:
+    """Time of a block of keys, in that of FlashAttention 2 on an SM of the same clock."""
+    return 0.25 if runs_trtllm(gpu) else 0.5 if runs_fa3(gpu) else 1.0
 
 
 def window(window_size: Floats) -> Floats:
@@ -50,7 +75,9 @@ def window(window_size: Floats) -> Floats:
     return where(window_size > 0, window_size, np.inf)
 
 
-def block_seconds(gpu: Gpu, efficiency_frac: float, rows: Floats, head_dim: Floats) -> Floats:
-    """Seconds for one SM to take `rows` queries through one block of keys: scores, softmax, weighted sum. All (n,)."""
-    ops = 4.0 * rows * KEYS_PER_BLOCK * (head_dim + SOFTMAX_DIMS)
-    return ops / (gpu.peak_ops_per_s / gpu.n_sms * efficiency_frac)
+def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
+    """Arguments that a measured table has no column for: one call is repeated (is_warm), and in which versions of vLLM it also
+    writes the paged cache (stores_kv): outside from 0.16 on (github.com/vllm-project/vllm/pull/25954), while the tables of 0.24
+    time both again. Raises ValueError if the version is none."""
+    stored = not (0, 16) <= release(version) < (0, 24)
+    return {"stores_kv": np.full(kernels.size, float(stored)), "is_warm": np.ones(kernels.size)}

@@ -3,7 +3,7 @@
     seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5)
     tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
     waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
-    memory  = (m k + k n + m n) x 2 bytes / (bandwidth_frac x peak)
+    memory  = (m k + k n + m n) x 2 bytes at bandwidth_frac of the peak, or from the L2 cache
 
 - Five tile shapes, 128x256 to 64x64, stand for the library's many; it is taken to choose the fastest, as its heuristics aim to.
   Small tiles fill waves and fit few rows better, but load more per multiply-add: one k of a tile costs rows x columns
@@ -13,26 +13,31 @@
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
 - A tile is computed whole: below 64 rows, time hardly depends on m.
+- Fixed costs are cycles. Weights are met again after weight_copies others of their size: in a benchmark that cycles few copies
+  from L2 where these fit, within a model from memory (the default). Activations were written just before.
 
 Sources: NVIDIA, "Matrix Multiplication Background User's Guide" (tiles, tile and wave quantisation) and "GPU Performance
 Background User's Guide"; NVIDIA CUTLASS, "Efficient GEMM in CUDA" (k loop, epilogue, split-k). The tile list, the 15, the
 three and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: clocks that fall under
-sustained load, batched products, L2 reuse between calls.
+sustained load, batched products.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
 from tokentape.hw.operators.parameter import Parameter
 from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
 
 NAME = "gemm"
 COLUMNS = {"m": "m", "n": "n", "k": "k"}
-ARGUMENTS = ("m", "n", "k")  # of `time`
-DEFAULTS: dict[str, int] = {}
+ARGUMENTS = ("m", "n", "k", "weight_copies")  # of `time`
+DEFAULTS = {"weight_copies": COLD}
+GROWS = ("m",)  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, "start and end of a kernel with nothing to do"),
     Parameter("tensor_frac", "frac", 0.9, 0.3, 1.2, "share of the tensor peak inside the k loop of a 128x256 tile"),
@@ -53,13 +58,18 @@ _BYTES_PER_PARTIAL = 4
 _OVERLAP_POWER = 2.5
 
 
+def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
+    """Arguments that a measured table has no column for: aiconfigurator's collect_gemm.py cycles six copies of the weights."""
+    return {"weight_copies": np.full(kernels.size, 6.0)}
+
+
 def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
     """Seconds of each product, (n,) f64. constants: (5,) as in PARAMETERS. shapes: m, n, k, each (n,) and at least 1.
 
     Raises ValueError where one is missing or below 1. Time never falls with more bandwidth or a higher tensor rate; with the
     shape it may fall by a few percent where another tile or split begins to fit.
     """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS))
+    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
 
 
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
@@ -76,11 +86,12 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS)))
+    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
-def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> Terms:
+def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats, weight_copies: Floats) -> Terms:
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
+    launch_s = launch_s * slower(gpu)
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     macs_per_s = gpu.peak_ops_per_s / 2.0 * tensor_frac / gpu.n_sms
     steps = np.ceil(k / _STEP_K)
@@ -95,7 +106,9 @@ def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats) -> Term
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
         split_s = where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
-    memory_s = _BYTES_PER_VALUE * (m * k + k * n + m * n) / bytes_per_s
+    weights, others = _BYTES_PER_VALUE * k * n, _BYTES_PER_VALUE * m * (k + n)
+    memory_s = weights * s_per_byte(gpu, bandwidth_frac, weight_copies * weights + others)
+    memory_s = memory_s + others * s_per_byte(gpu, bandwidth_frac, weights + others)
     return Terms(launch_s + 0.0 * m, fastest_s, memory_s)
 
 

@@ -1,38 +1,43 @@
-"""Time of a fused MoE layer (routed experts, gated) on a GPU, as vLLM's Triton kernels run it: two grouped matrix products.
+"""Time of a fused MoE layer (routed experts) on a GPU, as vLLM runs it: two grouped matrix products.
 
     seconds     = launch + (weights^2.5 + tiles^2.5)^(1/2.5) + activations
-    weights     = active experts x (2i (h + 64) + h (i + 64)) x 2 bytes / (bandwidth_frac x peak)
+    weights     = active experts x (2i (h + 64) + h (i + 64)) x 2 bytes at bandwidth_frac of the peak, or from the L2 cache
     tiles       = sum over gate-and-up (n = 2i, k = h) and down (n = h, k = i) of
-                  wave quantisation x (2 x padded rows x n + tile_load_ops x elements loaded per k) x k / tensor peak
-    activations = traffic of all T k selections / (bandwidth_frac x peak)
+                  wave quantisation x (2 x padded rows x n + tile_load_ops x elements loaded per k) x k / (tensor_frac x peak)
+    activations = traffic of the selections / (bandwidth_frac x peak)
 
-- Tokens are sorted by expert and each expert's rows padded to whole blocks: of 32 rows where tokens are at most the experts of
-  the rank, else of 128; a tile is a block by 128 columns. The switch is vLLM's own (get_default_config: M <= E). Its versions and
-  tuned configurations take 16 to 64 and 64 to 128 rows; one pair stands for all, and tile_load_ops takes the rest.
-- Inside a tile the tensor cores are held to their peak; fitted is the cost of loading operands. Per step of k a tile loads its
-  real rows (padding is masked) and 128 weight columns. Rows are gathered: where the tokens' hidden states outgrow the L2 cache,
+- Tokens are sorted by expert and each expert's rows padded to whole blocks. Which kernel runs follows from GPU and version
+  (`kernel`): Triton's of vLLM before 0.16 takes blocks of 16 rows by 64 columns where tokens are at most the experts of the rank,
+  else 128 by 128 (get_default_config: M <= E); from 0.16 on 16, 32, 64, 128 rows to 32, 96, 512 and more tokens, 64 columns to 64
+  tokens. FlashInfer's CUTLASS kernels on Blackwell, and TensorRT-LLM's on its data-centre parts, take the power of two
+  that holds an expert's rows, 16 (8) to 128.
+- Inside a tile an element that is loaded takes as long as so many tensor operations. Per step of k a tile loads its
+  real rows (padding is masked) and its weight columns. Rows are gathered: where the tokens' hidden states outgrow the L2 cache,
   the missing share of their loads counts twice.
 - The first loads of a tile overlap with nothing: reading a column of weights takes as long as if it were 64 elements longer.
-- Activations, for every selection of every token, whichever rank computes it: gate and up written (others' as zeros) and read,
-  the activation's result written, the down product's written and read. For those of this rank also the gather and the down
-  product's operand; once per token the output.
+- Activations: gate and up written and read, the activation's result written, the down product's written and read, of every
+  selection whichever rank computes it (Triton; others' as zeros), or of this rank's alone (CUTLASS). For those of this rank also
+  the gather and the down product's operand; once per token the output.
+- Experts without a gate (`matrices` 2) have one matrix of n = i instead of gate and up.
+- Fixed costs are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model weights come
+  from memory (the default).
 - Active experts and blocks: hw/operators/expert_load.py. Tensor parallelism divides i, expert parallelism the experts.
 
 Sources: vLLM, vllm/model_executor/layers/fused_moe/fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config);
-NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). The 32, 64, 128 and 2.5 are chosen once for
-all devices with the A100 and H100 tables in view. Not covered: the router's own product, shared experts, collectives
-between ranks, quantised weights.
+NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once
+for all devices with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks,
+quantised weights.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
 from tokentape.hw.operators.parameter import Parameter
 from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release, where
 
@@ -50,18 +55,23 @@ COLUMNS = {
 # Of `time`: where the active experts are known, as a tape or a curve tells them.
 ARGUMENTS = (
     "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "active_experts",
+    "matrices", "kernel", "is_warm",
 )  # fmt: skip
-DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1}
+TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM = range(1, 5)
+DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1, "matrices": 3, "kernel": 0, "is_warm": 0}  # kernel 0: today's vLLM's on this GPU
+GROWS = ("num_tokens",)  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
     Parameter("bandwidth_frac", "frac", 0.9, 0.3, 1.0, "share of the peak bandwidth when weights and activations stream"),
-    Parameter("tile_load_ops", "ops/element", 150.0, 5.0, 1000.0, "tensor operations in the time of loading one element"),
+    Parameter("tile_load_ops", "ops/element", 100.0, 5.0, 1000.0, "tensor operations in the time of loading one element"),
+    Parameter("tensor_frac", "frac", 0.9, 0.2, 1.2, "share of the tensor peak inside a tile"),
 )
 
-_FEW_ROWS, _MANY_ROWS = 32.0, 128.0
-_BLOCK_COLUMNS = 128.0
 _COLUMN_OVERHEAD_K = 64.0
 _BYTES_PER_VALUE = 2
+# Nemotron's experts have no gate (relu2): hidden, inter, experts, top-k; the tables time them so from 0.24 on. As three matrices
+# they would read up to 1.4 times the peak bandwidth.
+_TWO_MATRICES, _TWO_MATRICES_FROM = ((2688, 1856, 128, 6), (2048, 5120, 512, 22)), (0, 24)
 # First measured tables whose generator deals leftovers out rank by rank; between 0.14 and 0.19, which is all there is to tell.
 _DEALT_OUT_FROM = (0, 16)
 # Sharpness of max(weights, tiles): 1 would add them, infinity would take the larger.
@@ -84,35 +94,51 @@ class _Layer(NamedTuple):
     hidden: Floats
     inter: Floats
     selections: Floats
+    matrices: Floats
+    kernel: Floats
+    is_warm: Floats
     block_rows: Floats
     load: ExpertLoad
 
 
-def of_version(version: str) -> dict[str, float]:
-    """Arguments that follow from the version of vLLM that was measured: leftovers_heaped, 1 or 0 (see expert_load.py).
-
-    Raises ValueError if the text is not a version.
-    """
-    return {"leftovers_heaped": float(release(version) < _DEALT_OUT_FROM)}
+def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
+    """Arguments that a measured table has no column for: what its generator did with leftovers (see expert_load.py), the kernel
+    by the name in `kernels` and the version, experts of two matrices, and that one call is repeated. Raises ValueError if the
+    version is none."""
+    triton = TRITON if release(version) >= _DEALT_OUT_FROM else TRITON_BEFORE_16
+    names = np.char.lower(kernels.astype(np.str_))
+    other = np.where(np.char.find(names, "trtllm") >= 0, TRTLLM, np.where(np.char.find(names, "cutlass") >= 0, CUTLASS, triton))
+    has_two = np.zeros(kernels.size, np.bool_)
+    for sizes in _TWO_MATRICES:
+        columns_of = ("hidden_size", "inter_size", "num_experts", "topk")
+        has_two |= np.all([shapes[name] == size for name, size in zip(columns_of, sizes, strict=True)], axis=0)
+    return {
+        "leftovers_heaped": np.full(kernels.size, float(triton == TRITON_BEFORE_16)),
+        "kernel": other,
+        "matrices": np.where(has_two & (release(version) >= _TWO_MATRICES_FROM), 2.0, 3.0),
+        "is_warm": np.ones(kernels.size),
+    }
 
 
 def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
-    """Seconds of each layer, (n,) f64. constants: (3,) as in PARAMETERS.
+    """Seconds of each layer, (n,) f64. constants: (4,) as in PARAMETERS.
 
     shapes, each (n,): num_tokens, hidden_size, inter_size (of one expert), topk, num_experts; optionally moe_tp_size and
     moe_ep_size (1 where absent); and how tokens are spread over experts: active_experts of the rank, as a tape tells them, or
     distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent). Raises ValueError naming
     what is missing, below 1 or unknown. With the number of tokens, time may fall by some percent where the block height changes.
     """
-    return _seconds(_terms(gpu, constants, _layer(shapes)))
+    return _seconds(_terms(gpu, constants, _layer(shapes, gpu)))
 
 
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of layers whose active experts share the tokens evenly, element by element."""
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments
-    block_rows = _block_rows(n_tokens, n_experts, ep_size)
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active, matrices, given, is_warm = arguments
+    kernel = _kernel(gpu, given)
+    block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
-    return _seconds(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)))
+    layer = _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, matrices, kernel, is_warm, block_rows, load)
+    return _seconds(_terms(gpu, constants, layer))
 
 
 def _seconds(terms: _Terms) -> Floats:
@@ -124,51 +150,55 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
     Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
     """
-    layer, (_, ep_size) = _layer(shapes), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
+    layer, (_, ep_size) = _layer(shapes, None), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
     drawn = np.char.startswith(np.asarray(shapes.get("distribution", BALANCED), dtype=np.str_), POWER_LAW)
     top_k = layer.selections / layer.n_tokens
     experts = np.where(drawn, np.ceil(top_k / ep_size), layer.load.active_experts)
-    weights = 3.0 * layer.hidden * layer.inter
+    weights = layer.matrices * layer.hidden * layer.inter
     ops = 2.0 * layer.selections / ep_size * weights
     return ops, _BYTES_PER_VALUE * (experts * weights + layer.n_tokens / ep_size * layer.hidden)
 
 
 def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
     """The largest part of each layer's time, (n,): "launch", "weights", "compute" or "activations"."""
-    return largest_part(_terms(gpu, constants, _layer(shapes)))
+    return largest_part(_terms(gpu, constants, _layer(shapes, gpu)))
 
 
 def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
-    launch_s, bandwidth_frac, tile_load_ops = constants
-    bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
+    launch_s, bandwidth_frac, tile_load_ops, tensor_frac = constants
     hidden, inter, load = layer.hidden, layer.inter, layer.load
-    weights = load.active_experts * (2.0 * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
-    ops = _tile_ops(gpu, layer, 2.0 * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
-    activations = layer.selections * (5.0 * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
+    gates = layer.matrices - 1.0  # of an expert, the matrices in front of the down product
+    weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
+    weights_bytes = weights * _BYTES_PER_VALUE
+    ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
+    written = where(layer.kernel >= CUTLASS, load.rows, layer.selections)
+    activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
-        launch_s + 0.0 * hidden,
-        weights * _BYTES_PER_VALUE / bytes_per_s,
-        ops / gpu.peak_ops_per_s,
-        activations * _BYTES_PER_VALUE / bytes_per_s,
+        launch_s * slower(gpu) + 0.0 * hidden,
+        weights_bytes * s_per_byte(gpu, bandwidth_frac, where(layer.is_warm > 0, weights_bytes, COLD)),
+        ops / (gpu.peak_ops_per_s * tensor_frac),
+        activations * _BYTES_PER_VALUE / (gpu.peak_bytes_per_s * bandwidth_frac),
     )
 
 
 def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: float) -> Floats:
     """Operations of one grouped product, (n,), loads and the idle SMs of its last wave counted as such."""
     blocks, rows = layer.load.blocks, layer.load.rows
-    column_blocks = np.ceil(n / _BLOCK_COLUMNS)
+    width = _block_columns(layer.kernel, layer.n_tokens, layer.block_rows)
+    column_blocks = np.ceil(n / width)
     waves = blocks * column_blocks / gpu.n_sms
     hidden_bytes = np.minimum(layer.n_tokens, rows) * layer.hidden * _BYTES_PER_VALUE
     missed = np.maximum(0.0, 1.0 - gpu.l2_bytes / hidden_bytes)
-    multiplied = 2.0 * blocks * layer.block_rows * column_blocks * _BLOCK_COLUMNS
-    loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * _BLOCK_COLUMNS
+    multiplied = 2.0 * blocks * layer.block_rows * column_blocks * width
+    loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * width
     return np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k
 
 
-def _layer(shapes: Shapes) -> _Layer:
-    numbers = [name for name in COLUMNS.values() if name != "distribution"]
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = columns(shapes, numbers, DEFAULTS)
-    block_rows = _block_rows(n_tokens, n_experts, ep_size)
+def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
+    numbers = [name for name in (*COLUMNS.values(), "matrices", "kernel", "is_warm") if name != "distribution"]
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm = columns(shapes, numbers, DEFAULTS)
+    kernel = _kernel(gpu, given) if gpu is not None else given
+    block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     if "active_experts" in shapes:
         load = even_load(n_tokens * top_k / ep_size, columns(shapes, ["active_experts"])[0], block_rows)
     elif "distribution" in shapes:
@@ -176,8 +206,23 @@ def _layer(shapes: Shapes) -> _Layer:
         load = expert_load(np.asarray(shapes["distribution"]), n_tokens, top_k, n_experts, ep_size, block_rows, heaped)
     else:
         raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
-    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load)
+    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, matrices, kernel, is_warm, block_rows, load)
 
 
-def _block_rows(n_tokens: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
-    return where(n_tokens <= n_experts / ep_size, _FEW_ROWS, _MANY_ROWS)
+def _kernel(gpu: Gpu, given: Floats) -> Floats:
+    """The kernel that runs, (n,)."""
+    latest = TRITON if gpu.capability < 10.0 else CUTLASS if gpu.capability >= 12.0 else TRTLLM
+    return where(given > 0, given, 1.0 * latest)
+
+
+def _block_rows(kernel: Floats, n_tokens: Floats, top_k: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
+    of_old = where(n_tokens <= n_experts / ep_size, 16.0, 128.0)
+    of_new = where(n_tokens <= 32, 16.0, where(n_tokens <= 96, 32.0, where(n_tokens <= 512, 64.0, 128.0)))
+    per_expert = 2.0 ** np.ceil(np.log2(np.maximum(n_tokens * top_k / n_experts, 1.0)))
+    of_power = np.minimum(np.maximum(per_expert, where(kernel == TRTLLM, 8.0, 16.0)), 128.0)
+    return where(kernel >= CUTLASS, of_power, where(kernel == TRITON_BEFORE_16, of_old, of_new))
+
+
+def _block_columns(kernel: Floats, n_tokens: Floats, block_rows: Floats) -> Floats:
+    few = where(kernel == TRITON_BEFORE_16, block_rows < 128, n_tokens <= 64)
+    return where((kernel < CUTLASS) & few, 64.0, 128.0)

@@ -1,6 +1,6 @@
-"""Time of prefill attention: causal self-attention over whole prompts, in vLLM with FlashAttention.
+"""Time of prefill attention: causal self-attention over whole prompts, as vLLM runs it.
 
-    seconds  = launch + compute + (1 - OVERLAP) x memory + cache write
+    seconds  = launch + further kernels + compute + (1 - OVERLAP) x memory + cache write
     compute  = the busiest SM: tiles of queries, each walking the key blocks that it may see (hw/operators/flash_attention.py)
     tile     = tile_s + blocks x block time                  block time = tensor operations and softmax of one block on one SM
     memory   = Q, K, V and O once, at e_memory of the peak bandwidth
@@ -8,10 +8,12 @@
 Tiles are dealt to SMs: an even share, plus what the last, partly filled wave leaves idle, never less than the longest tile.
 FlashAttention 2 starts each head's shortest tile first and so ends on a longest one. FlashAttention 3 starts with the longest,
 packs the query heads of a group into one tile while the prompt fits in it, and splits the keys where tiles are too few for the
-SMs: that takes a second kernel, hence a second launch. FlashAttention 2 transposes grouped single queries: again one more.
+SMs: that takes a second kernel. FlashAttention 2 transposes grouped single queries: again one more.
 
-Up to vLLM 0.15 the operator also stored K and V in the paged cache; from 0.16 on (github.com/vllm-project/vllm/pull/25954) it is
-written outside. Shapes say so by `stores_kv` (of_version gives it for a version of vLLM); without it the write is counted.
+Fixed costs are cycles. FlashAttention 3 plans its tiles in a kernel of its own. Where the call also stores K and V in the paged
+cache (stores_kv; without it the write is counted), that takes a kernel, and its bytes at the memory's rate or at 6 in a cycle of
+every SM, whichever is slower. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model operands
+come from memory (the default).
 
 Not covered: chunked prefill over an existing cache, prompts of unequal length in a batch, fp8.
 """
@@ -23,18 +25,20 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.flash_attention import (
     BYTES_PER_VALUE,
-    KEYS_PER_BLOCK,
     NARROW_HEAD_DIM,
+    SOFTMAX_DIMS,
     SPLIT_BELOW,
     SPLIT_MARGIN,
-    block_seconds,
+    keys_per_block,
+    runs_fa2,
     runs_fa3,
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.flash_attention import of_table as of_table
+from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
 from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, release, where
+from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, where
 
 NAME = "prefill_attention"
 COLUMNS = {
@@ -45,8 +49,11 @@ COLUMNS = {
     "head_dim": "head_dim",
     "window_size": "window_size",
 }
-ARGUMENTS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv")  # of `time`
-DEFAULTS = {"window_size": 0, "stores_kv": 1}
+ARGUMENTS = (
+    "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv", "is_warm",
+)  # of `time`  # fmt: skip
+DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0}
+GROWS = ("batch_size", "isl")  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
@@ -58,13 +65,8 @@ PARAMETERS = (
 
 # Half of the memory time hides behind the arithmetic of other tiles.
 _OVERLAP = 0.5
-# First vLLM that writes the KV cache outside of the attention operator.
-_CACHE_WRITTEN_OUTSIDE_FROM = (0, 16)
-
-
-def of_version(version: str) -> dict[str, float]:
-    """Arguments that follow from the version of vLLM: stores_kv, 1 or 0. Raises ValueError if the text is not a version."""
-    return {"stores_kv": float(release(version) < _CACHE_WRITTEN_OUTSIDE_FROM)}
+_FURTHER_KERNEL_S = 2e-6
+_STORED_BYTES_PER_CYCLE = 6.0  # of an SM
 
 
 def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
@@ -84,7 +86,7 @@ def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
-    batch, isl, heads, kv_heads, head_dim, window_size, _ = columns(shapes, ARGUMENTS, DEFAULTS)
+    batch, isl, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS[:6], DEFAULTS)
     seen = np.minimum(isl, window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
     return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
@@ -96,19 +98,23 @@ def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, heads, kv_heads, head_dim, window_size, stores_kv = arguments
-    launch_s, _, _, e_memory = constants
-    compute_s, launches = _compute(gpu, constants, batch, isl, heads, kv_heads, head_dim, window(window_size))
-    bytes_per_s = gpu.peak_bytes_per_s * e_memory
+    batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm = arguments
+    launch_s, tile_s, e_compute, e_memory = constants
+    compute_s, further = _compute(
+        gpu, tile_s * slower(gpu), e_compute, batch, isl, heads, kv_heads, head_dim, window(window_size)
+    )
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * stores_kv
-    memory_s = ((1.0 - _OVERLAP) * moved_bytes + stored_bytes) / bytes_per_s
-    return Terms(launch_s * launches, compute_s, memory_s)
+    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * stored
+    each_s = s_per_byte(gpu, e_memory, where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
+    storing_s = stored_bytes * np.maximum(each_s, 1.0 / (_STORED_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz))
+    kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * slower(gpu)
+    return Terms(kernels_s, compute_s, (1.0 - _OVERLAP) * moved_bytes * each_s + storing_s)
 
 
 def _compute(
     gpu: Gpu,
-    constants: NDArray[np.float64],
+    tile_s: float,
+    e_compute: float,
     batch: Floats,
     isl: Floats,
     heads: Floats,
@@ -116,40 +122,40 @@ def _compute(
     head_dim: Floats,
     window_tokens: Floats,
 ) -> tuple[Floats, Floats]:
-    """Seconds of the busiest SM and the number of kernel launches, both (n,)."""
-    launch_s, tile_s, e_compute, _ = constants
-    fa3 = runs_fa3(gpu)
-    group = heads / kv_heads
-    tile_rows = where(head_dim <= NARROW_HEAD_DIM, 192.0, 128.0) if fa3 else 64.0 + 0.0 * isl
-    packed = isl <= tile_rows if fa3 else isl == 1
+    """Seconds of the busiest SM and the number of further kernels, both (n,)."""
+    fa2 = runs_fa2(gpu)
+    group, block = heads / kv_heads, keys_per_block(gpu, head_dim)
+    tile_rows = where((head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
+    packed = (isl == 1) & (window_tokens == np.inf) if fa2 else isl <= tile_rows
     tiles_per_head = where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
     tiles = batch * where(packed, kv_heads, heads) * tiles_per_head
     ramp = (tiles_per_head > 1) & ~packed  # packed tiles and lone tiles all see the same keys
-    longest, mean = _key_blocks(isl, tile_rows, window_tokens, ramp)
+    longest, mean = _key_blocks(isl, tile_rows, window_tokens, block, ramp)
 
     rows = where(isl * group <= 64, 64.0, tile_rows)
-    block_s = block_seconds(gpu, e_compute, rows, head_dim)
+    block_s = 4.0 * rows * block * (head_dim + SOFTMAX_DIMS) / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
     longest_s = tile_s + longest * block_s
     shortest_s = tile_s + where(ramp, 1.0, longest) * block_s
     waves = tiles / gpu.n_sms
     share_s = waves * (tile_s / tiles_per_sm(gpu) + mean * block_s)
     idle_s = (np.ceil(waves) - waves) * shortest_s
-    launches = 1.0 + 0.0 * isl
-    if not fa3:
+    if fa2:
         last_s = where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
-        transposed = (isl == 1) & (batch > 1) & (group > 1) & (kv_heads > 1)
-        return np.maximum(longest_s, share_s + idle_s + last_s), launches + 1.0 * transposed
+        transposed = packed & (batch > 1) & (group > 1) & (kv_heads > 1)
+        return np.maximum(longest_s, share_s + idle_s + last_s), 1.0 * transposed
     whole_s = np.maximum(longest_s, share_s + idle_s)
     split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
-    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + launch_s < whole_s)
-    return where(split, split_s, whole_s), launches + 1.0 * split
+    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + _FURTHER_KERNEL_S * slower(gpu) < whole_s)
+    return where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + split
 
 
-def _key_blocks(isl: Floats, tile_rows: Floats, window_tokens: Floats, ramp: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _key_blocks(
+    isl: Floats, tile_rows: Floats, window_tokens: Floats, block: Floats, ramp: NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
     """Key blocks of a head's longest tile and of its mean tile, both (n,): causal tiles see a ramp up to the window."""
     reach = np.minimum(isl, window_tokens + np.minimum(tile_rows, isl))
-    longest = np.ceil(reach / KEYS_PER_BLOCK)
+    longest = np.ceil(reach / block)
     mean_keys = reach - reach**2 / (2.0 * isl) + tile_rows / 2.0
-    rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / KEYS_PER_BLOCK))  # a tile narrower than a block pays for whole blocks
-    mean = np.minimum(np.maximum(mean_keys / KEYS_PER_BLOCK + rounding, 1.0), longest)
+    rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / block))  # a tile narrower than a block pays for whole blocks
+    mean = np.minimum(np.maximum(mean_keys / block + rounding, 1.0), longest)
     return longest, where(ramp, mean, longest)

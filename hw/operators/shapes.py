@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 # Formulas are written in functions that numpy has for arrays and a compiler for numbers; of a number this one is `a if c else b`.
 where = np.where
-MAY_BE_0 = ("step", "window_size", "stores_kv")
+MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel")
 
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]

@@ -3,102 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.elmoe3d.points import Point
-from tokentape.warehouse.geometry import Geometry
+import polars as pl
 
 PAPER = "elmoe3d"
 TABLE = "Table 3"
 CALIBRATE = "calibrate"
+SCENARIO = ("hb_gb", "model", "batch")  # what the schemes are compared at
+IS_OPEN = pl.col("published_ar").is_not_null() & pl.col("published_sd").is_not_null()
+METRICS = ("alpha", "phi_ar", "phi_sd")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A row of the table. phi_ar, phi_sd: None where withheld, never 0; ar_claim, sd_claim: ids of their claims."""
+def cells(claims: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of Table 3 in the claims' order: hb_gb, model (as those that ship are named), scheme, batch and alpha; of Phi_AR and
+    Phi_SD the published value (null where withheld, never 0), its role and its claim.
 
-    hb_gb: int
-    model: str  # as the models are named that ship
-    scheme: str
-    batch: int
-    alpha: float
-    phi_ar: float | None
-    phi_sd: float | None
-    role_ar: str
-    role_sd: str
-    ar_claim: str
-    sd_claim: str
-
-    @property
-    def is_open(self) -> bool:
-        return self.phi_ar is not None and self.phi_sd is not None
-
-    @property
-    def scenario(self) -> tuple[int, str, int]:
-        """What the schemes are compared at."""
-        return self.hb_gb, self.model, self.batch
-
-
-def cells(claims: Iterable[Mapping[str, Any]]) -> list[Cell]:
-    """Rows of Table 3 in the claims' order. Raises ValueError for a row that lacks its alpha or one of its speed-ups' claims."""
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for claim in claims:
-        if claim["paper"] == PAPER and claim["location"] == TABLE:
-            found.setdefault((claim["model"], claim["setting"]), {})[claim["metric"]] = claim
-    return [_cell(model, setting, of) for (model, setting), of in found.items()]
-
-
-def _cell(model: str, setting: str, of: Mapping[str, Mapping[str, Any]]) -> Cell:
-    for metric in ("alpha", "phi_ar", "phi_sd"):
-        if metric not in of:
+    Raises ValueError for a row that lacks its alpha or one of its speed-ups' claims.
+    """
+    kept = ("model", "setting", "metric", "value", "role", "claim_id")
+    told = [{name: c[name] for name in kept} for c in claims if c["paper"] == PAPER and c["location"] == TABLE]
+    wide = pl.DataFrame(told).pivot("metric", index=("model", "setting"), values=("value", "role", "claim_id"))
+    for metric in METRICS:
+        for model, setting in wide.filter(pl.col(f"claim_id_{metric}").is_null()).select("model", "setting").rows():
             raise ValueError(f"{TABLE}, {model}, {setting}: no claim of {metric}")
-    if of["alpha"]["value"] is None:
-        raise ValueError(f"{of['alpha']['claim_id']}: alpha is an input and has no value")
-    where = dict(part.split("=") for part in setting.split())
-    return Cell(
-        hb_gb=int(where["hb_gb"]),
-        model=model.lower(),
-        scheme=where["scheme"],
-        batch=int(where["batch"]),
-        alpha=of["alpha"]["value"],
-        phi_ar=of["phi_ar"]["value"],
-        phi_sd=of["phi_sd"]["value"],
-        role_ar=of["phi_ar"]["role"],
-        role_sd=of["phi_sd"]["role"],
-        ar_claim=of["phi_ar"]["claim_id"],
-        sd_claim=of["phi_sd"]["claim_id"],
+    for claim_id in wide.filter(pl.col("value_alpha").is_null())["claim_id_alpha"]:
+        raise ValueError(f"{claim_id}: alpha is an input and has no value")
+    where = pl.col("setting").str
+    return wide.select(
+        hb_gb=where.extract(r"hb_gb=(\d+)").cast(pl.Int64),
+        model=pl.col("model").str.to_lowercase(),
+        scheme=where.extract(r"scheme=(\S+)"),
+        batch=where.extract(r"batch=(\d+)").cast(pl.Int64),
+        alpha="value_alpha",
+        **{f"published_{mode}": f"value_phi_{mode}" for mode in ("ar", "sd")},
+        **{f"role_{mode}": f"role_phi_{mode}" for mode in ("ar", "sd")},
+        **{f"{mode}_claim": f"claim_id_phi_{mode}" for mode in ("ar", "sd")},
     )
-
-
-def without_windows(geometry: Geometry) -> Geometry:
-    """As the paper's rows have it: every layer attends to all tokens."""
-    return geometry.model_copy(update={"sliding_windows": ()})
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What the paper ran: models by name with the format of their experts, machines by GB of HB, the small model of SLM-SD."""
-
-    models: Mapping[str, tuple[Geometry, str]]
-    machines: Mapping[int, HardwareSpec]
-    drafter: Geometry
-
-    def point(self, cell: Cell, fit: ELMoE3DConstants, **changed: Any) -> Point:
-        """The cell as a point; changed: fields of Point that differ. Raises ValueError for a model without a law."""
-        geometry, expert_format = self.models[cell.model]
-        fields: dict[str, Any] = {
-            "model": cell.model,
-            "geometry": geometry,
-            "expert_format": expert_format,
-            "machine": self.machines[cell.hb_gb],
-            "law": fit.law(cell.model),
-            "speculation": fit.speculation,
-            "scheme": cell.scheme,
-            "batch": cell.batch,
-            "alpha": cell.alpha,
-            "drafter": self.drafter,
-        }
-        return Point(**{**fields, **changed})

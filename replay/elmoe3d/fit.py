@@ -7,11 +7,13 @@ from a cell at batch 16. At batch 1 the popularity plays no part, so one turn in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
@@ -19,9 +21,10 @@ from tokentape.hw.coverage import STEEPEST
 from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.fit_files import Fit, solver
 from tokentape.hw.work import Rows
-from tokentape.replay.elmoe3d.cells import CALIBRATE, Cell, Setup
+from tokentape.replay.elmoe3d.cells import CALIBRATE, IS_OPEN
+from tokentape.replay.elmoe3d.laws import weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, as_points, cache_of
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.runs import s_per_byte
 from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
 
@@ -33,7 +36,7 @@ LEAST_BETA, HALVINGS = 1e-3, 60
 
 
 def calibrate(
-    cells: Sequence[Cell], setup: Setup, level: str = "L1", rows: str = ROWS[0], n_draft_steps: int = 8
+    cells: pl.DataFrame, setup: Setup, level: str = "L1", rows: str = ROWS[0], n_draft_steps: int = 8
 ) -> Fit[ELMoE3DConstants]:
     """The constants. rows: `calibrate` fits speculation on the cells whose role_sd says so, `all-open` on every open one.
 
@@ -42,52 +45,57 @@ def calibrate(
     """
     if level not in LEVELS or rows not in ROWS:
         raise ValueError(f"level {level!r} with rows {rows!r} is unknown; choose of {', '.join(LEVELS)} and {', '.join(ROWS)}")
-    laws, of_laws = {}, []
-    for model in dict.fromkeys(cell.model for cell in cells):
-        mine = [cell for cell in cells if cell.model == model and cell.role_ar == CALIBRATE]
+    laws, claims = {}, set[str]()
+    for model in cells["model"].unique(maintain_order=True):
+        mine = cells.filter((pl.col("model") == model) & (pl.col("role_ar") == CALIBRATE) & pl.col("published_ar").is_not_null())
         laws[model], used = fit_law(mine, setup, level, model)
-        of_laws += used
-    chosen = [cell for cell in cells if cell.is_open and (rows != ROWS[0] or cell.role_sd == CALIBRATE)]
+        claims |= used
+    chosen = cells.filter(IS_OPEN & ((pl.col("role_sd") == CALIBRATE) | (rows != ROWS[0])))
     start = replace(START, n_draft_steps=n_draft_steps)
     speculation, loss = fit_speculation(chosen, setup, laws, start)
-    fitted_on = tuple(sorted({cell.ar_claim for cell in of_laws} | {cell.sd_claim for cell in chosen}))
-    return Fit(ELMoE3DConstants(level, rows, speculation, laws), fitted_on, loss)
+    return Fit(ELMoE3DConstants(level, rows, speculation, laws), tuple(sorted(claims | set(chosen["sd_claim"]))), loss)
 
 
-def fit_law(cells: Sequence[Cell], setup: Setup, level: str, model: str) -> tuple[ModelLaw, list[Cell]]:
-    """A model's law from its calibration cells of Phi_AR, and the cells that were used."""
-    by_scheme = {cell.scheme: cell for cell in cells if cell.phi_ar is not None}
-    others = [cell for scheme, cell in by_scheme.items() if scheme not in (ELASTIC, EAGLE)]
-    if not {ELASTIC, EAGLE} <= set(by_scheme) or (level == LEVELS[1] and len(others) != 1):
+def fit_law(cells: pl.DataFrame, setup: Setup, level: str, model: str) -> tuple[ModelLaw, set[str]]:
+    """A model's law from its calibration cells of Phi_AR, and the claims that were used."""
+    others = [scheme for scheme in cells["scheme"] if scheme not in (ELASTIC, EAGLE)]
+    if not {ELASTIC, EAGLE} <= set(cells["scheme"]) or (level == LEVELS[1] and len(others) != 1):
         raise ValueError(f"{model}: needs open cells to calibrate on, of {ELASTIC}, {EAGLE} and, at {LEVELS[1]}, one more scheme")
+    known = ELMoE3DConstants(level, "", START, {model: ModelLaw(beta=1.0, exponent=1.0, head_bytes=1.0)})
+    at = {scheme: cells.filter(pl.col("scheme") == scheme) for scheme in cells["scheme"]}
+    points = {scheme: as_points(points_of(cell, known), setup) for scheme, cell in at.items()}
+    geometry, _ = setup.models[model]
 
-    def error(cell: Cell, law: ModelLaw) -> float:
-        fit = ELMoE3DConstants(level, "", START, {model: law})
-        found = evaluate(as_points([setup.point(cell, fit)]))
-        assert cell.phi_ar is not None
-        return float(found.phi_ar[0]) - cell.phi_ar
+    def root(scheme: str, low: float, high: float, name: str, of: Callable[[float], dict[str, float]]) -> float:
+        """Of the numbers that `of` makes of a value, the value at which the scheme's Phi_AR is as published."""
+        published, one = at[scheme]["published_ar"][0], points[scheme]
 
-    room = cache_of(setup.machines[by_scheme[EAGLE].hb_gb]).capacity_bytes.value
-    beta = _root(lambda b: error(by_scheme[ELASTIC], ModelLaw(beta=b, exponent=1.0)), *_betas(by_scheme[ELASTIC], setup), "beta")
-    tied = ModelLaw(beta=beta, exponent=1.0 - beta)
-    head = _root(lambda e: error(by_scheme[EAGLE], replace(tied, head_bytes=e)), 1.0, room, f"{model}: head_bytes")
-    law = replace(tied, head_bytes=head)
-    used = [by_scheme[ELASTIC], by_scheme[EAGLE]]
+        def error(value: float) -> float:
+            numbers = of(value)
+            weights = weights_of([(geometry.n_experts, geometry.top_k, numbers.pop("exponent", 1.0))])
+            told: dict[str, Any] = {"weights": weights} | {name: np.array([number]) for name, number in numbers.items()}
+            return float(evaluate(replace(one, **told)).phi_ar[0] - published)
+
+        return _root(error, low, high, name)
+
+    low = _least_beta(points[ELASTIC])
+    beta = root(ELASTIC, low, 1.0, "beta", lambda value: {"beta": value})
+    tied, room = {"beta": beta, "exponent": 1.0 - beta}, float(points[EAGLE].hb_bytes[0])
+    head = root(EAGLE, 1.0, room, f"{model}: head_bytes", lambda value: {**tied, "head_bytes": value})
+    law, used = ModelLaw(**tied, head_bytes=head), [ELASTIC, EAGLE]
     if level == LEVELS[1]:
-        (cell,) = others
-        law = replace(law, exponent=_root(lambda s: error(cell, replace(law, exponent=s)), 0.0, STEEPEST / 4, "exponent"))
-        used.append(cell)
-    return law, used
+        used += others
+        fitted = {"beta": beta, "head_bytes": head}
+        exponent = root(others[0], 0.0, STEEPEST / 4, "exponent", lambda value: {**fitted, "exponent": value})
+        law = replace(law, exponent=exponent)
+    return law, {at[scheme]["ar_claim"][0] for scheme in used}
 
 
-def _betas(cell: Cell, setup: Setup) -> tuple[float, float]:
-    """Where Phi_AR falls with beta: below the first one HB would be the slower tier."""
-    law = ModelLaw(beta=1.0, exponent=0.0)
-    point = setup.point(cell, ELMoE3DConstants("", "", START, {cell.model: law}))
-    share, profile = map_bytes(as_points([point])).share[0], profiles.load(PAPER)
-    hb, ext = (s_per_byte(point.machine, Rows(kind="expert", tier=tier), profile) for tier in ("expert_cache", "expert_home"))
-    both_busy = ext / (hb + ext)
-    return max(LEAST_BETA, float(np.log(both_busy) / np.log(share))), 1.0
+def _least_beta(points: Points) -> float:
+    """From which on Phi_AR falls with beta: below it HB would be the slower tier."""
+    share, profile, machine = map_bytes(points).share[0], profiles.load(PAPER), points.groups[0].machine
+    hb, ext = (s_per_byte(machine, Rows(kind="expert", tier=tier), profile) for tier in ("expert_cache", "expert_home"))
+    return max(LEAST_BETA, float(np.log(ext / (hb + ext)) / np.log(share)))
 
 
 def _root(error: Callable[[float], float], low: float, high: float, name: str) -> float:
@@ -102,15 +110,15 @@ def _root(error: Callable[[float], float], low: float, high: float, name: str) -
 
 
 def fit_speculation(
-    cells: Sequence[Cell], setup: Setup, laws: dict[str, ModelLaw], start: Speculation = START
+    cells: pl.DataFrame, setup: Setup, laws: dict[str, ModelLaw], start: Speculation = START
 ) -> tuple[Speculation, float]:
     """K, a, c and w by least squares of relative errors of Phi_SD, and the mean square that is left. Needs scipy."""
     least_squares = solver()
-    if len(cells) < len(BOUNDS):
-        raise ValueError(f"{len(cells)} cells cannot fix {len(BOUNDS)} constants of speculation")
+    if cells.height < len(BOUNDS):
+        raise ValueError(f"{cells.height} cells cannot fix {len(BOUNDS)} constants of speculation")
     fit = ELMoE3DConstants("", "", start, laws)
-    published = np.array([cell.phi_sd for cell in cells], np.float64)
-    points = as_points([setup.point(cell, fit) for cell in cells] * (1 + len(BOUNDS)))
+    published = cells["published_sd"].to_numpy()
+    points = as_points(pl.concat([points_of(cells, fit)] * (1 + len(BOUNDS))), setup)
     at_once = ready(points, profiles.load(PAPER))
     low, high = np.array(list(BOUNDS.values())).T
 

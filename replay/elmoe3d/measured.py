@@ -13,7 +13,7 @@ from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.replay.elmoe3d.mapping import SLICE_FRAC
-from tokentape.replay.elmoe3d.points import Point, as_points
+from tokentape.replay.elmoe3d.points import STATIC_FORMAT, Setup, as_points, points_of
 from tokentape.replay.trace import Trace
 
 HALF = 0.5
@@ -56,24 +56,18 @@ def through_machine(
     batch: int,
     largest: HardwareSpec,
     fit: ELMoE3DConstants,
-) -> Point:
+) -> tuple[pl.DataFrame, Setup]:
     """The tape's model under the scheme that it was drafted with: its own popularity, accepted length, depth and batch.
 
     drafted: the drafter's settings. HB is as large as holds its pool, with the rates of the `largest` machine; what a round costs
     is the fit's.
     """
-    point = Point(
-        model=model,
-        geometry=trace.geometry,
-        machine=largest,
-        law=law_of(trace),
-        speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])),
-        scheme=scheme,
-        batch=batch,
-        accepted_len=mean_accepted(rounds),
-    )
-    of = as_points([point])
+    own = replace(fit, laws={model: law_of(trace)}, speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])))
+    table = pl.DataFrame({"model": model, "machine": largest.name, "scheme": scheme, "batch": batch})
+    point = points_of(table, own, accepted_len=mean_accepted(rounds))
+    setup = Setup({model: (trace.geometry, STATIC_FORMAT)}, {largest.name: largest})
+    of = as_points(point, setup)
     pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * of.expert_bytes * of.n_experts * of.n_layers
     held_bytes = of.static_bytes + of.embedding_bytes + of.kv_bytes + pool_bytes
     key = f"tiers.{largest.roles.expert_cache}.capacity_bytes"
-    return replace(point, machine=with_values(largest, {key: float(held_bytes[0])}))
+    return point, replace(setup, machines={largest.name: with_values(largest, {key: float(held_bytes[0])})})

@@ -9,9 +9,8 @@ import numpy as np
 
 from tokentape.hw.elmoe3d_constants import ModelLaw
 from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
-from tokentape.replay.elmoe3d.hits import HIT_LAWS
 from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
-from tokentape.replay.elmoe3d.unions import touched, weights_of
+from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched, weights_of
 from tokentape.replay.serving.coverage_points import points
 from tokentape.replay.trace import DECODE, Trace
 

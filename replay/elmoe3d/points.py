@@ -1,20 +1,19 @@
-"""A point of ELMoE-3D's space, and many of them as arrays: a model on a machine under a scheme, at a batch and a context."""
+"""Points of ELMoE-3D's space: rows of a frame, a model on a machine under a scheme, at a batch and a context; and as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
 from tokentape.hw.spec import HardwareSpec, MemTier
-from tokentape.replay.elmoe3d.acceptance import FORMS
-from tokentape.replay.elmoe3d.hits import HIT_LAWS
-from tokentape.replay.elmoe3d.unions import weights_of
+from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, weights_of
 from tokentape.warehouse.formats import EXPERT_FORMATS, value_bytes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
@@ -28,73 +27,36 @@ KV_FORMAT, STATIC_FORMAT, DRAFT_FORMAT = "int8", "int8-g32", "int4"  # of keys a
 BYTES_PER_PARAM = EXPERT_FORMATS[STATIC_FORMAT]
 DRAFT_FRAC = EXPERT_FORMATS[DRAFT_FORMAT] / BYTES_PER_PARAM  # bytes of a 4-bit copy over the INT8 original
 SLICED_FORMATS = (STATIC_FORMAT,)  # whose experts split into an MSB and an LSB slice of equal size; MXFP4 is never sliced
+# Columns of points beside model, machine, scheme, batch and a fit's, and what they are where nothing is said. verify_nodes,
+# draft_nodes: tokens that a step computes per request, nodes of the tree that are verified, and drafted in one step; 0 leaves
+# operations of both out, as the paper's table seems to.
+OPTIONAL: dict[str, Any] = {
+    "alpha": None,
+    "accepted_len": None,
+    "accepted_form": "linear",
+    "context_tokens": CONTEXT_TOKENS,
+    "hit_model": "paper_law",
+    "verify_nodes": 0.0,
+    "draft_nodes": 0.0,
+}
+OF_FIT = ("beta", "head_bytes", "verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
+NUMBERS = (*OF_FIT, "batch", *(name for name in OPTIONAL if name not in ("accepted_form", "hit_model")))
+CHOICES = {"scheme": ("scheme", SCHEMES), "hit_model": ("hit model", HIT_LAWS), "accepted_form": ("form of acceptance", FORMS)}
+RANGES = {
+    **dict.fromkeys(("batch", "context_tokens"), (1.0, np.inf, "at least 1")),
+    "accepted_len": (0.0, np.inf, "at least 0"),
+    "alpha": (0.0, 1.0, "between 0 and 1"),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compute:
-    """Tokens that a step computes per request: nodes of the tree that are verified, and drafted in one step. The paper gives
-    neither, so neither has a default."""
+@dataclass(frozen=True)
+class Setup:
+    """What a frame of points names: models with the format of their experts, machines (those of the paper by GB of HB), and the
+    small model of SLM-SD, dense."""
 
-    verify_nodes: float
-    draft_nodes: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One point. Acceptance is `alpha`, which `accepted_form` turns into tokens, or a measured mean `accepted_len` per round
-    without the bonus token. drafter: the small model of SLM-SD, dense. compute: None leaves operations of drafts and verification
-    out, as the paper's table seems to. A layer counts where it has experts."""
-
-    model: str
-    geometry: Geometry
-    machine: HardwareSpec
-    law: ModelLaw
-    speculation: Speculation
-    scheme: str
-    batch: float
-    alpha: float | None = None
-    accepted_len: float | None = None
-    accepted_form: str = "linear"
-    context_tokens: float = CONTEXT_TOKENS
-    hit_model: str = "paper_law"
+    models: Mapping[str, tuple[Geometry, str]]
+    machines: Mapping[str, HardwareSpec]
     drafter: Geometry | None = None
-    compute: Compute | None = None
-    expert_format: str = STATIC_FORMAT
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("scheme", self.scheme, SCHEMES),
-            ("hit model", self.hit_model, HIT_LAWS),
-            ("form of acceptance", self.accepted_form, FORMS),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is unknown; choose {', '.join(known)}")
-        if not self.geometry.moe_layers:
-            raise ValueError(f"{self.model} has no experts; ELMoE-3D speculates on a mixture of experts")
-        if not 1.0 <= self.batch < float("inf"):
-            raise ValueError(f"batch is {self.batch}; it must be at least 1")
-        if not 1.0 <= self.context_tokens < float("inf"):
-            raise ValueError(f"context_tokens is {self.context_tokens}; it must be at least 1")
-        if self.scheme == SLM and self.drafter is None:
-            raise ValueError(f"scheme {SLM} needs the small model as drafter")
-        if self.scheme == EAGLE and not self.law.head_bytes:
-            raise ValueError(f"scheme {EAGLE} needs the head's size; give head_bytes for {self.model}")
-
-    @property
-    def accepted(self) -> float:
-        """Accepted tokens of a round. Raises ValueError where nothing says: an unknown acceptance is not 0."""
-        if self.accepted_len is not None:
-            if not 0.0 <= self.accepted_len < float("inf"):
-                raise ValueError(f"accepted_len is {self.accepted_len}; it must be at least 0")
-            return self.accepted_len
-        if self.alpha is None:
-            raise ValueError(
-                f"{self.model}, {self.scheme}, batch {self.batch:g}: the acceptance is unknown; give alpha or accepted_len"
-            )
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha is {self.alpha}; it must be between 0 and 1")
-        of = FORMS[self.accepted_form]
-        return float(of(np.array([self.alpha]), np.array([float(self.speculation.n_draft_steps)]))[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +71,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """n points as (n,) arrays named as in Point and its parts; weights: (n, N) of unions.py; hit_model: (n,) names.
+    """n points as (n,) arrays; weights: (n, N) of laws.py; hit_model: (n,) names.
 
     static_bytes: everything but routed experts that a decode step reads; embedding_bytes: the input table, which only takes room.
     hb_bytes: capacity of the experts' cache, infinite where the machine has none. verify_nodes, draft_nodes: 0 where operations
@@ -164,6 +126,89 @@ def cache_of(machine: HardwareSpec) -> MemTier:
     return machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
 
 
+def without_windows(geometry: Geometry) -> Geometry:
+    """As the paper's rows have it: every layer attends to all tokens."""
+    return geometry.model_copy(update={"sliding_windows": ()})
+
+
+def points_of(table: pl.DataFrame, fit: ELMoE3DConstants, like: str = "model", **changed: Any) -> pl.DataFrame:
+    """Rows of Table 3, or rows with columns of its names, as points under a fit. like: the column with the model whose law is
+    taken; changed: columns, each with the one value that it has instead. Raises ValueError for a model without a law."""
+    for model in table[like].unique():
+        fit.law(model)
+    laws = [{like: model, **asdict(law), **asdict(fit.speculation)} for model, law in fit.laws.items()]
+    placed = table if "machine" in table.columns else table.with_columns(machine=pl.col("hb_gb").cast(pl.String))
+    named = placed.with_columns(level=pl.lit(fit.level), fit=pl.lit(fit.rows or ROWS[0]))
+    found = named.join(pl.DataFrame(laws), on=like, how="left", maintain_order="left")
+    missing = {name: value for name, value in OPTIONAL.items() if name not in found.columns}
+    return found.with_columns(pl.lit(value).alias(name) for name, value in (missing | changed).items())
+
+
+def as_points(frame: pl.DataFrame, setup: Setup) -> Points:
+    """The points as arrays. Acceptance is `alpha`, which `accepted_form` turns into tokens, or a measured mean `accepted_len` per
+    round without the bonus token. A layer counts where it has experts.
+
+    Raises ValueError for none, and naming what is impossible of a point; an unknown acceptance is not 0.
+    """
+    of = frame.with_columns(pl.col(NUMBERS).cast(pl.Float64))
+    _check(of, setup)
+    named = of.select("model", "machine")
+    kinds = named.unique(maintain_order=True).with_row_index("kind")
+    kind = named.join(kinds, on=named.columns, how="left", maintain_order="left")["kind"].to_numpy().astype(np.int64)
+    firsts = [(setup.models[model], setup.machines[machine]) for model, machine in kinds.select(named.columns).rows()]
+    shared = [{**_sizes(*model), **_drafter(setup.drafter), "hb_bytes": _hb_bytes(machine)} for model, machine in firsts]
+    columns: dict[str, Any] = {
+        name: np.array([of[name] for of in shared], bool if name.startswith("is_") else np.float64)[kind] for name in shared[0]
+    }
+    numbers = {name: of[name].to_numpy() for name in NUMBERS}
+    alpha, measured, steps = numbers.pop("alpha"), numbers.pop("accepted_len"), numbers["n_draft_steps"]
+    columns |= numbers | {f"is_{name}": (of["scheme"] == scheme).to_numpy() for name, scheme in _FLAGS.items()}
+    told = [(of["accepted_form"] == name).to_numpy() for name in FORMS]
+    by_form = np.select(told, [count(alpha, steps) for count in FORMS.values()], np.nan)
+    columns["accepted_len"] = np.where(np.isnan(measured), by_form, measured)
+    geometries = [geometry for (geometry, _), _ in firsts]
+    for name, each in (("kv_bytes", geometries), ("slm_kv_bytes", [setup.drafter] * len(firsts))):
+        columns[name] = columns["batch"] * _kv_bytes(each, kind, columns["context_tokens"])
+    routed = [(geometry.n_experts, geometry.top_k) for geometry in geometries]
+    weights = weights_of([(*routed[i], exponent) for i, exponent in zip(kind.tolist(), of["exponent"], strict=True)])
+    groups = _groups([(geometry, machine) for (geometry, _), machine in firsts], setup.drafter, kind)
+    return Points(**columns, weights=weights, hit_model=of["hit_model"].to_numpy().astype(str), groups=groups)
+
+
+_FLAGS = {"eagle": EAGLE, "slm": SLM, "quant": QUANT}
+
+
+def _check(of: pl.DataFrame, setup: Setup) -> None:
+    if of.is_empty():
+        raise ValueError("no points to evaluate")
+    wrong = {
+        f"{words} {{{name}!r}} is unknown; choose {', '.join(known)}": ~_is(name, known)
+        for name, (words, known) in CHOICES.items()
+    }
+    for name, (least, most, words) in RANGES.items():
+        number = pl.col(name)
+        wrong[f"{name} is {{{name}:g}}; it must be {words}"] = ~((number >= least) & (number <= most) & number.is_finite())
+    no_experts = [model for model in of["model"].unique() if not setup.models[model][0].moe_layers]
+    wrong["{model} has no experts; ELMoE-3D speculates on a mixture of experts"] = _is("model", no_experts)
+    wrong[f"scheme {SLM} needs the small model as drafter"] = _is("scheme", [SLM] if setup.drafter is None else [])
+    wrong[f"scheme {EAGLE} needs the head's size; give head_bytes for {{model}}"] = _is("scheme", [EAGLE]) & (
+        pl.col("head_bytes") == 0.0
+    )
+    unknown = pl.col("alpha").is_null() & pl.col("accepted_len").is_null()
+    wrong["{model}, {scheme}, batch {batch:g}: the acceptance is unknown; give alpha or accepted_len"] = unknown
+    found = of.select(expr.fill_null(False).any().alias(words) for words, expr in wrong.items()).row(0, named=True)
+    for words in (words for words, is_wrong in found.items() if is_wrong):
+        raise ValueError(words.format(**of.filter(wrong[words]).row(0, named=True)))
+
+
+def _is(name: str, known: Collection[str]) -> pl.Expr:
+    return pl.col(name).is_in(list(known))
+
+
+def _hb_bytes(machine: HardwareSpec) -> float:
+    return cache_of(machine).capacity_bytes.value * machine.n_devices if machine.roles.expert_cache else np.inf
+
+
 @lru_cache
 def _sizes(geometry: Geometry, expert_format: str) -> dict[str, float]:
     return {
@@ -186,46 +231,6 @@ def _drafter(geometry: Geometry | None) -> dict[str, float]:
     return {"slm_bytes": body + value_bytes(table, "fp16"), "slm_read_bytes": static_bytes(geometry, STATIC_FORMAT)}
 
 
-def as_points(points: Sequence[Point]) -> Points:
-    """The points as arrays. Raises ValueError for none, and for a point whose acceptance is unknown."""
-    if not points:
-        raise ValueError("no points to evaluate")
-    keys = [(id(p.machine), id(p.geometry), p.expert_format, id(p.drafter)) for p in points]
-    firsts = dict(zip(keys, points, strict=True))  # one of each kind: their parts alone are read
-    number = {key: i for i, key in enumerate(firsts)}
-    kind = np.array([number[key] for key in keys])
-    shared = [
-        {
-            **_sizes(p.geometry, p.expert_format),
-            **_drafter(p.drafter),
-            "hb_bytes": cache_of(p.machine).capacity_bytes.value * p.machine.n_devices
-            if p.machine.roles.expert_cache
-            else np.inf,
-        }
-        for p in firsts.values()
-    ]
-    columns: dict[str, Any] = {
-        name: np.array([of[name] for of in shared], bool if name.startswith("is_") else np.float64)[kind] for name in shared[0]
-    }
-    own = {
-        "batch": [p.batch for p in points],
-        "context_tokens": [p.context_tokens for p in points],
-        "accepted_len": [p.accepted for p in points],
-        "verify_nodes": [p.compute.verify_nodes if p.compute else 0.0 for p in points],
-        "draft_nodes": [p.compute.draft_nodes if p.compute else 0.0 for p in points],
-        **{name: [getattr(p.law, name) for p in points] for name in ("beta", "head_bytes")},
-        **{field.name: [getattr(p.speculation, field.name) for p in points] for field in fields(Speculation)},
-    }
-    columns |= {name: np.array(values, np.float64) for name, values in own.items()}
-    scheme = np.array([p.scheme for p in points])
-    columns |= {"is_eagle": scheme == EAGLE, "is_slm": scheme == SLM, "is_quant": scheme == QUANT}
-    for name, of in (("kv_bytes", [p.geometry for p in firsts.values()]), ("slm_kv_bytes", [p.drafter for p in firsts.values()])):
-        columns[name] = columns["batch"] * _kv_bytes(of, kind, columns["context_tokens"])
-    columns["weights"] = weights_of([(p.geometry.n_experts, p.geometry.top_k, p.law.exponent) for p in points])
-    columns["hit_model"] = np.array([p.hit_model for p in points])
-    return Points(**columns, groups=_groups(list(firsts.values()), kind))
-
-
 def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens: Floats) -> Floats:
     """(n,) of a sequence; a layer with a window keeps no more than the window."""
     found = np.zeros(kind.size)
@@ -238,15 +243,11 @@ def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens:
     return found
 
 
-def _groups(kinds: Sequence[Point], kind: Ints) -> tuple[Group, ...]:
+def _groups(kinds: Sequence[tuple[Geometry, HardwareSpec]], drafter: Geometry | None, kind: Ints) -> tuple[Group, ...]:
     """Machines that differ in the capacity of the experts' cache alone are one: a column has that, and it costs nothing."""
     members: dict[tuple[Any, ...], list[int]] = {}
-    for i, p in enumerate(kinds):
-        capacity = f"tiers.{p.machine.roles.expert_cache}.capacity_bytes"
-        told = [(key, of.value, of.low, of.high) for key, of in p.machine.numbers() if key != capacity]
-        key = (repr((p.machine.roles, p.machine.n_devices, p.machine.dtype, told)), p.geometry, p.drafter)
-        members.setdefault(key, []).append(i)
-    return tuple(
-        Group(kinds[of[0]].machine, kinds[of[0]].geometry, kinds[of[0]].drafter, np.flatnonzero(np.isin(kind, of)))
-        for of in members.values()
-    )
+    for i, (geometry, machine) in enumerate(kinds):
+        capacity = f"tiers.{machine.roles.expert_cache}.capacity_bytes"
+        told = [(key, of.value, of.low, of.high) for key, of in machine.numbers() if key != capacity]
+        members.setdefault((repr((machine.roles, machine.n_devices, machine.dtype, told)), geometry), []).append(i)
+    return tuple(Group(kinds[of[0]][1], kinds[of[0]][0], drafter, np.flatnonzero(np.isin(kind, of))) for of in members.values())

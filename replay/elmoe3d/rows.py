@@ -1,37 +1,30 @@
-"""Rows of elmoe3d_points: of points that were evaluated together."""
+"""Rows of elmoe3d_points, elmoe3d_mapping and elmoe3d_intensity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
-from tokentape.replay.elmoe3d.cells import Cell
-from tokentape.replay.elmoe3d.points import Point, as_points, cache_of
-from tokentape.replay.elmoe3d.timing import PAPER, Outcome, evaluate
+import polars as pl
+
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.profile import Profile
+from tokentape.replay.elmoe3d.baselines import Assumed
+from tokentape.replay.elmoe3d.cells import IS_OPEN
+from tokentape.replay.elmoe3d.mapping import map_bytes, placed
+from tokentape.replay.elmoe3d.points import EAGLE, Floats, Setup, as_points, cache_of, points_of
+from tokentape.replay.elmoe3d.runs import knee
+from tokentape.replay.elmoe3d.timing import PAPER, evaluate, reads_of
+from tokentape.warehouse.geometry import Geometry
 
 TABLE_SERIES, MEASURED = "table-3", "measured"
+PUBLISHED = ("published_ar", "published_sd", "role_ar", "role_sd")
 
 
-@dataclass(frozen=True)
-class Job:
-    """A point, what it belongs to, the fit it uses, and the paper's row where it is one."""
-
-    series: str
-    point: Point
-    fit: ELMoE3DConstants
-    cell: Cell | None = None
-
-
-def rows_of(jobs: Sequence[Job], profile: str = PAPER) -> list[dict[str, Any]]:
-    """Rows of elmoe3d_points, in order."""
-    return rows(jobs, evaluate(as_points([job.point for job in jobs]), profile))
-
-
-def rows(jobs: Sequence[Job], found: Outcome) -> list[dict[str, Any]]:
-    """The same where the points were evaluated already."""
-    named = {
+def evaluated(points: pl.DataFrame, setup: Setup, profile: str | Profile = PAPER) -> pl.DataFrame:
+    """The points with what comes of them: phi_ar, phi_sd, seconds of steps, bytes, hits, and the better mode."""
+    found = evaluate(as_points(points, setup), profile)
+    made: dict[str, Floats] = {
         "accepted_len": found.accepted_len,
         "resident_bytes": found.mapping.resident_bytes,
         "resident_frac": found.mapping.share,
@@ -44,40 +37,82 @@ def rows(jobs: Sequence[Job], found: Outcome) -> list[dict[str, Any]]:
         "phi_ar": found.phi_ar,
         "phi_sd": found.phi_sd,
     }
-    for name, of in (("ar", found.ar), ("draft", found.draft), ("verify", found.verify)):
-        named |= {f"{name}_experts": of.experts, f"{name}_hit_frac": of.hit_frac}
-        named |= {f"{name}_hb_bytes": of.hb_bytes, f"{name}_ext_bytes": of.ext_bytes}
-    values = {name: array.tolist() for name, array in named.items()}
-    is_sd = found.is_sd_better.tolist()
-    return [
-        {**_named(job), **{name: of[i] for name, of in values.items()}, "best_mode": "sd" if is_sd[i] else "ar"}
-        for i, job in enumerate(jobs)
+    for name in ("ar", "draft", "verify"):
+        made |= {f"{name}_{key}": getattr(getattr(found, name), key) for key in ("experts", "hit_frac", "hb_bytes", "ext_bytes")}
+    best = pl.when(pl.col("phi_sd") > pl.col("phi_ar")).then(pl.lit("sd")).otherwise(pl.lit("ar"))
+    kept = points.with_columns(is_measured=pl.col("accepted_len").is_not_null())
+    return kept.with_columns(pl.Series(name, values) for name, values in made.items()).with_columns(best_mode=best)
+
+
+def point_rows(found: pl.DataFrame, setup: Setup) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_points; found: what `evaluated` made of points of a series."""
+    caches = {key: cache_of(machine) for key, machine in setup.machines.items()}
+    is_measured, metrics = pl.col("is_measured"), found.columns[found.columns.index("is_measured") + 1 :]
+    absent = (pl.lit(None).alias(name) for name in (*PUBLISHED, "ar_claim") if name not in found.columns)
+    whole = found.with_columns(absent).select(
+        *_where(setup), "series", "hit_model", "level", "fit", "accepted_len", "n_draft_steps", *PUBLISHED, *metrics,
+        hb_bytes=_of_machine({key: tier.capacity_bytes.value for key, tier in caches.items()}),
+        hb_bytes_per_s=_of_machine({k: t.peak_bytes_per_s.value * t.efficiency_frac.value for k, t in caches.items()}),
+        accepted_form=pl.when(is_measured).then(pl.lit(MEASURED)).otherwise("accepted_form"),
+        alpha=pl.when(~is_measured).then("alpha"),
+        fidelity=pl.when(is_measured).then(pl.lit("approximate")).otherwise(pl.lit("input")),
+        is_withheld=pl.col("ar_claim").is_not_null() & ~IS_OPEN,
+    )  # fmt: skip
+    return whole.to_dicts()
+
+
+def _where(setup: Setup) -> tuple[pl.Expr, ...]:
+    """Columns of tables that say which point a row is of."""
+    whole = (pl.col(name).cast(pl.Int64) for name in ("batch", "context_tokens"))
+    hardware = _of_machine({key: machine.name for key, machine in setup.machines.items()}).alias("hardware")
+    return hardware, pl.col("model").alias("model_id"), pl.col("scheme").alias("sd_scheme"), *whole
+
+
+def _of_machine(values: Mapping[str, Any]) -> pl.Expr:
+    return pl.col("machine").replace_strict(values)
+
+
+def mapping_rows(points: pl.DataFrame, setup: Setup) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_mapping: what every part takes."""
+    arrays, where = as_points(points, setup), points.select(*_where(setup))
+    parts = placed(arrays, map_bytes(arrays)).items()
+    told = (where.with_columns(tier=pl.lit(tier), part=pl.lit(part), placed_bytes=taken) for (tier, part), taken in parts)
+    return pl.concat(told).to_dicts()
+
+
+def intensity_rows(
+    of: Assumed, setup: Setup, table: pl.DataFrame, fit: ELMoE3DConstants, profile: Profile
+) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_intensity: operations per byte of the static part and of the experts, in AR and in verification, and where
+    each tier's roofline bends. Attention over the context is not counted, its bytes are."""
+    nodes: dict[str, Any] = {"verify_nodes": of.headline_verify_nodes, "draft_nodes": of.draft_nodes}
+    frame = points_of(table.filter(pl.col("scheme") == EAGLE), fit, **nodes)
+    where, points = frame.select(*_where(setup)).drop("sd_scheme", "context_tokens"), as_points(frame, setup)
+    reads = reads_of(points, map_bytes(points))
+    params = {model: _params_per_token(geometry) for model, (geometry, _) in setup.models.items()}
+    static, routed = (frame["model"].replace_strict({model: of[i] for model, of in params.items()}).to_numpy() for i in (0, 1))
+    made = []
+    for mode, read in (("ar", reads["ar"]), ("sd", reads["verify"])):
+        ops = 2.0 * points.batch * read.nodes
+        for part, values in (("static", ops * static / read.static_bytes), ("experts", ops * routed / read.expert_bytes)):
+            made.append(where.with_columns(step_mode=pl.lit(mode), part=pl.lit(part), ops_per_byte=values))
+    knees = [
+        {
+            "hardware": machine.name,
+            "model_id": model,
+            "batch": 1,
+            "step_mode": "ar",
+            "part": f"knee {tier}",
+            "ops_per_byte": bends_at,
+        }
+        for machine in setup.machines.values()
+        for tier, role in (("hb", "expert_cache"), ("ext", "expert_home"))
+        for bends_at in [knee(machine, role, profile)]
+        for model in setup.models
     ]
+    return [*pl.concat(made).to_dicts(), *knees]
 
 
-def _named(job: Job) -> dict[str, Any]:
-    p, fit, cell = job.point, job.fit, job.cell
-    cache = cache_of(p.machine)
-    is_measured = p.accepted_len is not None
-    return {
-        "series": job.series,
-        "hardware": p.machine.name,
-        "model_id": p.model,
-        "sd_scheme": p.scheme,
-        "batch": int(p.batch),
-        "context_tokens": int(p.context_tokens),
-        "hb_bytes": cache.capacity_bytes.value,
-        "hb_bytes_per_s": cache.peak_bytes_per_s.value * cache.efficiency_frac.value,
-        "hit_model": p.hit_model,
-        "level": fit.level,
-        "fit": fit.rows or ROWS[0],
-        "accepted_form": MEASURED if is_measured else p.accepted_form,
-        "alpha": None if is_measured else p.alpha,
-        "fidelity": "approximate" if is_measured else "input",
-        "n_draft_steps": p.speculation.n_draft_steps,
-        "published_ar": cell.phi_ar if cell else None,
-        "published_sd": cell.phi_sd if cell else None,
-        "role_ar": cell.role_ar if cell else None,
-        "role_sd": cell.role_sd if cell else None,
-        "is_withheld": cell is not None and not cell.is_open,
-    }
+def _params_per_token(geometry: Geometry) -> tuple[int, int]:
+    """(all but routed experts, of the experts of a token)."""
+    return geometry.non_expert_params, len(geometry.moe_layers) * geometry.top_k * geometry.expert_params

@@ -14,9 +14,10 @@ from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows
 from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of, total
-from tokentape.replay.elmoe3d.points import Floats, Point, Points
+from tokentape.replay.elmoe3d.points import Floats, Points
 from tokentape.replay.elmoe3d.timing import Outcome
 from tokentape.replay.elmoe3d.work import partial_sum_bytes, pool_writes
+from tokentape.warehouse.geometry import Geometry
 
 LSB_BYTES_PER_PARAM = 0.5  # without scales
 Mode = Literal["ar", "sd"]
@@ -33,11 +34,6 @@ class Run:
     @property
     def token_s(self) -> Floats:
         return self.seconds / self.tokens
-
-    def of(self, points: slice) -> Run:
-        """Of some points."""
-        joules = {part: values[:, points] for part, values in self.joules.items()}
-        return Run(self.seconds[points], self.tokens[points], joules)
 
     @property
     def joules_per_token(self) -> Joules:
@@ -98,9 +94,8 @@ def knee(machine: HardwareSpec, tier: str, profile: Profile) -> float:
     return rates.s_per_byte / rates.s_per_op
 
 
-def tokens_until_link_binds(point: Point, profile: Profile) -> int:
+def tokens_until_link_binds(g: Geometry, machine: HardwareSpec, profile: Profile) -> int:
     """Most tokens in one expert whose partial sums still cross a link while the expert's LSB slice comes from EXT (section 7)."""
-    g, machine = point.geometry, point.machine
     fetch_s = g.expert_params * LSB_BYTES_PER_PARAM * s_per_byte(machine, Rows(kind="expert", tier="expert_home"), profile)
     link = Rows(kind="feed", tier="expert_cache", target="expert_cache")
     return int(fetch_s / (partial_sum_bytes(g) * s_per_byte(machine, link, profile)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,9 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Prepared, StepCost, clock, prepare
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of
-from tokentape.replay.elmoe3d.hits import HIT_LAWS
+from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched
 from tokentape.replay.elmoe3d.mapping import SLICE_FRAC, Mapping, map_bytes
 from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, Flags, Floats, Group, Ints, Points
-from tokentape.replay.elmoe3d.unions import touched
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
 
 PAPER = "elmoe3d"  # the cost profile
@@ -48,20 +46,10 @@ class Outcome:
     phi_ar: Floats
     phi_sd: Floats
 
-    def of(self, points: slice) -> Outcome:
-        """Of some points, without joules."""
-        parts = {name: _some(value, points) for name, value in vars(self).items()}
-        return Outcome(**parts)
-
     @property
     def is_sd_better(self) -> Flags:
         """Speculation pays; ties go to AR."""
         return np.asarray(self.phi_sd > self.phi_ar)
-
-    @property
-    def phi(self) -> Floats:
-        """Of the better mode."""
-        return np.maximum(self.phi_ar, self.phi_sd)
 
 
 Static = tuple[tuple[str, ...], Group, str, Prepared]
@@ -202,13 +190,3 @@ def hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
         found[of] = HIT_LAWS[str(name)](share[of], beta[of], p.weights[of], n_tokens[of], p.n_experts[of])
     assert np.all((found >= 0.0) & (found <= 1.0 + 1e-12)), "a hit rate is outside 0..1"
     return np.minimum(found, 1.0)
-
-
-def _some(of: Any, points: slice) -> Any:
-    if isinstance(of, dict):
-        return {}
-    return (
-        of[points]
-        if isinstance(of, np.ndarray)
-        else replace(of, **{name: _some(value, points) for name, value in vars(of).items()})
-    )

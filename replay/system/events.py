@@ -60,35 +60,9 @@ RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
 CACHE = tuple_of(*CACHE_STATE)
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS))
-def serve_experts(  # type: ignore[no-untyped-def]
-    at,
-    first_layer,
-    last_layer,
-    requests,
-    state,
-    members,
-    takes,
-    n_members,
-    table,
-    first_entry,
-    rank_of,
-    where,
-    cache,
-    slots,
-    drafts,
-):
-    """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
-    first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
-    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
-     n_cached, n_total, last) = cache  # fmt: skip
-    (how, ids, first_row, of_layer, near_bound, hot, widths, pending, totals, log_keys, log_hits, log_starts, fetched, counted,
-     of_iteration, rows, params, where_params) = slots  # fmt: skip
-    n_experts, width = hot.shape[1], ids.shape[2]
-    seen, tokens = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
-    keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
-    near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
-    looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
+@kernel(inline="always")
+def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows):  # type: ignore[no-untyped-def]
+    """Tape rows of an iteration: of decodes in order of joining, then of the prompts' slices. Returns decodes, and all."""
     n_decode = decode_rows(at, requests, state, first_row, drafts, rows)
     n_all = n_decode
     for i in range(n_members):
@@ -96,6 +70,118 @@ def serve_experts(  # type: ignore[no-untyped-def]
         for j in range(takes[i]):
             rows[n_all] = first + j
             n_all += 1
+    return n_decode, n_all
+
+
+@kernel(inline="always")
+def _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts):  # type: ignore[no-untyped-def]
+    """Experts that the rows chose in MoE layer m, in order of last mention, and the tokens on each; returns how many."""
+    n, mark = 0, m + 1
+    for i in range(n_rows - 1, -1, -1):
+        row = rows[i]
+        for j in range(ids.shape[2] - 1, -1, -1):
+            e = ids[row, m, j]
+            if e < 0:
+                continue
+            if seen[e] != mark:
+                seen[e] = mark
+                tokens[e] = 0
+                keys[n] = e
+                n += 1
+            tokens[e] += 1
+    for i in range(n // 2):
+        keys[i], keys[n - 1 - i] = keys[n - 1 - i], keys[i]
+    for i in range(n):
+        counts[i] = tokens[keys[i]]
+    return n
+
+
+@kernel(inline="always")
+def _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near):  # type: ignore[no-untyped-def]
+    """near[:n]: which of the event's experts compute where they lie."""
+    n_experts = hot.shape[1]
+    for i in range(n):
+        near[i] = 0
+    if how[PLACE] == BY_FUNCTION:
+        for e in range(n_experts):
+            if how[RESIDENCY] == QUEUE:
+                there[e] = resident[m * n_experts + e]
+            else:
+                there[e] = how[RESIDENCY] == HELD or slot_of[m * n_experts + e] != ABSENT
+        where(m, keys[:n], counts[:n], there, near[:n], where_params)
+    elif how[PLACE] == FIXED and not has_prompt:
+        for i in range(n):
+            near[i] = not hot[m, keys[i]]
+
+
+@kernel(inline="always")
+def _count(m, n, phase, how, near_bound, widths, keys, counts, near, hits, totals, entries):  # type: ignore[no-untyped-def]
+    """What the cost of the event follows from; hits: of the experts that are not near, in their order. Returns how many hit."""
+    at_key, n_hits = 0, 0
+    for i in range(n):
+        n_tokens, w = float(counts[i]), widths[m, keys[i]]
+        totals[m, phase + TOKEN_EXPERTS] += counts[i]
+        if not near[i]:
+            entries[ACTIVE] += 1.0
+            entries[CHOSEN] += n_tokens
+            entries[WEIGHTS] += w
+            n_hits += hits[at_key]
+            if not hits[at_key]:
+                entries[MISSED] += w
+                entries[FETCHES] = 1.0
+            at_key += 1
+            continue
+        totals[m, phase + AWAYS] += 1
+        totals[m, phase + AWAY_TOKENS] += counts[i]
+        if how[AWAY] == IS_STREAMED:
+            entries[ACTIVE] += 1.0
+            entries[CHOSEN] += n_tokens
+            entries[WEIGHTS] += w
+            entries[MISSED] += w
+            entries[FETCHES] = 1.0
+        elif how[AWAY] == IS_READ:
+            entries[IN_PLACE] += 1.0
+            entries[CHOSEN_IN_PLACE] += n_tokens
+            entries[WEIGHTS_IN_PLACE] += w
+        else:
+            group = BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR
+            entries[group] += 1.0
+            entries[group + 1] += w
+            entries[group + 2] += n_tokens
+            entries[group + 3] += n_tokens * w
+            entries[EXCHANGES] = 1.0
+    return n_hits
+
+
+@kernel(inline="always")
+def _keep(n, looked_up, hits, how, log_keys, log_hits, log_starts):  # type: ignore[no-untyped-def]
+    """Counts the event and its lookups, and logs them while there is room."""
+    if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n <= log_keys.shape[0]:
+        for i in range(n):
+            log_keys[how[N_LOOKUPS] + i] = looked_up[i]
+            log_hits[how[N_LOOKUPS] + i] = hits[i]
+        log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
+    how[N_EVENTS] += 1
+    how[N_LOOKUPS] += n
+
+
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS))
+def serve_experts(  # type: ignore[no-untyped-def]
+    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
+    drafts,
+):  # fmt: skip
+    """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
+    first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
+    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
+     n_cached, n_total, last) = cache  # fmt: skip
+    (how, ids, first_row, of_layer, near_bound, hot, widths, pending, totals, log_keys, log_hits, log_starts, fetched, counted,
+     of_iteration, rows, params, where_params) = slots  # fmt: skip
+    n_experts = hot.shape[1]
+    seen, tokens = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
+    keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
+    near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
+    looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
+    n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
     for m in range(of_layer.shape[1]):
         entries = table[of_layer[1, m], first_entry : first_entry + N_EVENT]
         entries[:] = 0.0
@@ -106,49 +192,21 @@ def serve_experts(  # type: ignore[no-untyped-def]
             entries[MISSED] += pending[m]
             entries[FETCHES] = 1.0
             pending[m] = 0.0
-        n = 0
-        mark = m + 1
-        for i in range(n_rows - 1, -1, -1):
-            row = rows[i]
-            for j in range(width - 1, -1, -1):
-                e = ids[row, m, j]
-                if e < 0:
-                    continue
-                if seen[e] != mark:
-                    seen[e] = mark
-                    tokens[e] = 0
-                    keys[n] = e
-                    n += 1
-                tokens[e] += 1
+        n = _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts)
         if n == 0:
             continue
-        for i in range(n // 2):
-            keys[i], keys[n - 1 - i] = keys[n - 1 - i], keys[i]
-        for i in range(n):
-            counts[i] = tokens[keys[i]]
-            near[i] = 0
-        base = m * n_experts
-        if how[PLACE] == BY_FUNCTION:
-            for e in range(n_experts):
-                if how[RESIDENCY] == QUEUE:
-                    there[e] = resident[base + e]
-                else:
-                    there[e] = how[RESIDENCY] == HELD or slot_of[base + e] != ABSENT
-            where(m, keys[:n], counts[:n], there, near[:n], where_params)
-        elif how[PLACE] == FIXED and not has_prompt:
-            for i in range(n):
-                near[i] = not hot[m, keys[i]]
+        _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near)
         n_looked_up = 0
         for i in range(n):
             if not near[i]:
-                looked_up[n_looked_up] = base + keys[i]
+                looked_up[n_looked_up] = m * n_experts + keys[i]
                 n_looked_up += 1
         if how[N_EVENTS] == how[PROFILED]:
             profile[:] = counted
         bounds[1] = n_looked_up
         if how[PLACE] == FIXED:
             for i in range(n_looked_up):
-                hits[i] = hot[m, looked_up[i] - base]
+                hits[i] = hot[m, looked_up[i] - m * n_experts]
         elif how[RESIDENCY] == QUEUE:
             run_queue_events(
                 looked_up[:n_looked_up], bounds, sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
@@ -170,48 +228,9 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 hits[i] = log_hits[how[N_LOOKUPS] + i]
         else:
             hits[:n_looked_up] = 1
-        at_key = 0
-        n_hits = 0
-        for i in range(n):
-            n_tokens, w = float(counts[i]), widths[m, keys[i]]
-            totals[m, phase + TOKEN_EXPERTS] += counts[i]
-            if not near[i]:
-                entries[ACTIVE] += 1.0
-                entries[CHOSEN] += n_tokens
-                entries[WEIGHTS] += w
-                n_hits += hits[at_key]
-                if not hits[at_key]:
-                    entries[MISSED] += w
-                    entries[FETCHES] = 1.0
-                at_key += 1
-                continue
-            totals[m, phase + AWAYS] += 1
-            totals[m, phase + AWAY_TOKENS] += counts[i]
-            if how[AWAY] == IS_STREAMED:
-                entries[ACTIVE] += 1.0
-                entries[CHOSEN] += n_tokens
-                entries[WEIGHTS] += w
-                entries[MISSED] += w
-                entries[FETCHES] = 1.0
-            elif how[AWAY] == IS_READ:
-                entries[IN_PLACE] += 1.0
-                entries[CHOSEN_IN_PLACE] += n_tokens
-                entries[WEIGHTS_IN_PLACE] += w
-            else:
-                group = BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR
-                entries[group] += 1.0
-                entries[group + 1] += w
-                entries[group + 2] += n_tokens
-                entries[group + 3] += n_tokens * w
-                entries[EXCHANGES] = 1.0
-        if how[N_LOOKUPS] + n_looked_up <= log_keys.shape[0]:
-            for i in range(n_looked_up):
-                log_keys[how[N_LOOKUPS] + i] = looked_up[i]
-                log_hits[how[N_LOOKUPS] + i] = hits[i]
-            log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
+        n_hits = _count(m, n, phase, how, near_bound, widths, keys, counts, near, hits, totals, entries)
+        _keep(n_looked_up, looked_up, hits, how, log_keys, log_hits, log_starts)
         fetched[m] += entries[MISSED]
-        how[N_EVENTS] += 1
-        how[N_LOOKUPS] += n_looked_up
         totals[m, phase + LOOKUPS] += n_looked_up
         totals[m, phase + HITS] += n_hits
         if at < of_iteration.shape[0]:

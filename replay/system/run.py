@@ -159,14 +159,24 @@ def run(
         metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
     serving = made.serving
     fetched = made.slots.of_iteration[:, 3] * _mean_size(made)
-    steps = {**serving.iterations, "n_lookups": made.slots.of_iteration[:, 0], "n_hits": made.slots.of_iteration[:, 1]}
-    steps |= {"n_away": made.slots.of_iteration[:, 2], "fetched_bytes": fetched}
+    iterations = serving.iterations
+    steps = {
+        "pass_id": np.arange(serving.n_iterations),
+        "start_s": iterations["start_s"],
+        "step_s": iterations["seconds"],
+        "n_decodes": iterations["n_decode"],
+        "n_prefill_tokens": iterations["n_prefill"],
+        "n_lookups": made.slots.of_iteration[:, 0].astype(np.int64),
+        "n_hits": made.slots.of_iteration[:, 1].astype(np.int64),
+        "backing_bytes": np.rint(fetched).astype(np.int64),
+    }
+    after_first = np.maximum(requests.n_output_tokens - 1, 1)
     by_request = {
-        "request_id": requests.tape_request,
-        "arrival_s": requests.arrival_s,
+        "request_id": np.arange(len(requests)),
         "ttft_s": serving.ttft_s,
+        "tbt_mean_s": np.where(requests.n_output_tokens > 1, (serving.finish_s - serving.first_token_s) / after_first, np.nan),
+        "arrival_s": requests.arrival_s,
         "finish_s": serving.finish_s,
-        "largest_gap_s": serving.largest_gap_s,
         "n_restarts": serving.n_restarts,
     }
     outside = _outside(recorded, requests, system, machine, made)
@@ -174,13 +184,14 @@ def run(
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,
         "system": system.name,
-        **{f"slot_{slot}": text for slot, text in system.told().items()},
+        **{slot: None if text == "none" else text for slot, text in system.told().items()},
         "is_bound": system.is_bound,
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
         "profile": profiles.load(how.profile).name,
         "expert_format": how.expert_format,
         "budget_bytes": made.slots.budget_bytes,
+        "batch": max_seqs(system),
         "seed": how.seed,
         "n_requests": len(requests),
         "is_extrapolated": bool(outside),
@@ -208,7 +219,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
         "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
         "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
-        "energy_j_per_token": (joules / n_out, "J", "output tokens"),
+        "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
         "n_lookups": (float(lookups), "1", None),
         "n_hits": (float(hits), "1", None),
         "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
@@ -221,7 +232,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
         found["verified_mean"] = (n_verified / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
         found["draft_frac"] = (made.slots.draft_s / serving.busy_s, "1", "busy time")
-    found |= {f"seconds_{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+    found |= {f"{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
     return found
 
 
@@ -245,9 +256,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
     found += filter(None, [recorded.gaps])
     if recorded.batch > 1:
-        found.append(
-            f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where experts do not depend on the batch"
-        )
+        found.append(f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where routing does not see the batch")
     repeats = len(requests) - np.unique(requests.tape_request).size
     if repeats:
         found.append(f"{repeats} requests repeat another, whose experts they share")

@@ -15,7 +15,7 @@ from tokentape.flows import grid, study
 from tokentape.warehouse.atomic_files import _here
 from tokentape.warehouse.check import check
 from tokentape.warehouse.load import database_path
-from tokentape.warehouse.results import batch_path, replay_ids
+from tokentape.warehouse.results import batch_path, run_ids
 from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny-0001", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -53,11 +53,11 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     for trace_id in ("rotten", "short", "mad", "stopped"):
         write_tiny(store, trace_id)
     assert tokentape(*REPLAY).code == 0
-    (whole,) = replay_ids(store)
+    (whole,) = run_ids(store)
     assert tokentape(*(word.replace("lru", "fifo") for word in REPLAY)).code == 0
-    (spoilt,) = set(replay_ids(store)) - {whole}
+    (spoilt,) = set(run_ids(store)) - {whole}
     assert tokentape(*(word.replace("lru", "lfu") for word in REPLAY)).code == 0
-    (lost,) = set(replay_ids(store)) - {whole, spoilt}
+    (lost,) = set(run_ids(store)) - {whole, spoilt}
     spoil(batch_path(store, "steps", f"replays-{spoilt}"))
     Path(batch_path(store, "metrics", f"replays-{lost}")).unlink()
     Path(batch_path(store, "curves", "never")).parent.mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     mended = tokentape("check", "--repair")
     assert mended.code == 1  # tapes cannot be made again from here
     assert mended.out.count("(removed)") == 5
-    assert replay_ids(store) == [whole]
+    assert run_ids(store) == [whole]
     left = {path: kind for path, kind in wrong.items() if path.startswith("traces/")}
     assert kinds(tokentape("check", "--json").out) == left
 
@@ -103,7 +103,7 @@ def test_results_of_a_tape_that_is_gone_and_older_tapes_are_told_and_are_not_wro
     store.remove("tiny-0001")
     done = tokentape("check", "--json", "--repair")
     assert done.code == 0
-    (key,) = replay_ids(store)
+    (key,) = run_ids(store)
     assert kinds(done.out) == {"traces/older/manifest.json": "unsummed", f"runs/replays-{key}.parquet": "orphaned"}
 
 

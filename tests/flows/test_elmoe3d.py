@@ -23,12 +23,12 @@ from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.flows.systems.elmoe3d.tapes import measured_jobs
+from tokentape.flows.systems.elmoe3d.tapes import measured_rows
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.measured import through_machine
 from tokentape.replay.elmoe3d.points import as_points
-from tokentape.replay.elmoe3d.rows import MEASURED, Job
+from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -185,7 +185,7 @@ def test_platforms_and_energy(rows):
 
 def test_intensity_knees_are_where_rooflines_bend(rows):
     found = rows["elmoe3d_intensity"]
-    machine = SETUP.machines[8]
+    machine = SETUP.machines["8"]
     knee = found.filter((pl.col("part") == "knee ext") & (pl.col("hardware") == "elmoe3d-8gb"))["ops_per_byte"]
     ext = machine.tiers["ext"]
     bends_at = machine.engines["xpu"].ops_per_s["int8"].value / (ext.peak_bytes_per_s.value * ext.efficiency_frac.value)
@@ -233,16 +233,17 @@ def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     trace_id = "tiny-0001"
     write_tiny(store)
     fit, tape = load(STUDY.headline).constants, store.open(trace_id)
-    assert measured_jobs(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
+    assert measured_rows(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
     drafted = {"draft": "elastic", "depth": 4, "pool_frac": 0.5}
     rounds = pl.DataFrame({"request_id": [0, 0], "round": [0, 1], "n_accepted": [3, 2]})
-    of = (tape.manifest.model_id, load_trace(store, trace_id), rounds, drafted, "Elastic-SD", 2, SETUP.machines[8], fit)
-    jobs = [Job(MEASURED, replace(through_machine(*of), hit_model=law), fit) for law in STUDY.hit_models]
-    found = evaluate(as_points([job.point for job in jobs]))
+    of = (tape.manifest.model_id, load_trace(store, trace_id), rounds, drafted, "Elastic-SD", 2, SETUP.machines["8"], fit)
+    point, setup = through_machine(*of)
+    points = pl.concat(point.with_columns(hit_model=pl.lit(law), series=pl.lit(MEASURED)) for law in STUDY.hit_models)
+    found = evaluate(as_points(points, setup))
     assert found.accepted_len.tolist() == [2.5] * len(STUDY.hit_models)
     assert found.mapping.slice_share == pytest.approx(0.5)
-    assert {(job.point.speculation.n_draft_steps, job.point.batch) for job in jobs} == {(4, 2)}
-    (row, *_) = elmoe3d.rows_of(jobs)
+    assert set(points.select("n_draft_steps", "batch").rows()) == {(4, 2)}
+    (row, *_) = point_rows(evaluated(points, setup), setup)
     assert (row["accepted_form"], row["alpha"], row["fidelity"]) == ("measured", None, "approximate")
 
 
@@ -252,7 +253,7 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
     closed_forms(STUDY, SETUP, CELLS, fits)
     assert time.process_time() - started < 5.0
     started = time.process_time()
-    evaluate(as_points(swept(10_000)))
+    evaluate(as_points(*swept(10_000)))
     assert time.process_time() - started < 60.0
 
 

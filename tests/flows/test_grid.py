@@ -52,7 +52,7 @@ def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small
     first = grid.run(small, store)
     assert first.n_found == 0
     assert first.n_run + len(first.impossible) == 24
-    before, ids = results.read_rows(store, "replays"), results.replay_ids(store)
+    before, ids = results.read_rows(store, "replays"), results.run_ids(store)
     second = grid.run(small, store)
     assert (second.n_run, second.n_found) == (0, first.n_run)
     for table in ("runs", "metrics", "steps"):
@@ -61,7 +61,7 @@ def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small
         Path(results.batch_path(store, table, batch)).unlink()
         third = grid.run(small, store)
         assert (third.n_run, third.n_found) == (n_lost, first.n_run - n_lost)
-        assert (results.read_rows(store, "replays"), results.replay_ids(store)) == (before, ids)
+        assert (results.read_rows(store, "replays"), results.run_ids(store)) == (before, ids)
 
 
 def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path: Path) -> None:

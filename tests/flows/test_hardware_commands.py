@@ -17,7 +17,7 @@ from tiny_gpu import MY_GPU, gemm_rows, write_config
 from tokentape.flows.commands import hardware as commands_hardware
 from tokentape.hw import calibrate, spec
 from tokentape.warehouse import models
-from tokentape.warehouse.results import replay_ids
+from tokentape.warehouse.results import run_ids
 from tokentape.warehouse.tape import Store
 
 CONFIGS = models.FOLDER
@@ -59,7 +59,7 @@ def ask(ok: Run, statement: str) -> list[dict[str, object]]:
 
 def result_id(folder: Path) -> str:
     """The one replay in the store."""
-    (key,) = replay_ids(Store(str(folder / "tape")))
+    (key,) = run_ids(Store(str(folder / "tape")))
     return key
 
 

@@ -23,7 +23,7 @@ pytest.importorskip("prefect")
 
 from tokentape.flows import serve
 from tokentape.flows.systems import SYSTEMS
-from tokentape.warehouse.results import replay_ids
+from tokentape.warehouse.results import run_ids
 from tokentape.warehouse.tape import Store
 
 EVERY_TEN_SECONDS = "* * * * * */10"  # a sixth field counts seconds
@@ -86,7 +86,7 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     assert completed, said
     assert code == 0, said
     assert "Traceback" not in said, said
-    assert len(replay_ids(store)) == 1
+    assert len(run_ids(store)) == 1
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from command import Cli
 from tiny_tape import N_OUTPUT, N_REQUESTS
 
+from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
 
 
@@ -67,11 +68,37 @@ def test_bad_input_is_one_line_and_code_2(tokentape: Cli, store: Store, tape: st
     assert len(done.err.strip().splitlines()) == 1
 
 
-def test_every_output_token_is_made(store: Store, tape: str) -> None:
-    from tokentape.flows.system_runs import run_system, workload_of
-    from tokentape.policies.slots import system_of
+def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokentape.flows import system_runs as runs
 
-    result = run_system(store, tape, system_of("sarathi"), "h100", workload_of("batch=3,order=shuffled,seed=4"))
-    series = result.timeline
-    assert int(series["n_decode"].sum()) == N_REQUESTS * N_OUTPUT  # inputs after the prompt; the first token comes of the prompt
-    assert len(result.request_metrics["finish_s"]) == N_REQUESTS
+    asked = runs.Asked(tape, "sarathi", "h100", runs.workload_of("batch=3,order=shuffled,seed=4"))
+    key, made = runs.run_asked(store, asked)
+    series = made.timeline
+    assert int(series["n_decodes"].sum()) == N_REQUESTS * N_OUTPUT  # inputs after the prompt; the first token comes of the prompt
+    (row,) = rows_of_run(store, "system_runs", key)
+    assert row["schedule"].startswith("chunked")
+    assert (row["place"], row["batch"], row["n_requests"]) == (None, 3, N_REQUESTS)
+    assert made.settings.items() >= {name: of for name, of in row.items() if name not in ("run_id", "study")}.items()
+    steps = stored(store, "steps", batches(store, "steps"))
+    assert steps.height == len(series["step_s"])
+    monkeypatch.setattr(runs, "run", None)
+    assert runs.run_asked(store, runs.Asked.from_json(row["asked"]))[1].metrics == made.metrics
+
+
+def test_bands_are_over_seeds_where_something_draws(tokentape: Cli, store: Store, tape: str) -> None:
+    given = ("compare", tape, "--systems", "near_compute", "--seeds", "3", "--json", "--machine", "h100-cxl-ndp")
+    for workload, n_runs in (("rate=2000,batch=2", 3), ("batch=2", 1)):
+        done = tokentape(*given, "--workload", workload)
+        assert done.code == 0, done.err
+        title = json.loads(done.out)[0]["title"]
+        assert ("3 seeds" if n_runs == 3 else "one seed") in title
+        rows = {row["system"]: row["against LRU"] for row in json.loads(done.out)[0]["rows"]}
+        assert (rows["near_compute"]["low"] < rows["near_compute"]["high"]) == (n_runs == 3)
+        assert rows["lru_offload"]["value"] == 0.0
+
+
+def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store: Store, tape: str) -> None:
+    done = tokentape("compare", tape, "--systems", "layered")
+    assert done.code == 0, done.err
+    assert f"{N_REQUESTS} requests of the tape, at most {N_REQUESTS} at once, all there at 0" in done.out
+    assert "room for experts on workstation-rtx4090-pcie4" in done.err

@@ -12,7 +12,9 @@ from tokentape.hw.operators.fit import Errors, errors, fit
 from tokentape.hw.operators.gpu import Gpu
 from tokentape.hw.operators.parameter import Parameter
 
-GPU = Gpu(n_sms=100, clock_hz=1e9, peak_ops_per_s=1e14, peak_bytes_per_s=1e12, l2_bytes=1e7, smem_bytes_per_sm=1e5)
+GPU = Gpu(
+    n_sms=100, clock_hz=1e9, peak_ops_per_s=1e14, peak_bytes_per_s=1e12, l2_bytes=1e7, smem_bytes_per_sm=1e5, capability=8.0
+)
 TRUTH = np.array([8e-6, 0.55])
 TOY = SimpleNamespace(
     NAME="toy",

@@ -8,8 +8,12 @@ from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import gemm
+from tokentape.hw.operators.gpu import slower
+from tokentape.hw.spec import load
 
+CYCLE = 1.755  # of the toy's clock, in that of the constants
 TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0])
 CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2])
 # In the measure of the 128x256 tile: (rows columns + 15 (rows + columns)) / (1 + 15 (128 + 256) / (128 256)).
@@ -26,7 +30,7 @@ def test_one_wave_of_two_tiles_by_hand():
     """128 x 64 x 256 on two SMs: two 128x128 tiles, one step of k and one of overhead; 114,688 bytes at 1e12 B/s."""
     tiles_s = 2 * 64 * MACS_128_128 * 2 / 1e12
     memory_s = 2 * (128 * 64 + 64 * 256 + 128 * 256) / 1e12
-    expected = 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4
+    expected = CYCLE * 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4
     assert np.isclose(time(TOY, TOY_CONSTANTS, 128, 256, 64), expected)
     assert (
         gemm.regime(TOY, TOY_CONSTANTS, {name: np.array([x]) for name, x in zip("mnk", (128, 256, 64), strict=True)}) == "compute"
@@ -37,7 +41,8 @@ def test_split_along_k_by_hand():
     """One 64x64 tile on two SMs: k of 256 in two parts of two steps, and a launch and 2 x 32 KiB of traffic to add them."""
     tiles_s = 3 * 64 * MACS_64_64 * 2 / 1e12 + 1e-6 + 2 * (2 * 64 * 64 * 4) / 3e12
     memory_s = 2 * (2 * 64 * 256 + 64 * 64) / 1e12
-    assert np.isclose(time(TOY, TOY_CONSTANTS, 64, 64, 256), 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4)
+    constants = TOY_CONSTANTS / [CYCLE, 1, 1, 1, 1]
+    assert np.isclose(time(TOY, constants, 64, 64, 256), 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_time_is_positive_and_rises_with_the_shape(m, n, k, gpu):
     """Doubling an axis never saves more than the 5 % by which a better tile or split may fit."""
     base = time(gpu, CONSTANTS, m, n, k)
     assert np.isfinite(base)
-    assert base > CONSTANTS[0]
+    assert base > CONSTANTS[0] * slower(gpu)
     for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
         assert time(gpu, CONSTANTS, *larger) >= 0.95 * base
 
@@ -68,9 +73,18 @@ def test_faster_gpus_take_no_longer(m, n, k):
     ops, width = 2 * A100.peak_ops_per_s, 2 * A100.peak_bytes_per_s
     assert time(A100._replace(peak_ops_per_s=ops), CONSTANTS, m, n, k) <= base
     assert time(A100._replace(peak_bytes_per_s=width), CONSTANTS, m, n, k) <= base
-    no_launch = CONSTANTS * np.array([0, 1, 1, 1, 1])
     doubled = A100._replace(peak_ops_per_s=ops, peak_bytes_per_s=width, clock_hz=2 * A100.clock_hz)
-    assert np.allclose(2 * time(doubled, no_launch, m, n, k), time(A100, no_launch, m, n, k))
+    assert np.allclose(2 * time(doubled, CONSTANTS, m, n, k), base)  # fixed costs are cycles
+
+
+def test_weights_that_a_benchmark_meets_again_come_from_the_cache():
+    """An L40S reads its L2 five times as fast as its memory: six copies of 8 MiB fit its 96 MiB, six of 32 MiB do not."""
+    gpu = gpu_of(load("l40s"))
+    for n, gain in ((1024, 2.0), (4096, 1.0)):
+        shapes = {"m": np.array([1]), "n": np.array([n]), "k": np.array([4096])}
+        cold, warm = (gemm.seconds(gpu, CONSTANTS, shapes | more)[0] for more in ({}, {"weight_copies": np.array([6])}))
+        assert (cold - CONSTANTS[0] * slower(gpu)) / (warm - CONSTANTS[0] * slower(gpu)) == pytest.approx(gain, rel=0.3)
+        assert warm <= cold
 
 
 def test_a_tile_more_than_a_full_wave_costs_a_wave():

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from tokentape.hw.operators import moe
 from tokentape.hw.operators.expert_load import expert_load
+from tokentape.hw.operators.gpu import slower
 
-CONSTANTS = np.array([2e-5, 0.9, 130.0])
+CONSTANTS = np.array([2e-5, 0.9, 100.0, 0.95])
+NEMOTRON = (2688, 1856, 128, 6)
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
 
 
@@ -22,15 +24,15 @@ def layer(tokens, hidden, inter, top_k, experts, distribution="balanced", tp=1, 
 
 
 def test_a_layer_by_hand():
-    """4 tokens, 4 experts of 128 x 128: 4 blocks of 32 rows; 2 column blocks of gate and up, 1 of down; full waves on 2 SMs."""
-    gate_up_ops = (2 * 4 * 32 * 2 * 128 + 10 * (4 * 2 + 4 * 2 * 128)) * 128
-    down_ops = (2 * 4 * 32 * 1 * 128 + 10 * (4 * 1 + 4 * 1 * 128)) * 128
+    """4 tokens, 4 experts of 128 x 128: 4 blocks of 16 rows by 64 columns; 4 of gate and up, 2 of down; full waves on 2 SMs."""
+    gate_up_ops = (2 * 4 * 16 * 4 * 64 + 10 * (4 * 4 + 4 * 4 * 64)) * 128
+    down_ops = (2 * 4 * 16 * 2 * 64 + 10 * (4 * 2 + 4 * 2 * 64)) * 128
     weights_s = 4 * (2 * 128 * (128 + 64) + 128 * (128 + 64)) * 2 / 1e12
     activations_s = (4 * (5 * 128 + 2 * 128) + 4 * (128 + 128) + 4 * 128) * 2 / 1e12
-    expected = 1e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
+    expected = 1.755e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
     shapes = layer(4, 128, 128, 1, 4)
-    assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0]), shapes), expected)
-    assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0]), shapes) == "compute"
+    assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes), expected)
+    assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes) == "compute"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,18 @@ def test_leftovers_heaped_or_dealt_out():
     heaped, dealt = (expert_load(law, *arguments, np.array([flag])) for flag in (1.0, 0.0))
     assert heaped.active_experts[0] == pytest.approx(8, rel=0.05)
     assert dealt.active_experts[0] < 4
-    assert moe.of_version("0.14.0") == {"leftovers_heaped": 1.0}
-    assert moe.of_version("0.19.0") == {"leftovers_heaped": 0.0}
+    sizes = {
+        name: np.array([size]) for name, size in zip(("hidden_size", "inter_size", "num_experts", "topk"), NEMOTRON, strict=True)
+    }
+    for version, kernel, heaped, which, matrices in (
+        ("0.14.0", "vllm_fused_moe", 1.0, moe.TRITON_BEFORE_16, 3.0),
+        ("0.19.0", "vllm_fused_moe", 0.0, moe.TRITON, 3.0),
+        ("0.24.0", "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts", 0.0, moe.CUTLASS, 2.0),
+        ("0.24.0", "vllm_flashinfer_trtllm", 0.0, moe.TRTLLM, 2.0),
+    ):
+        found = moe.of_table(version, np.array([kernel]), sizes)
+        expected = {"leftovers_heaped": heaped, "kernel": which, "matrices": matrices, "is_warm": 1.0}
+        assert {name: values.item() for name, values in found.items()} == expected
 
 
 def test_recorded_experts_take_the_place_of_a_distribution():
@@ -152,16 +164,15 @@ def test_time_rises_with_work_and_falls_with_speed(tokens, hidden, inter, log_ex
     hidden, inter, experts = 128 * hidden, 128 * inter, 2**log_experts
     base = moe.seconds(gpu, CONSTANTS, layer(tokens, hidden, inter, top_k, experts, distribution))
     assert np.isfinite(base)
-    assert base > CONSTANTS[0]
+    assert base > CONSTANTS[0] * slower(gpu)
     for more in ((2 * tokens, hidden, inter), (tokens, 2 * hidden, inter), (tokens, hidden, 2 * inter)):
         assert moe.seconds(gpu, CONSTANTS, layer(*more, top_k, experts, distribution)) >= base
     shapes = layer(tokens, hidden, inter, top_k, experts, distribution)
     ops, width = 2 * gpu.peak_ops_per_s, 2 * gpu.peak_bytes_per_s
     assert moe.seconds(gpu._replace(peak_ops_per_s=ops), CONSTANTS, shapes) <= base
     assert moe.seconds(gpu._replace(peak_bytes_per_s=width), CONSTANTS, shapes) <= base
-    no_launch = CONSTANTS * np.array([0, 1, 1])
     doubled = gpu._replace(peak_ops_per_s=ops, peak_bytes_per_s=width, clock_hz=2 * gpu.clock_hz)
-    assert np.allclose(2 * moe.seconds(doubled, no_launch, shapes), moe.seconds(gpu, no_launch, shapes))
+    assert np.allclose(2 * moe.seconds(doubled, CONSTANTS, shapes), base)  # fixed costs are cycles
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +30,6 @@ from tokentape.policies.kernels import (
     function,
     int64,
     kernel,
-    named_tuple,
     of_formula,
     of_source,
     uint64,
@@ -123,16 +122,11 @@ def test_digests_are_the_same_in_every_process_and_need_no_numba() -> None:
 
 
 def test_types_are_those_of_numba() -> None:
-    class Pair(NamedTuple):
-        first: float
-        second: float
-
-    made = void(function(int64(array(float64, 1))), array(int64, 2), array(int64, 3, readonly=True), named_tuple(float64, Pair))
+    made = void(function(int64(array(float64, 1))), array(int64, 2), array(int64, 3, readonly=True))
     assert made.of_numba == types.void(
         types.FunctionType(types.int64(types.Array(types.float64, 1, "C"))),
         types.Array(types.int64, 2, "C"),
         types.Array(types.int64, 3, "C", readonly=True),
-        types.NamedUniTuple(types.float64, 2, Pair),
     )
     assert array(int64, 1)(array(int64, 1), int64).of_numba.return_type == types.Array(types.int64, 1, "C")
     assert type(uint64(3)) is np.uint64
@@ -182,7 +176,7 @@ def test_a_formula_of_arrays_is_that_of_numbers(name: str, device: str) -> None:
     gpu = Gpu(*map(float, gpu_of(load(device))))
     constants = tuple(parameter.start for parameter in module.PARAMETERS)
     fixed = {"moe_tp_size": 2.0, "moe_ep_size": 1.0, "num_experts": 128.0, "topk": 8.0, "head_dim": 64.0, "num_heads": 32.0}
-    fixed |= {"num_key_value_heads": 4.0, "stores_kv": 1.0, "window_size": 128.0}
+    fixed |= {"num_key_value_heads": 4.0, "stores_kv": 1.0, "window_size": 128.0, "matrices": 3.0, "kernel": 0.0, "is_warm": 1.0}
     for _ in range(100):
         drawn = np.exp(rng.uniform(0.0, 9.0, len(module.ARGUMENTS))).round()
         arguments = [fixed.get(argument, value) for argument, value in zip(module.ARGUMENTS, drawn.tolist(), strict=True)]

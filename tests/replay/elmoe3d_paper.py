@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
+
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.warehouse.load import claims
 
 QWEN, GLM, DEEPSEEK, GPT = MODELS = ("qwen3-30b-a3b", "glm-4.7-flash", "deepseek-v2-lite", "gpt-oss-20b")
@@ -26,8 +31,19 @@ PRINTED_L1 = (1.330, 0.764, 0.783, 1.265)  # exponents
 
 
 def cell(model, scheme, hb_gb, batch):
-    return next(c for c in TABLE if (c.model, c.scheme, c.hb_gb, c.batch) == (model, scheme, hb_gb, batch))
+    """Its row of the table."""
+    return TABLE.filter(pl.col("model") == model, pl.col("scheme") == scheme, pl.col("hb_gb") == hb_gb, pl.col("batch") == batch)
 
 
-def point(model=QWEN, scheme="Elastic-SD", hb_gb=8, batch=1, fit=PRINTED, **changed):
-    return SETUP.point(cell(model, scheme, hb_gb, batch), fit, **changed)
+def point(model=QWEN, scheme="Elastic-SD", hb_gb=8, batch=1, fit=PRINTED, law=None, **changed):
+    """A frame of one point; changed: columns of it. law: of its model, in place of the fit's."""
+    of = fit if law is None else replace(fit, laws={model: law})
+    return points_of(cell(model, scheme, hb_gb, batch), of, **changed)
+
+
+def arrays(*points, machine=None, setup=SETUP):
+    """Points as arrays, all of them on a machine of one's own where one is given."""
+    frame = pl.concat(points, how="vertical_relaxed")
+    if machine is not None:
+        setup, frame = replace(setup, machines={"own": machine}), frame.with_columns(machine=pl.lit("own"))
+    return as_points(frame, setup)

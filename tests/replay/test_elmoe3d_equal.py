@@ -9,15 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from elmoe3d_paper import SETUP, STUDY
+from elmoe3d_paper import STUDY, arrays
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.elmoe3d.baselines import near_at
 from tokentape.replay.elmoe3d.platforms import baseline
-from tokentape.replay.elmoe3d.points import Compute, Point, as_points
+from tokentape.replay.elmoe3d.points import points_of
 from tokentape.replay.elmoe3d.runs import ours
 from tokentape.replay.elmoe3d.timing import evaluate
 
@@ -26,20 +26,13 @@ PROFILE = profiles.load("elmoe3d")
 MODES = ("ar", "sd")
 
 
-def point_of(row, machine):
+def point_of(row):
     law = ModelLaw(**{name: row[name] for name in ("beta", "exponent", "head_bytes")})
     names = ("verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
-    geometry, expert_format = SETUP.models[row["model"]]
-    return Point(
-        geometry=geometry,
-        expert_format=expert_format,
-        machine=machine,
-        law=law,
-        speculation=Speculation(**{name: row[name] for name in names}),
-        compute=Compute(verify_nodes=row["verify_nodes"], draft_nodes=row["draft_nodes"]) if row["verify_nodes"] else None,
-        drafter=SETUP.drafter,
-        **{name: row[name] for name in ("model", "scheme", "batch", "accepted_len", "context_tokens", "hit_model")},
-    )
+    fit = ELMoE3DConstants("", "", Speculation(**{name: row[name] for name in names}), {row["model"]: law})
+    table = pl.DataFrame({name: row[name] for name in ("model", "scheme", "batch")} | {"machine": ""})
+    told = {name: row[name] for name in ("accepted_len", "context_tokens", "hit_model", "verify_nodes", "draft_nodes")}
+    return arrays(points_of(table, fit, **told), machine=machine_at(row))
 
 
 def machine_at(row):
@@ -57,7 +50,7 @@ def told(run, mode):
 
 
 def ours_of(row):
-    points = as_points([point_of(row, machine_at(row))])
+    points = point_of(row)
     found = evaluate(points, PROFILE, with_joules=True)
     made = {"xpu_s": found.xpu_s, "round_s": found.round_s, "phi_ar": found.phi_ar, "phi_sd": found.phi_sd}
     made |= {name: getattr(found.mapping, name) for name in ("resident_bytes", "share", "spill_bytes", "cold_bytes")}
@@ -73,7 +66,7 @@ def ours_of(row):
 
 
 def baseline_of(row):
-    runs = baseline(as_points([point_of(row, machine_at(row))]), row["holds"], PROFILE)
+    runs = baseline(point_of(row), row["holds"], PROFILE)
     made = {}
     for mode in MODES:
         made |= {f"{mode}_token_s": float(runs[mode].token_s[0]), **told(runs[mode], mode)}

@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import polars as pl
 import pytest
-from elmoe3d_paper import MODELS, PRINTED, SETUP, TABLE, point
+from elmoe3d_paper import MODELS, PRINTED, SETUP, TABLE, arrays, point
 from tapes import GEOMETRY, make_trace
 
 from bench.elmoe3d import one_by_one
@@ -15,17 +15,17 @@ from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation, load
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
 from tokentape.replay.elmoe3d.fit import calibrate
 from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
+from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
 from tokentape.replay.elmoe3d.measured import law_of, mean_accepted
-from tokentape.replay.elmoe3d.points import as_points
+from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.timing import evaluate
-from tokentape.replay.elmoe3d.unions import che_hit_frac, touched, weights_of
 from tokentape.replay.trace import DECODE
 
 
 def test_points_against_plain_python():
-    points = [SETUP.point(c, PRINTED, hit_model=law) for c in TABLE for law in ("paper_law", "physical")]
-    found = evaluate(as_points(points))
-    assert np.stack((found.phi_ar, found.phi_sd), axis=1) == pytest.approx(np.array([one_by_one(p) for p in points]))
+    points = pl.concat(points_of(TABLE, PRINTED, hit_model=law) for law in ("paper_law", "physical"))
+    found, slowly = evaluate(as_points(points, SETUP)), [one_by_one(p, SETUP) for p in points.iter_rows(named=True)]
+    assert np.stack((found.phi_ar, found.phi_sd), axis=1) == pytest.approx(np.array(slowly))
 
 
 def test_unions_against_draws():
@@ -155,8 +155,8 @@ def test_calibration_recovers_what_made_the_table(level):
         exponent = 1.0 - beta if level == "L0" else float(rng.uniform(0.4, 1.2))
         laws[model] = ModelLaw(beta=beta, exponent=exponent, head_bytes=float(rng.uniform(2e8, 1.5e9)))
     truth = replace(PRINTED, laws=laws, speculation=Speculation(verify_tokens=4.2, draft_tokens=3.1, growth=0.83, fade=0.33))
-    made = evaluate(as_points([SETUP.point(c, truth) for c in TABLE]))
-    table = [replace(c, phi_ar=float(ar), phi_sd=float(sd)) for c, ar, sd in zip(TABLE, made.phi_ar, made.phi_sd, strict=True)]
+    made = evaluate(as_points(points_of(TABLE, truth), SETUP))
+    table = TABLE.with_columns(published_ar=made.phi_ar, published_sd=made.phi_sd)
     fit = calibrate(table, SETUP, level, "calibrate")
     assert fit.residual < 1e-10
     found = fit.constants
@@ -192,4 +192,4 @@ def test_accepted_tokens_are_counted_once_per_round():
     assert mean_accepted(rounds) == 3.0
     with pytest.raises(ValueError, match="no round"):
         mean_accepted(rounds.head(0))
-    assert evaluate(as_points([point(alpha=None, accepted_len=3.0)])).accepted_len[0] == 3.0
+    assert evaluate(arrays(point(alpha=None, accepted_len=3.0))).accepted_len[0] == 3.0

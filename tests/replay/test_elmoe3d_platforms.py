@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+import polars as pl
 import pytest
-from elmoe3d_paper import PRINTED, QWEN, SETUP, STUDY, TABLE, point
+from elmoe3d_paper import PRINTED, QWEN, SETUP, STUDY, TABLE, arrays, point
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load, shipped, with_values
 from tokentape.replay.elmoe3d.baselines import near_at
 from tokentape.replay.elmoe3d.platforms import baseline
-from tokentape.replay.elmoe3d.points import Compute, as_points
+from tokentape.replay.elmoe3d.points import points_of
 from tokentape.replay.elmoe3d.runs import ours
 from tokentape.replay.elmoe3d.timing import evaluate
 
 PROFILE = profiles.load("elmoe3d")
-NODES = Compute(verify_nodes=16.0, draft_nodes=3.0)
+NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
 PIM, LOGIC, NMP, XPU = (load(f"elmoe3d-xpu{name}") for name in ("-pim", "-logicpim", "-nmp", ""))
 NONE = exact(0.0, "left out")
 
 
-def of_scheme(scheme, compute=NODES, **changed):
-    return as_points([SETUP.point(c, PRINTED, compute=compute, **changed) for c in TABLE if (c.hb_gb, c.scheme) == (8, scheme)])
+def of_scheme(scheme, nodes=NODES, machine=None):
+    table = TABLE.filter(pl.col("hb_gb") == 8, pl.col("scheme") == scheme)
+    return arrays(points_of(table, PRINTED, **nodes), machine=machine)
 
 
 def best(runs):
@@ -63,7 +63,7 @@ def test_hb_with_eagle_over_ours():
 def test_energy_of_the_xpu_over_ours(pj_per_mac, watts, mean, largest):
     """No links, no pool writes; rounded as printed."""
     own = {"engines.xpu.energy_pj_per_op": pj_per_mac / 2, "static_w": watts}
-    mine = ours_at("Elastic-SD", machine=with_values(SETUP.machines[8], {**own, "links.aggregation.energy_pj_per_bit": 0.0}))
+    mine = ours_at("Elastic-SD", machine=with_values(SETUP.machines["8"], {**own, "links.aggregation.energy_pj_per_bit": 0.0}))
     xpu = on(with_values(XPU, own), "Elastic-SD")["ar"]
     ar, sd, reference = (sum(run.joules_per_token.values())[0] for run in (mine["ar"], mine["sd"], xpu))
     over = reference / np.where(mine["sd"].token_s < mine["ar"].token_s, sd, ar)
@@ -84,7 +84,7 @@ def test_more_bandwidth_near_memory_never_hurts():
 
 
 def test_nodes_are_never_assumed():
-    points = of_scheme("EAGLE3", None)
+    points = of_scheme("EAGLE3", {})
     found = evaluate(points, PROFILE, with_joules=True)
     for refused in (lambda: ours(points, found, "ar", PROFILE, NONE), lambda: baseline(points, "dense", PROFILE)):
         with pytest.raises(ValueError, match="the paper gives no number of verified nodes"):
@@ -96,9 +96,7 @@ def test_nodes_are_never_assumed():
 def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
     """Finite on all machines: what one lacks changes what is read where."""
     machine, costs = load(name), profiles.load(profile)
-    points = as_points(
-        [replace(point(QWEN, scheme, batch=4, compute=NODES), machine=machine) for scheme in ("EAGLE3", "Elastic-SD")]
-    )
+    points = arrays(*(point(QWEN, scheme, batch=4, **NODES) for scheme in ("EAGLE3", "Elastic-SD")), machine=machine)
     found = evaluate(points, costs, with_joules=True)
     runs = [
         *baseline(points, "dense", costs).values(),

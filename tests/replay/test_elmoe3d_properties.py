@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
-from elmoe3d_paper import GLM, GPT, MODELS, QWEN, SETUP, TABLE, point
+from elmoe3d_paper import GLM, GPT, MODELS, QWEN, SETUP, TABLE, arrays, point
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
 from tokentape.hw.spec import with_values
-from tokentape.replay.elmoe3d.acceptance import FORMS
-from tokentape.replay.elmoe3d.cells import cells
-from tokentape.replay.elmoe3d.hits import HIT_LAWS
+from tokentape.replay.elmoe3d.cells import IS_OPEN, cells
+from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, touched, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
-from tokentape.replay.elmoe3d.points import SCHEMES, Compute, as_points
+from tokentape.replay.elmoe3d.points import SCHEMES
 from tokentape.replay.elmoe3d.timing import evaluate
-from tokentape.replay.elmoe3d.unions import touched, weights_of
 from tokentape.warehouse.load import claims
 
 GIB = 2**30
@@ -28,12 +27,12 @@ tokens = st.floats(1.0, 500.0)
 QUICK = settings(max_examples=60, deadline=None)
 
 
-def run(*points):
-    return evaluate(as_points(points))
+def run(*points, **of):
+    return evaluate(arrays(*points, **of))
 
 
 def machine(gib=8.0, factor=1.0):
-    base = SETUP.machines[8]
+    base = SETUP.machines["8"]
     faster = factor * base.tiers["hb"].peak_bytes_per_s.value
     return with_values(base, {"tiers.hb.capacity_bytes": gib * GIB, "tiers.hb.peak_bytes_per_s": faster})
 
@@ -79,10 +78,10 @@ def test_hit_rates_lie_between_0_and_1_and_rise_with_what_is_resident(law, shape
 )  # fmt: skip
 def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, context, alpha, computes):
     """No pass beats a tier, nor does AR gain more than both tiers busy all the time would."""
-    compute = Compute(verify_nodes=24.0, draft_nodes=3.0) if computes else None
-    given_ = point(model, scheme, batch=1, hit_model=law, machine=machine(gib, factor), context_tokens=context, alpha=alpha)
-    arrays = as_points([replace(given_, batch=batch, compute=compute)])
-    found = evaluate(arrays)
+    nodes = {"verify_nodes": 24.0, "draft_nodes": 3.0} if computes else {}
+    point_ = point(model, scheme, hit_model=law, context_tokens=context, alpha=alpha, **nodes).with_columns(batch=pl.lit(batch))
+    at = arrays(point_, machine=machine(gib, factor))
+    found = evaluate(at)
     slack = 1.0 + 1e-9
     hb, ext = (rate(machine(gib, factor), tier) for tier in ("hb", "ext"))
     assert 0.0 < found.phi_ar[0] <= (1.0 + hb / ext) * slack
@@ -91,7 +90,7 @@ def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, co
         assert of.hb_bytes[0] + of.ext_bytes[0] == pytest.approx(of.static_bytes[0] + of.expert_bytes[0])
     assert found.phi_sd[0] > 0.0
     assert 0.0 <= found.mapping.share[0] <= 1.0
-    in_hb = sum(taken[0] for (tier, _), taken in placed(arrays, found.mapping).items() if tier == "hb")
+    in_hb = sum(taken[0] for (tier, _), taken in placed(at, found.mapping).items() if tier == "hb")
     assert in_hb == pytest.approx(gib * GIB)
 
 
@@ -106,7 +105,7 @@ def test_more_hits_help_until_hb_is_the_slower_tier():
     betas = np.linspace(1.0, 0.001, 300)
     found = run(*(point(QWEN, batch=4, law=ModelLaw(beta=float(b), exponent=0.7)) for b in betas))
     hits, phi = found.ar.hit_frac, found.phi_ar
-    hb, ext = (rate(SETUP.machines[8], tier) for tier in ("hb", "ext"))
+    hb, ext = (rate(SETUP.machines["8"], tier) for tier in ("hb", "ext"))
     turn = hb / (hb + ext)
     rising = hits < turn
     assert rising.any()
@@ -139,18 +138,18 @@ def test_a_measured_length_is_taken_as_it_is():
 
 def test_unknown_acceptance_is_an_error_and_not_0():
     with pytest.raises(ValueError, match="the acceptance is unknown; give alpha or accepted_len"):
-        as_points([point(QWEN, alpha=None)])
+        arrays(point(QWEN, alpha=None))
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="alpha is"):
-            as_points([point(QWEN, alpha=wrong)])
+            arrays(point(QWEN, alpha=wrong))
     with pytest.raises(ValueError, match="accepted_len is"):
-        as_points([point(QWEN, alpha=None, accepted_len=-1.0)])
+        arrays(point(QWEN, alpha=None, accepted_len=-1.0))
 
 
 def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
-    assert next(c for c in TABLE if c.alpha and not c.is_open).phi_ar is None
+    assert TABLE.filter(~IS_OPEN)["published_ar"][0] is None
     alpha["value"] = None
     with pytest.raises(ValueError, match="alpha is an input and has no value"):
         cells(rows)
@@ -160,7 +159,7 @@ def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
 
 def test_no_room_for_experts():
     """Nothing is resident: no hits, and no 0 to the power of 0."""
-    found = run(*(point(QWEN, machine=machine(1.5), hit_model=law, batch=4) for law in HIT_LAWS))
+    found = run(*(point(QWEN, hit_model=law, batch=4) for law in HIT_LAWS), machine=machine(1.5))
     assert found.mapping.resident_bytes.tolist() == [0.0] * 3
     assert not found.ar.hit_frac.any()
     assert not found.verify.hit_frac.any()
@@ -169,17 +168,17 @@ def test_no_room_for_experts():
 
 def test_everything_fits():
     """Then AR takes all bytes from HB, at most at the two memories' ratio; slices still leave half to EXT."""
-    found = run(*(point(GPT, machine=machine(64.0), hit_model=law) for law in HIT_LAWS))
+    found = run(*(point(GPT, hit_model=law) for law in HIT_LAWS), machine=machine(64.0))
     assert found.mapping.share.tolist() == [1.0] * 3
     assert found.ar.hit_frac == pytest.approx(1.0)
-    assert found.phi_ar == pytest.approx(rate(SETUP.machines[8], "hb") / rate(SETUP.machines[8], "ext"))
-    assert run(point(QWEN, machine=machine(64.0))).verify.hit_frac == pytest.approx(0.5)
+    assert found.phi_ar == pytest.approx(rate(SETUP.machines["8"], "hb") / rate(SETUP.machines["8"], "ext"))
+    assert run(point(QWEN), machine=machine(64.0)).verify.hit_frac == pytest.approx(0.5)
 
 
 def test_fewer_slots_than_a_token_needs():
     """EAGLE's head leaves GPT-OSS fewer than k experts per layer at 4 GB: the bound binds already at batch 1."""
     bound, law = run(*(point(GPT, "EAGLE3", 4, 1, hit_model=law) for law in ("physical", "paper_law"))).ar.hit_frac
-    slots = map_bytes(as_points([point(GPT, "EAGLE3", 4, 1)])).share[0] * 32
+    slots = map_bytes(arrays(point(GPT, "EAGLE3", 4, 1))).share[0] * 32
     assert slots < 4
     assert bound == pytest.approx(slots / 4)
     assert bound < law
@@ -193,14 +192,16 @@ def test_fewer_slots_than_a_token_needs():
         ({"accepted_form": "tree"}, "form of acceptance 'tree' is unknown"),
         ({"batch": 0}, "batch is 0; it must be at least 1"),
         ({"context_tokens": 0}, "context_tokens is 0"),
-        ({"scheme": "SLM-SD", "drafter": None}, "needs the small model as drafter"),
-        ({"scheme": "EAGLE3", "law": ModelLaw(beta=0.5, exponent=0.5)}, "needs the head's size"),
+        ({"scheme": "SLM-SD"}, "needs the small model as drafter"),
+        ({"scheme": "EAGLE3", "head_bytes": 0.0}, "needs the head's size; give head_bytes for qwen"),
     ],
 )
 def test_impossible_points_are_refused(changed, message):
-    possible = point(QWEN)
+    setup = replace(SETUP, drafter=None)
+    assert arrays(point(QWEN), setup=setup).batch.tolist() == [1.0]
+    impossible = point(QWEN).with_columns(pl.lit(value).alias(name) for name, value in changed.items())
     with pytest.raises(ValueError, match=message):
-        replace(possible, **changed)
+        arrays(impossible, setup=setup)
 
 
 def test_impossible_constants_are_refused():
@@ -216,4 +217,4 @@ def test_impossible_constants_are_refused():
     with pytest.raises(ValueError, match="exponent must be between 0 and 16"):
         run(point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
     with pytest.raises(ValueError, match="no points"):
-        as_points([])
+        arrays(point(QWEN).head(0))

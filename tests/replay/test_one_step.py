@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
+from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.profile import ENDS, PHYSICAL
 from tokentape.hw.spec import load, shipped, with_values
 from tokentape.policies.residency import CACHES
@@ -19,7 +19,8 @@ from tokentape.replay.cxl_ndp import decode as ndp
 from tokentape.replay.cxl_ndp.prefill import prefill as ndp_prefill
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, NEAR, Setup, ours, system_of
-from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT, Point, as_points
+from tokentape.replay.elmoe3d import points as elmoe3d
+from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
@@ -153,18 +154,12 @@ def of_elmoe3d(profile):
         if machine.roles.expert_cache:  # else all experts lie where they are read
             machine = with_values(machine, {f"tiers.{machine.roles.expert_cache}.capacity_bytes": 1e13})
         geometry = geometry_of(model)
-        point = Point(
-            model=model,
-            geometry=geometry,
-            machine=machine,
-            law=ModelLaw(beta=0.4, exponent=0.8),
-            speculation=Speculation(verify_tokens=5.0, draft_tokens=4.0, growth=0.9, fade=0.4),
-            scheme="Elastic-SD",
-            batch=4,
-            accepted_len=2.0,
-            context_tokens=700,
-        )
-        found = evaluate(as_points([point]), profiles.load(profile), with_joules=True).ar
+        speculation = Speculation(verify_tokens=5.0, draft_tokens=4.0, growth=0.9, fade=0.4)
+        fit = ELMoE3DConstants("", "", speculation, {model: ModelLaw(beta=0.4, exponent=0.8)})
+        table = pl.DataFrame({"model": model, "machine": machine.name, "scheme": "Elastic-SD", "batch": 4})
+        points = elmoe3d.points_of(table, fit, accepted_len=2.0, context_tokens=700)
+        of = elmoe3d.Setup({model: (geometry, STATIC_FORMAT)}, {machine.name: machine})
+        found = evaluate(elmoe3d.as_points(points, of), profiles.load(profile), with_joules=True).ar
         step = Load(batch=4, context_tokens=700)
         cost = estimate(geometry, machine, step, float(found.experts[0]), None, STATIC_FORMAT, profile, KV_FORMAT).cost
         beside = {"links"} if profile == "elmoe3d" else set()  # partial sums between the units of the engine

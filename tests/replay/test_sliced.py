@@ -69,6 +69,19 @@ def test_tokens_cost_what_the_first_cost_model_said():
             assert [float(getattr(getattr(cost, what), end)[0]) for end in ENDS] == pytest.approx(row[what], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("geometry", "gains", "high", "dbsc"),
+    [(DEEPSEEK, (2.37, 1.81), (0.17, 0.22), (0.064, 0.081)), (QWEN, (2.85, 1.64), (0.14, 0.17), (0.031, 0.037))],
+)
+def test_the_papers_gains_imply_its_operating_points(geometry, gains, high, dbsc):
+    """0 to 15 % of DBSC's accesses take the LSB slice; two digits, a unit of the last for the spec's rounding."""
+    for i, lsb_frac in enumerate((0.0, 0.15)):
+        found = implied_operating_point(geometry, XPU, *gains, ours_lsb_frac=lsb_frac)
+        assert found.baseline_miss_frac == pytest.approx(high[i], abs=0.0055)
+        assert found.ours_miss_frac == pytest.approx(dbsc[i], abs=0.0006 + 0.0002 * (geometry is QWEN))
+        assert found.is_possible
+
+
 def test_the_warm_up_gains_are_impossible_for_qwen():
     deepseek, qwen = (
         implied_operating_point(g, XPU, 2.31, 1.96, baseline_lsb_frac=0.15, ours_lsb_frac=0.15) for g in (DEEPSEEK, QWEN)

@@ -179,8 +179,9 @@ def result_tables(
                 }
             ),
         ),
-        "request_metrics": pa.table(
-            {"run_id": [key], "request_id": [0], "ttft_s": [1.0], "tbt_mean_s": [step_s], "request_energy_j": [2.0]}
+        "request_metrics": filled(
+            "request_metrics",
+            pa.table({"run_id": [key], "request_id": [0], "ttft_s": [1.0], "tbt_mean_s": [step_s], "request_energy_j": [2.0]}),
         ),
     }
 

@@ -25,8 +25,8 @@ from tokentape.warehouse.results import (
     batch_path,
     has_rows,
     read_rows,
-    replay_ids,
     rows_of,
+    run_ids,
     write_replays,
     write_rows,
     write_together,
@@ -261,7 +261,7 @@ def test_incomplete_results_and_results_without_a_tape_are_left_out(
 ) -> None:
     small.fs.rm(batch_path(small, "runs", "replays-r5"))
     write_replays(small, make_result("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
-    assert replay_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
+    assert run_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
     report = load(small, database_path(small))
     assert (report.n_incomplete, report.n_without_tape) == (1, 1)
     for name in WRITTEN:
@@ -272,7 +272,7 @@ def test_incomplete_results_and_results_without_a_tape_are_left_out(
 @pytest.mark.parametrize("table", WRITTEN[1:])
 def test_a_result_that_lost_a_file_is_named_and_left_out(small: Store, table: str) -> None:
     small.fs.rm(batch_path(small, table, "replays-r2"))
-    assert replay_ids(small) == ["r0", "r1", "r3", "r4", "r5"]
+    assert run_ids(small) == ["r0", "r1", "r3", "r4", "r5"]
     report = load(small, database_path(small))
     assert report.lost_files == (batch_path(small, table, "replays-r2"),)
     assert f"left out: what lost a file: {report.lost_files[0]} is gone (run its study again)" in str(report)

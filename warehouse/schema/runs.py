@@ -14,7 +14,7 @@ DECISIONS = {
     "kv": "which keys and values are kept, at which width",
     "refresh": "how often cells are refreshed",
 }
-_OWN = {name: Column(TEXT, "", f"{meaning}: policy and parameters") for name, meaning in DECISIONS.items()}
+OF_DECISIONS = {name: Column(TEXT, "", f"{meaning}: policy and parameters") for name, meaning in DECISIONS.items()}
 
 TABLES = {
     "runs": Table(
@@ -30,10 +30,10 @@ TABLES = {
             *names("trace_id model_id hardware hardware_sha256 profile workload batch seed semantics origin is_bound"),
             *names("is_extrapolated outside_envelope sources_sha256"),
         ),
-        own=_OWN
+        own=OF_DECISIONS
         | {
             "engine": Column(
-                TEXT, "", "what computed it: experts, slicemoe, elmoe3d, kelle, cxl_ndp, serving, kv, live, hardware"
+                TEXT, "", "what computed it: experts, slicemoe, elmoe3d, kelle, cxl_ndp, serving, systems, kv, live, hardware"
             ),
             "system": Column(TEXT, "", "its decisions as JSON"),
         },
@@ -56,10 +56,10 @@ TABLES = {
         ),
     ),
     "request_metrics": Table(
-        names("run_id request_id ttft_s tbt_mean_s request_energy_j"),
+        names("run_id request_id ttft_s tbt_mean_s request_energy_j arrival_s finish_s n_restarts"),
         names("run_id request_id"),
         "a request of a run on the simulated clock",
-        nullable=names("tbt_mean_s"),
+        nullable=names("tbt_mean_s request_energy_j arrival_s finish_s n_restarts"),
     ),
     "busy": Table(
         names("run_id resource place operation op_layer request_id start_s seconds bytes ops"),

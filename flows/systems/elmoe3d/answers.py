@@ -6,28 +6,26 @@ withheld is predicted all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
+import polars as pl
 
 from tokentape.flows.answers import Row, answer, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.elmoe3d.baselines import Ratios, is_headline
-from tokentape.replay.elmoe3d.cells import TABLE, Cell
-from tokentape.replay.elmoe3d.checks import HONESTY, elastic_over_eagle
+from tokentape.replay.elmoe3d.baselines import NEAR_AS, is_headline
+from tokentape.replay.elmoe3d.cells import TABLE
+from tokentape.replay.elmoe3d.checks import BEST_MODE, HONESTY, elastic_over_eagle
 from tokentape.replay.elmoe3d.codes import error_ends
-from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT, Floats
-from tokentape.replay.elmoe3d.timing import Outcome
+from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT
 from tokentape.warehouse import models
 from tokentape.warehouse.model_sizes import decode_params, total_params
 
 __all__ = ["HONESTY", "answers"]
 
 MODES = {"paper_law": "paper", "physical": "physical"}  # of a hit model
-STATISTICS: dict[str, Callable[[Floats], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 GIB, BILLION, TERA = 2**30, 1e9, 1e12
 
 # What follows from numbers of a machine's file, by metric, in the claim's unit.
@@ -46,65 +44,56 @@ OF_MODEL: dict[str, Callable[[models.Model], float]] = {
 }
 SCHEMES = {"truncation_error_low4": "trunc_sym", "rounding_error_low4": "round_sym"}  # whose error a claim bounds
 ALPHAS = {"eagle_alpha": EAGLE, "quant_alpha": QUANT, "elastic_alpha": ELASTIC}
-OF_RATIOS: dict[str, Callable[[Ratios], Floats]] = {
-    "speedup_over_xPU": lambda r: r.over_xpu,
-    "speedup_over_best_prior": lambda r: r.over_prior,
-    "energy_per_token_xPU_over_ours": lambda r: r.energy_over_xpu,
-    "energy_per_token_best_prior_over_ours": lambda r: r.energy_over_prior,
-}
 
 
-def answers(
-    study: Settings,
-    table: Sequence[Cell],
-    found: Mapping[str, Outcome],
-    assumed: Mapping[str, Sequence[Ratios]],
-) -> list[Row]:
-    """Rows of table `answers`. By hit model: Table 3's points in order, and ratios under every assumption."""
+def answers(study: Settings, table: pl.DataFrame, found: Mapping[str, pl.DataFrame], assumed: pl.DataFrame) -> list[Row]:
+    """Rows of table `answers`. found: by hit model Table 3's points as evaluated; assumed: ratios under every assumption."""
     rows = [*_inputs(study, table)]
     for hit_model, mode in MODES.items():
-        rows += _of_table(table, found[hit_model], mode, f"hit model {hit_model}, fit {study.headline}")
+        rows += _of_table(found[hit_model], mode, f"hit model {hit_model}, fit {study.headline}")
+        over = assumed.filter(pl.col("hit_model") == hit_model)
         for claim in stated(PAPER).values():
-            rows += _summary(claim, table, found[hit_model], mode)
-            if claim["metric"] in OF_RATIOS:
-                rows.append(_of_ratios(study, claim, assumed[hit_model], mode))
+            rows += _summary(claim, found[hit_model], mode)
+            if claim["metric"] in over.columns:
+                rows.append(_of_ratios(study, claim, over, mode))
     return rows
 
 
-def _of_table(table: Sequence[Cell], found: Outcome, mode: str, how: str) -> Iterator[Row]:
-    for i, cell in enumerate(table):
-        for claim_id, values, value, role in (
-            (cell.ar_claim, found.phi_ar, cell.phi_ar, cell.role_ar),
-            (cell.sd_claim, found.phi_sd, cell.phi_sd, cell.role_sd),
-        ):
-            kept = "predicted, the published value is withheld" if value is None else f"role {role}"
-            yield answer(claim_id, float(values[i]), f"{how}; {kept}", mode)
+def _of_table(found: pl.DataFrame, mode: str, how: str) -> Iterator[Row]:
+    for step in ("ar", "sd"):
+        columns = (f"{step}_claim", f"phi_{step}", f"published_{step}", f"role_{step}")
+        for claim_id, value, published, role in found.select(columns).rows():
+            kept = "predicted, the published value is withheld" if published is None else f"role {role}"
+            yield answer(claim_id, value, f"{how}; {kept}", mode)
 
 
-def _summary(claim: Mapping[str, Any], table: Sequence[Cell], found: Outcome, mode: str) -> Iterator[Row]:
+def _summary(claim: Mapping[str, Any], found: pl.DataFrame, mode: str) -> Iterator[Row]:
     """Section 7.1: means and extremes over Table 3's rows, withheld ones predicted."""
     if claim["metric"] == "best_mode_elastic_speedup":
         gb = int(claim["setting"].split("GB")[0])
-        chosen = [i for i, cell in enumerate(table) if (cell.hb_gb, cell.scheme) == (gb, ELASTIC)]
-        values, how = found.phi[chosen], f"{len(chosen)} rows, the better of AR and SD; withheld rows predicted"
+        values = found.filter((pl.col("hb_gb") == gb) & (pl.col("scheme") == ELASTIC)).select(BEST_MODE).to_series()
+        how = f"{values.len()} rows, the better of AR and SD; withheld rows predicted"
     elif claim["metric"] == "elastic_over_eagle_phi_sd":
-        values = elastic_over_eagle(table, found)
-        how = f"{values.size} pairs; withheld rows predicted"
+        values = elastic_over_eagle(found)
+        how = f"{values.len()} pairs; withheld rows predicted"
     else:
         return
-    yield answer(claim["claim_id"], float(STATISTICS[claim["statistic"]](values)), how, mode)
+    yield answer(claim["claim_id"], getattr(values, claim["statistic"])(), how, mode)
 
 
-def _of_ratios(study: Settings, claim: Mapping[str, Any], assumed: Sequence[Ratios], mode: str) -> Row:
+def _of_ratios(study: Settings, claim: Mapping[str, Any], assumed: pl.DataFrame, mode: str) -> Row:
     """Figures 14 and 15, with the range over what the paper does not give."""
-    statistic, pick = STATISTICS[claim["statistic"]], OF_RATIOS[claim["metric"]]
-    headline = next(ratios for ratios in assumed if is_headline(study.platforms, ratios.near) and ratios.end == "value")
-    of_all = [float(statistic(pick(ratios))) for ratios in assumed]
-    how = f"{pick(headline).size} rows of MT-Bench alone, {headline.assumed}; band over {len(of_all)} assumptions"
-    return answer(claim["claim_id"], float(statistic(pick(headline))), how, mode, (min(of_all), max(of_all)))
+    value = getattr(pl.col(claim["metric"]), claim["statistic"])()
+    each = assumed.group_by("verify_nodes", *NEAR_AS, "end").agg(value=value, n=pl.len())
+    told = each.filter(is_headline(study.platforms) & (pl.col("end") == "value")).row(0, named=True)
+    near = f"near-memory compute at {told['nmp_ext_ratio']:g} x EXT with {told['placement']} first"
+    rows, nodes = f"{told['n']} rows of MT-Bench alone", f"{told['verify_nodes']:g} nodes verified"
+    how = f"{rows}, {nodes}, {near}; band over {each.height} assumptions"
+    ends = each.select(pl.min("value"), high=pl.max("value")).row(0)
+    return answer(claim["claim_id"], told["value"], how, mode, ends)
 
 
-def _inputs(study: Settings, table: Sequence[Cell]) -> Iterator[Row]:
+def _inputs(study: Settings, table: pl.DataFrame) -> Iterator[Row]:
     """What the model reads, and what follows from sizes and the machines' files alone."""
     for claim_id, claim in stated(PAPER).items():
         metric = claim["metric"]
@@ -121,8 +110,8 @@ def _inputs(study: Settings, table: Sequence[Cell]) -> Iterator[Row]:
             value = told(machine, *study.inputs[metric]) if metric in study.inputs else OF_MACHINE[metric](machine)
             yield answer(claim_id, value, f"from the file of {name}")
         elif metric in ALPHAS:
-            alphas = np.array([cell.alpha for cell in table if cell.scheme == ALPHAS[metric]])
-            yield answer(claim_id, float(STATISTICS[claim["statistic"]](alphas)), "over the rows of Table 3, inputs")
+            alphas = table.filter(pl.col("scheme") == ALPHAS[metric])["alpha"]
+            yield answer(claim_id, getattr(alphas, claim["statistic"])(), "over the rows of Table 3, inputs")
         elif metric in SCHEMES:
             yield from _of_slices(claim)
         elif "xpu-" in claim_id and metric.startswith(("pim_", "logicpim_", "nmp_")):

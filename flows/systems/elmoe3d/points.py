@@ -1,68 +1,52 @@
-"""Rows of elmoe3d_points: Table 3 under every fit and hit law, and sweeps past it."""
+"""Points of elmoe3d_points: Table 3 under every fit and hit law, and sweeps past it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import product
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
 
 from tokentape.flows.systems.elmoe3d.settings import CHANGES, Settings, changed
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.elmoe3d.cells import Cell, Setup
-from tokentape.replay.elmoe3d.points import Point
-from tokentape.replay.elmoe3d.rows import TABLE_SERIES, Job
+from tokentape.replay.elmoe3d.points import Setup, points_of
+from tokentape.replay.elmoe3d.rows import TABLE_SERIES
 
 
-def table_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fits: Sequence[ELMoE3DConstants]) -> list[Job]:
+def table_points(study: Settings, table: pl.DataFrame, fits: Sequence[ELMoE3DConstants]) -> pl.DataFrame:
     """Every row of Table 3, fit by fit and law by law, in the table's order."""
-    wanted = product(fits, study.hit_models)
-    return [Job(TABLE_SERIES, setup.point(cell, fit, hit_model=law), fit, cell) for fit, law in wanted for cell in table]
+    laws = pl.DataFrame({"hit_model": study.hit_models}).join(table, how="cross", maintain_order="left_right")
+    return pl.concat(points_of(laws, fit, series=TABLE_SERIES) for fit in fits)
 
 
-def ran(setup: Setup, table: Sequence[Cell]) -> list[Cell]:
+def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:
     """The rows of the table whose model and machine are the study's: of a copy, some or none."""
-    return [cell for cell in table if cell.model in setup.models and cell.hb_gb in setup.machines]
+    machine = pl.col("hb_gb").cast(pl.String)
+    return table.filter(pl.col("model").is_in(list(setup.models)) & machine.is_in(list(setup.machines)))
 
 
-def sweep_jobs(study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> Iterator[Job]:
-    """Past the paper, at the headline's fit. Raises ValueError for a model whose acceptance the paper does not have."""
-    point = _Sweeps(study, setup, table, fit).point
+def sweep_points(study: Settings, setup: Setup, table: pl.DataFrame, fit: ELMoE3DConstants) -> tuple[pl.DataFrame, Setup]:
+    """Past the paper, at the headline's fit, with the machines that they run on. Acceptance is the paper's at the nearest batch
+    below, of the model that this one is like, unless it is given.
+
+    Raises ValueError for a model whose acceptance the paper does not have.
+    """
+    known = table.select("hb_gb", "scheme", pl.col("batch").cast(pl.Int64), like="model", known="alpha").sort("batch")
+    like, machines, made = {one.name: one.like or one.name for one in study.models}, dict(setup.machines), []
     for grid in study.grid:
-        for gb in setup.machines if grid.on_all else (max(setup.machines),):
-            yield from (Job(grid.series, point(gb, fields), fit) for fields in grid.points(model=tuple(setup.models)))
-    for cell in ran(setup, table):
-        yield Job("accepted-form", setup.point(cell, fit, accepted_form="chain"), fit, cell)
-
-
-class _Sweeps:
-    """Points of the grids: acceptance is the paper's at the nearest batch below, of the model that this one is like, unless it is
-    given."""
-
-    def __init__(self, study: Settings, setup: Setup, table: Sequence[Cell], fit: ELMoE3DConstants) -> None:
-        self.study, self.setup, self.fit = study, setup, fit
-        self.like = {one.name: one.like or one.name for one in study.models}
-        self.alphas: dict[tuple[int, str, str], dict[int, float]] = {}
-        for cell in table:
-            self.alphas.setdefault((cell.hb_gb, cell.model, cell.scheme), {})[cell.batch] = cell.alpha
-        self.machine = lru_cache(maxsize=None)(self._machine)
-
-    def point(self, gb: int, fields: dict[str, Any]) -> Point:
-        model = fields.pop("model")
-        like, (geometry, expert_format) = self.like[model], self.setup.models[model]
-        known = self.alphas.get((gb, like, fields["scheme"]), {})
-        batch = max((batch for batch in known if batch <= max(fields["batch"], 1)), default=None)
-        if batch is None:
-            under = f"{like} under {fields['scheme']}"
-            raise ValueError(f"study {self.study.name}: the paper has no acceptance of {under}; say `like` of {model}")
-        changes = tuple((name, fields.pop(name)) for name in CHANGES if name in fields)
-        of = {"model": model, "geometry": geometry, "expert_format": expert_format, "machine": self.machine(gb, changes)}
-        of |= {"law": self.fit.law(like), "speculation": self.fit.speculation, "drafter": self.setup.drafter}
-        return Point(**{**of, "alpha": known[batch], **fields})
-
-    def _machine(self, gb: int, changes: tuple[tuple[str, float], ...]) -> HardwareSpec:
-        machine = self.setup.machines[gb]
-        for name, value in changes:
-            machine = changed(machine, name, value)
-        return machine
+        given = pl.DataFrame(list(grid.points(model=tuple(setup.models))), infer_schema_length=None)
+        sizes = pl.DataFrame({"hb_gb": sorted(study.machines) if grid.on_all else [max(study.machines)]})
+        points = sizes.join(given, how="cross").with_columns(like=pl.col("model").replace(like), series=pl.lit(grid.series))
+        near = points.sort("batch").join_asof(known, on="batch", by=("hb_gb", "like", "scheme"), check_sortedness=False)
+        for model, of, scheme in near.filter(pl.col("known").is_null()).select("model", "like", "scheme").rows():
+            raise ValueError(f"study {study.name}: the paper has no acceptance of {of} under {scheme}; say `like` of {model}")
+        changes = [name for name in CHANGES if name in given.columns]
+        near = near.with_columns(machine=pl.concat_str("hb_gb", *changes, separator=" "))
+        for key, gb, *values in near.select("machine", "hb_gb", *changes).unique().rows():
+            machines[key] = setup.machines[str(gb)]
+            for name, value in zip(changes, values, strict=True):
+                machines[key] = changed(machines[key], name, value)
+        alpha = pl.col("alpha" if "alpha" in given.columns else "known")
+        made.append(points_of(near.with_columns(alpha=alpha).drop("known", *changes), fit, like="like"))
+    made.append(points_of(ran(setup, table), fit, accepted_form="chain", series="accepted-form"))
+    return pl.concat(made, how="diagonal_relaxed"), replace(setup, machines=machines)

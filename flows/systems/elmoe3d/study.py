@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
+
 from tokentape.flows.answers import Row, answered, bars_held, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live, tapes
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from tokentape.flows.systems.elmoe3d.points import ran, sweep_jobs, table_jobs
+from tokentape.flows.systems.elmoe3d.points import ran, sweep_points, table_points
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.replay.elmoe3d.baselines import OURS, Ran, energy_rows, platform_rows, platform_runs, ratios
-from tokentape.replay.elmoe3d.cells import Cell, Setup, cells
-from tokentape.replay.elmoe3d.points import as_points
-from tokentape.replay.elmoe3d.rows import rows, rows_of
-from tokentape.replay.elmoe3d.tables import check_rows, intensity_rows, mapping_rows
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
+from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.checks import check_rows
+from tokentape.replay.elmoe3d.points import Setup, points_of
+from tokentape.replay.elmoe3d.rows import TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
 from tokentape.replay.elmoe3d.work import findings
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -57,44 +58,35 @@ def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     return answered(study.answers, PAPER, {live.POINTS: points})
 
 
-def closed_forms(study: Settings, setup: Setup, table: list[Cell], fits: list[ELMoE3DConstants]) -> Rows:
+def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[ELMoE3DConstants]) -> Rows:
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline, mine, profile = fits[0], ran(setup, table), profiles.load(study.profile)
-    jobs = table_jobs(study, setup, mine, fits)
-    every_job = [*jobs, *sweep_jobs(study, setup, table, headline)]
-    all_found = evaluate(as_points([job.point for job in every_job]), profile)
-    made, found = rows(every_job, all_found), {}
-    checked: list[dict[str, Any]] = []
-    n = max(1, len(mine))
-    for i in range(0, len(jobs), n):  # one fit and one law at a time
-        outcome, fit, law = all_found.of(slice(i, i + n)), jobs[i].fit, jobs[i].point.hit_model
-        if fit is headline:
-            found[law] = outcome
-        nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
-        if not study.is_copy:
-            checked += check_rows(study.bars, stated(PAPER), setup, table, fit, law, outcome, nodes)
-    if not mine:  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
-        return {"elmoe3d_points": made, "answers": []}
-    every = platforms(study, setup, mine, headline)
-    by_law = {law: list(ratios([one for one in every if one.hit_model == law])) for law in MODES}
-    return {
-        "elmoe3d_points": made,
-        "elmoe3d_mapping": list(mapping_rows(setup, mine, headline)),
-        "elmoe3d_platforms": list(platform_rows(every)),
-        "elmoe3d_energy": list(energy_rows(study.platforms, every)),
-        "elmoe3d_intensity": list(intensity_rows(study.platforms, setup, mine, headline, profile)),
-        "elmoe3d_checks": checked,
-        "answers": [] if study.is_copy else answers(study, table, found, by_law),
+    past, machines = sweep_points(study, setup, table, headline)
+    every = pl.concat([table_points(study, mine, fits), past], how="diagonal_relaxed")
+    found = evaluated(every, machines, profile)
+    made: Rows = {"elmoe3d_points": point_rows(found, machines), "answers": []}
+    if mine.is_empty():  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
+        return made
+    specs = {OURS: load_hardware(study.machines[study.platforms.ours_gb])}
+    specs |= {name: load_hardware(name) for name in study.platforms.baselines}
+    ran_on = platforms(study.platforms, specs, setup, mine, headline, list(MODES), profile)
+    made |= {
+        "elmoe3d_mapping": mapping_rows(points_of(mine, headline), setup),
+        "elmoe3d_platforms": platform_rows(ran_on).to_dicts(),
+        "elmoe3d_energy": energy_rows(study.platforms, ran_on).to_dicts(),
+        "elmoe3d_intensity": intensity_rows(study.platforms, setup, mine, headline, profile),
+        "elmoe3d_checks": [],
     }
-
-
-def platforms(study: Settings, setup: Setup, table: list[Cell], fit: ELMoE3DConstants) -> list[Ran]:
-    """By hit model, under every number of verified nodes."""
-    of, profile = study.platforms, profiles.load(study.profile)
-    specs = {OURS: load_hardware(study.machines[of.ours_gb])} | {name: load_hardware(name) for name in of.baselines}
-    runs = platform_runs(of, specs, setup, table, fit, list(MODES), profile)
-    order = {law: i for i, law in enumerate(MODES)}
-    return sorted(runs, key=lambda one: (order[one.hit_model], of.verify_nodes.index(one.verify_nodes)))
+    if study.is_copy:
+        return made
+    of_table = found.filter(pl.col("series") == TABLE_SERIES).partition_by("level", "fit", "hit_model", as_dict=True)
+    for fit in fits:
+        for law in study.hit_models:
+            nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
+            at = of_table[fit.level, fit.rows, law]
+            made["elmoe3d_checks"] += check_rows(study.bars, stated(PAPER), setup, fit, at, nodes)
+    by_law = {law: of_table[headline.level, headline.rows, law] for law in MODES}
+    return {**made, "answers": answers(study, table, by_law, ratios(ran_on))}
 
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
@@ -104,9 +96,7 @@ def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstan
     for trace_id in tapes.routed(store):
         for name, of in tapes.rows_of(store, study, fit, trace_id).items():
             made[name] += of
-        measured = tapes.measured_jobs(store, study, setup, fit, trace_id)
-        if measured:
-            points += rows_of(measured, study.profile)
+        points += tapes.measured_rows(store, study, setup, fit, trace_id)
     return made
 
 

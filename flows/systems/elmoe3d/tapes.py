@@ -5,18 +5,18 @@ Every tape of the store is replayed, and one synthetic tape per model of the pap
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+import polars as pl
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.grid import load_trace
 from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.replay.elmoe3d.cells import Setup
 from tokentape.replay.elmoe3d.measured import law_of, through_machine
 from tokentape.replay.elmoe3d.of_tape import coverage, misses
-from tokentape.replay.elmoe3d.points import ELASTIC, QUANT
-from tokentape.replay.elmoe3d.rows import MEASURED, Job
+from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup
+from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
 from tokentape.replay.trace import DECODE
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
@@ -49,14 +49,16 @@ def rows_of(store: Store, study: Settings, fit: ELMoE3DConstants, trace_id: str)
     }
 
 
-def measured_jobs(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[Job]:
-    """A tape's own acceptance through the machine, by hit law; none where nothing was drafted from the model itself."""
+def measured_rows(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_points: a tape's own acceptance through the machine, by hit law; none where nothing was drafted from the
+    model itself."""
     tape = store.open(trace_id)
     drafted = tape.manifest.settings.get("speculation") or {}
     scheme = DRAFTED_BY.get(drafted.get("draft", ""))
     if scheme is None or not tape.has("rounds"):
         return []
-    batch, largest = int(tape.manifest.settings.get("batch_size") or 1), setup.machines[max(setup.machines)]
+    batch, largest = int(tape.manifest.settings.get("batch_size") or 1), setup.machines[str(max(study.machines))]
     of = (tape.manifest.model_id, load_trace(store, trace_id), tape.read("rounds"))
-    point = through_machine(*of, drafted, scheme, batch, largest, fit)
-    return [Job(MEASURED, replace(point, hit_model=hit_model), fit) for hit_model in study.hit_models]
+    point, own = through_machine(*of, drafted, scheme, batch, largest, fit)
+    points = pl.concat(point.with_columns(series=pl.lit(MEASURED), hit_model=pl.lit(law)) for law in study.hit_models)
+    return point_rows(evaluated(points, own, study.profile), own)

@@ -1,13 +1,21 @@
-"""Popularity of experts and how many of them n independent tokens touch, for many points at once (paper section 5, our form).
+"""Popularity of experts, how many of them n tokens touch, hit rates of those that are resident, and what a round accepts: laws by
+name, for many points at once. The forms are ours (paper section 5 names a power law and an acceptance rate, and gives neither).
 
 An expert of rank i is chosen by a token with p_i = 1 - exp(-c i^-s), hw/coverage.py; n tokens miss it with exp(-n c i^-s). So a
 point needs its `weights` c i^-s alone: U(n) = sum_i 1 - exp(-n c i^-s), n real, U(1) = k.
+
+Hits: paper_law: (resident share)^beta whatever the batch; in verification beta fades with it. It fits the paper's table and is
+not physical: at batches above 1 more bytes hit than are resident. physical: the same, bounded by what is resident, and never
+tuned to the table. che: an LRU under independent references.
+
+Acceptance: linear fits the paper's table best; chain is what a chain of drafts gives where each token is accepted independently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,3 +71,50 @@ def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
     kept = -np.expm1(-high[:, None] * weights)
     found = np.where(is_whole, 1.0, (referred * kept).sum(axis=1) / referred.sum(axis=1))
     return np.asarray(np.where(n_slots > 0.0, found, 0.0))
+
+
+class HitLaw(Protocol):
+    """Hit rate (n,) of n points.
+
+    share: resident share of the experts, 0..1; beta: exponent of the power law; weights: (n, N) popularity; n_tokens: independent
+    tokens of the step; n_experts: N.
+    """
+
+    def __call__(self, share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats: ...
+
+
+def _power(share: Floats, beta: Floats) -> Floats:
+    return np.where(share > 0.0, np.power(share, beta, where=share > 0.0, out=np.zeros_like(share)), 0.0)
+
+
+def paper_law(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
+    """As HitLaw; 0 where nothing is resident."""
+    return _power(share, beta)
+
+
+def physical(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
+    """As HitLaw: no step hits more experts than are resident."""
+    return np.minimum(_power(share, beta), share * n_experts / touched(weights, n_tokens))
+
+
+def che(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
+    """As HitLaw; beta plays no part."""
+    return che_hit_frac(weights, n_tokens, share * n_experts)
+
+
+HIT_LAWS: dict[str, HitLaw] = {"paper_law": paper_law, "physical": physical, "che": che}
+
+
+def linear(alpha: Floats, n_draft_steps: Floats) -> Floats:
+    """alpha d."""
+    return alpha * n_draft_steps
+
+
+def chain(alpha: Floats, n_draft_steps: Floats) -> Floats:
+    """sum of alpha^i over i = 1..d: no token counts after the first that is refused."""
+    is_one = alpha >= 1.0
+    safe = np.where(is_one, 0.0, alpha)
+    return np.where(is_one, n_draft_steps, safe * (1.0 - safe**n_draft_steps) / (1.0 - safe))
+
+
+FORMS: dict[str, Callable[[Floats, Floats], Floats]] = {"linear": linear, "chain": chain}

@@ -1,0 +1,83 @@
+"""Operator constants of several GPUs together, for one that nobody measured: every device counts with the same number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw import reachable
+from tokentape.hw.calibrate import POOLED, Fit, gpu_of, held_out, machine_of
+from tokentape.hw.measured import Measurements, Setup
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import fit as fitter
+from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.spec import HardwareSpec
+
+_ROWS_OF_EACH = 10_000
+_DEVICE = "device"  # argument that says whose row it is
+
+
+@dataclass(frozen=True)
+class _OnEach:
+    """An operator whose rows are of several GPUs."""
+
+    module: Any
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def NAME(self) -> str:
+        return str(self.module.NAME)
+
+    @property
+    def PARAMETERS(self) -> tuple[Parameter, ...]:
+        return tuple(self.module.PARAMETERS)
+
+    def seconds(self, gpu: Gpu, constants: NDArray[np.float64], shapes: dict[str, Any]) -> NDArray[np.float64]:
+        made = np.empty(shapes[_DEVICE].size)
+        for device, own in enumerate(self.gpus):
+            rows = shapes[_DEVICE] == device
+            made[rows] = self.module.seconds(own, constants, {name: values[rows] for name, values in shapes.items()})
+        return made
+
+
+def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()) -> list[Fit]:
+    """One set of constants per operator. Deterministic. Raises ValueError where tables are of one device, or of two dtypes."""
+    dtypes, devices = ({getattr(table.setup, name) for table in tables} for name in ("dtype", "device"))
+    if len(devices) < 2 or len(dtypes) != 1:
+        raise ValueError(f"constants of several GPUs together need tables of two at least; found {', '.join(sorted(devices))}")
+    fits = []
+    for operator in dict.fromkeys(table.operator for table in tables):
+        of_operator = [table for table in tables if table.operator == operator]
+        gpus = tuple(gpu_of(machine_of(table.setup.device, machines), table.setup.dtype) for table in of_operator)
+        kept = [_sample(reachable.split(table, gpu)[0]) for table, gpu in zip(of_operator, gpus, strict=True)]
+        shapes = {name: np.concatenate([table.shapes[name] for table in kept]) for name in kept[0].shapes}
+        shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
+        seconds = np.concatenate([table.seconds for table in kept])
+        seen = ~np.concatenate([held_out(table) for table in kept])
+        model = _OnEach(OPERATORS[operator], gpus)
+        sets = [
+            fitter.fit(model, gpus[0], {name: values[rows] for name, values in shapes.items()}, seconds[rows])
+            for rows in (np.ones(seconds.size, np.bool_), seen)
+        ]
+        names = [parameter.name for parameter in model.PARAMETERS]
+        constants, without = (dict(zip(names, map(float, values), strict=True)) for values in sets)
+        ranges = {
+            name: (float(values.min()), float(values.max()))
+            for name, values in shapes.items()
+            if name != _DEVICE and np.issubdtype(values.dtype, np.number)
+        }
+        setup = Setup(POOLED, of_operator[0].setup.framework, "all", dtypes.copy().pop())
+        sources = tuple(source for table in kept for source in table.sources)
+        fits.append(Fit(operator, setup, POOLED, constants, without, ranges, seconds.size, sources))
+    return fits
+
+
+def _sample(table: Measurements) -> Measurements:
+    """At most _ROWS_OF_EACH rows, by a fixed permutation."""
+    order = np.random.default_rng(0).permutation(table.seconds.size)[:_ROWS_OF_EACH]
+    return table.take(np.sort(order))

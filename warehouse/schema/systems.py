@@ -1,0 +1,30 @@
+"""Whole systems of policies on a tape, a machine and a workload."""
+
+from tokentape.warehouse.columns import I64, TEXT, Column
+from tokentape.warehouse.schema.runs import DECISIONS, OF_DECISIONS
+from tokentape.warehouse.schema.table import View, names
+
+TABLES = {
+    "system_runs": View(
+        (
+            *(*names("run_id study trace_id system"), *DECISIONS),
+            *names("is_bound hardware hardware_sha256 profile workload batch seed n_requests expert_format budget_bytes asked"),
+            *names("origin is_extrapolated outside_envelope assumed"),
+        ),
+        names("run_id"),
+        "a system on a tape and machine: what decides in each slot, and the requests it served",
+        nullable=(*DECISIONS,),
+        own=OF_DECISIONS
+        | {
+            "system": Column(TEXT, "", "name of the system, or of its file"),
+            "batch": Column(I64, "", "requests at once"),
+            "n_requests": Column(I64, "", "requests served"),
+            "workload": Column(TEXT, "", "which of the tape's requests, in which order, and how they arrive"),
+        },
+        engine="systems",
+        values="",
+        facts=names("batch seed n_requests budget_bytes"),
+        decisions={slot: slot for slot in DECISIONS},
+        run_id="run_id",
+    ),
+}
