@@ -307,11 +307,12 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
     at most MOST_ROOM of all experts, so that a system has something to decide."""
     spec, geometry = load_hardware(machine), tape.geometry
-    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked, tape))) * geometry.n_experts
+    roles, expert_format = spec.roles, format_of(store, asked, tape)
+    total = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= static_bytes(geometry, "bf16")
+        room -= static_bytes(geometry, expert_format)
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")

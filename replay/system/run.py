@@ -77,9 +77,8 @@ def simulate(
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
     timed = fits_of(machine, how.expert_format) if fits is None else fits
-    costs = iteration_costs(
-        geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, events=True, end=end, fits=timed
-    )
+    of = (geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, timed)
+    costs = iteration_costs(*of, events=True, end=end, dense_format=how.expert_format)
     slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
     limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
