@@ -14,9 +14,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS: tuple[str, ...] = tuple(PYPROJECT["tool"]["tokentape"]["rooms"])
 PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
-# What may not be exceeded (tests/bench/test_lines.py): what is reached, with the loop beside the engines that it is to replace.
-# The aim is 50,000 lines, and .55 of them in tests.
-BUDGET, TESTS_FRAC = 58_100, 0.59
+# What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests.
+BUDGET, TESTS_FRAC = 57_500, 0.60
 
 
 def lines(folder: str) -> int:

@@ -1,4 +1,4 @@
-"""Token-layer events per CPU second of the loop: a cache alone and with a placement, at batch 1 and 16."""
+"""Token-layer events per CPU second of the loop: a cache alone, with a placement, with a KV track in its room; batch 1 and 16."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ SYSTEMS = {
     "lru": {"residency": {"policy": "lru", "budget": "25%"}},
     "lru_place": {"residency": {"policy": "lru", "budget": "25%"}, "place": {"policy": "near_if_rare", "most": 1}},
     "lfu_place": {"residency": {"policy": "lfu", "budget": "25%"}, "place": {"policy": "near_if_rare", "most": 1}},
+    "lru_place_kv": {
+        "residency": {"policy": "lru", "budget": "25%", "share_kv": "true"},
+        "place": {"policy": "near_if_rare", "most": 1},
+        "kv": {"policy": "streaming", "budget": 256},
+    },
     "guided": {"place": {"policy": "prefill_guided", "budget": "25%"}},
 }
 

@@ -93,42 +93,6 @@ def best_method(rows: pl.DataFrame, column: str, descending: bool = True) -> lis
     return methods.sort(pl.col(column).round_sig_figs(3), place, descending=[descending, False]).head(1).to_dicts()
 
 
-def popularity(crowd: Mapping[str, float], phase: str) -> str:
-    """How unevenly the experts are used."""
-    unused, everyone, top = int(crowd["n_unused"]), int(crowd["n_all"]), percent(crowd["top_tenth"])
-    never = f"{unused:,} of {everyone:,} are never selected" if unused else f"each of the {everyone:,} is selected at least once"
-    return f"The most used tenth of the experts takes {top} of the selections in {phase} (an even share: 10 %); {never}."
-
-
-def reuse(rows: pl.DataFrame) -> str:
-    """How far away the last use of an expert lies."""
-    near = "Fewer than half of the lookups find an expert used before"
-    for row in rows.filter(pl.col("within") >= 0.5).head(1).to_dicts():
-        near = f"Half of the lookups find an expert used at most {row['high']:,.0f} distinct experts ago"
-    return f"{near}; {percent(1 - rows['within'].to_list()[-1])} are first uses, which no cache can hit."
-
-
-def locality(rows: pl.DataFrame) -> str:
-    """Mean overlap of consecutive tokens against chance, per phase."""
-    means = rows.group_by("phase").agg(pl.mean("overlap"), pl.mean("chance")).sort("phase")
-    parts = [
-        f"{percent(r['overlap'])} of its experts in {r['phase']} ({r['overlap'] / r['chance']:.1f} × chance)"
-        for r in means.iter_rows(named=True)
-        if r["chance"]
-    ]
-    return f"A token shares with the token before {' and '.join(parts)}."
-
-
-def similarity(rows: pl.DataFrame) -> str:
-    """How well prefill predicts which experts decode will use."""
-    ranked = rows.sort("cosine").to_dicts()
-    low, high, mean = ranked[0], ranked[-1], sum(row["cosine"] for row in ranked) / len(ranked)
-    return (
-        f"Prefill and decode use the experts of a layer alike to a cosine of {mean:.2f} on average, "
-        f"from {low['cosine']:.2f} in layer {low['layer']} to {high['cosine']:.2f} in layer {high['layer']}."
-    )
-
-
 def _best_hit(rows: pl.DataFrame, hit: str) -> str:
     """At one capacity: the method that hits most, LRU if it is another, the bound."""
     said = []

@@ -29,7 +29,7 @@ def drawn(ask: Ask) -> Drawn:
     """The figure that figures/orderings.toml describes, of the page's study."""
     found = some(rows(ask.connection, ask.params["study"]))
     where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
-    return Drawn({"orderings": found}, {"": answer(found)}, {"inside": where})
+    return Drawn({"orderings": found}, facts={"inside": where})
 
 
 def worded(found: pl.DataFrame) -> pl.DataFrame:
@@ -51,15 +51,3 @@ def worded(found: pl.DataFrame) -> pl.DataFrame:
         for row in told.to_dicts()
     ]
     return told.with_columns(pl.DataFrame(said, schema=dict.fromkeys(SAID, pl.String)))
-
-
-def answer(found: pl.DataFrame) -> str:
-    """Ratios that miss their margin first, then how many keep it."""
-    missed = [
-        f"{row['assertion'].replace('|', ', ')} is {row['said_ratio']}, {row['said_margin']} is wanted"
-        for row in found.filter(~pl.col("holds")).to_dicts()
-    ]
-    held = found.filter("holds").height
-    if not missed:
-        return f"All {held} ratios keep their margin on every seed."
-    return f"Missed on some seed: {'; '.join(missed)}. The other {held} of {found.height} keep their margin on every seed."

@@ -16,6 +16,7 @@ import polars as pl
 
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
+from tokentape.flows.kv_tape import attention_tape
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -202,7 +203,8 @@ def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
     drafted = None
     if all(tape.has(name) for name in TABLES):
         drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
-    return recorded(trace, gates, drafted)
+    attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), drafted)
 
 
 def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:

@@ -83,7 +83,7 @@ class Work:
         each = np.asarray(values, np.float64)
         if not each.ndim and not each:
             return self.nothing
-        if not (np.isscalar(rows.times) and rows.times == 1.0):
+        if not isinstance(rows.times, float) or rows.times != 1.0:
             each = each * np.asarray(rows.times)
         if rows.cells is not None:
             n, weights = self.n_steps * self.n_blocks, np.broadcast_to(each, rows.cells.size)
@@ -159,7 +159,7 @@ def stacked(works: Sequence[Work]) -> Work:
 
 def _stacked(values: Sequence[Values], n_steps: Sequence[int], *width: int) -> Values:
     """(steps,) or (steps, width); one number where all are the same."""
-    if all(np.isscalar(value) and value == values[0] for value in values):
+    if all(isinstance(value, float | int) and value == values[0] for value in values):
         return values[0]
     whole, at = np.empty((sum(n_steps), *width)), 0
     for value, n in zip(values, n_steps, strict=True):

@@ -17,9 +17,9 @@ from tokentape.policies.future import next_lookups, run_future
 from tokentape.policies.kernels import array, dispatcher_of, float64, int32, int64, uint8, uint32, uint64
 from tokentape.policies.lfu import LFU
 from tokentape.policies.protocol import RANK_SIGNATURE
-from tokentape.policies.queue import run_queue_events, run_queue_serial
-from tokentape.policies.ranked import ABSENT, run_ranked
-from tokentape.policies.uniform import run_uniform
+from tokentape.policies.queue import run_queue_events, run_queue_serial, shrink_queue
+from tokentape.policies.ranked import ABSENT, run_ranked, shrink_ranked
+from tokentape.policies.uniform import run_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
 # The arrays of one kind of policy, and their types.
@@ -113,7 +113,7 @@ class ExpertCache:
             c = int(np.argmax(capacity < largest))
             raise ValueError(f"capacity of cache {c} is {capacity[c]} B, below one expert ({largest[c]} B); give more capacity")
         self.policy, self.keep_overflow, self.hits_first, self.seed = policy, keep_overflow, hits_first, seed
-        self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity
+        self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity.copy()  # `room` writes to it
         self.profile = np.zeros(n_keys) if profile is None else profile
         self.n_events = self.n_lookups = 0
         self.base_of = np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64)
@@ -142,6 +142,24 @@ class ExpertCache:
         else:
             self._slot_of[:] = ABSENT
             self._count[:] = 0
+
+    def room(self, capacity: NDArray[np.int64]) -> None:
+        """Gives every cache this many bytes, (C,), and evicts at once what they do not hold. Raises ValueError for a bound."""
+        if self.policy.kind == "future":
+            raise ValueError(f"{type(self.policy).__name__} reads the future of one fixed room")
+        self.capacity[:] = capacity
+        for c in range(capacity.size):
+            if self.policy.kind == "queue":
+                shrink_queue(c, self.sizes, self.capacity, self._link, self._resident, self.used)
+            elif self.policy.kind == "ranked":
+                shrink_ranked(
+                    c, self.sizes, self.base_of, self.capacity, self._slots, self._ranks, self._lasts, self._slot_of, self._count,
+                    self.used,
+                )  # fmt: skip
+            else:
+                shrink_uniform(
+                    c, self.sizes, self.base_of, self.capacity, self._draws, self._slots, self._slot_of, self._count, self.used
+                )
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """All that the kernels read and write, in the order of CACHE_STATE, those of another kind empty: for a loop that looks up

@@ -129,3 +129,11 @@ def run_queue_events(  # type: ignore[no-untyped-def]
             node = after
         while used[c] > capacity[c] and not keep_overflow:  # the event alone is too large: its first members are streamed
             _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
+
+
+@kernel(void(int64, _I64, _I64, _U32, _U8, _I64))
+def shrink_queue(c, sizes, capacity, link, resident, used):  # type: ignore[no-untyped-def]
+    """Drops what leaves first until cache c holds no more than its capacity."""
+    sentinel = uint64(sizes.shape[0]) + uint64(c)
+    while used[c] > capacity[c]:
+        _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)

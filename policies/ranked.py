@@ -151,3 +151,10 @@ def run_ranked(  # type: ignore[no-untyped-def]
         while used[c] > capacity[c] and (bypass or not keep_overflow):
             top = _pop(c, base, count, heap, ranks, lasts, slot_of)
             used[c] -= sizes[top]
+
+
+@kernel(void(int64, _I64, _I64, _I64, _U32, _F64, _I64, _U32, _I64, _I64))
+def shrink_ranked(c, sizes, base_of, capacity, heap, ranks, lasts, slot_of, count, used):  # type: ignore[no-untyped-def]
+    """Drops the lowest ranks until cache c holds no more than its capacity."""
+    while used[c] > capacity[c]:
+        used[c] -= sizes[_pop(c, uint64(base_of[c]), count, heap, ranks, lasts, slot_of)]

@@ -53,6 +53,10 @@ KINDS = {
         "pool policy", "tokentape.policies.speculation", "DRAFTS", "DRAFT",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
+    "refresh": Kind(
+        "refresh policy", "tokentape.policies.kv.refresh", "REFRESH", "Refresh",
+        "needs `harmonic_mean_us` (policies/kv/refresh.py)",
+    ),
     "system": Kind("system", "tokentape.policies.systems", "SYSTEMS", "System", "is SliceMoE or MixedPrecision"),
 }  # fmt: skip
 

@@ -11,18 +11,19 @@ from typing import Any
 
 from tokentape.policies import registry
 from tokentape.policies.names import unknown
-from tokentape.policies.resolve import resolve, told
+from tokentape.policies.resolve import convert, resolve, told
 
 SLOTS = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")
 FOLDER = Path(__file__).parent / "shipped"
 # What a slot takes beside its policy's own parameters, as text: how much room it has, and of what.
 OPTIONS: dict[str, dict[str, str]] = {
-    "residency": {"budget": "", "scope": "global"},
+    "residency": {"budget": "", "scope": "global", "share_kv": "false"},
     "place": {"budget": "", "across_layers": "false"},
     "precision": {"mean_bits": "16"},
     "schedule": {"max_seqs": "1"},
+    "kv": {"storage": "plain", "bits": "4"},
 }
-IN_THE_LOOP = ("schedule", "draft", "precision", "residency", "place")  # slots that replay/system runs
+IN_THE_LOOP = ("schedule", "draft", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class System:
 
     def option(self, slot: str, name: str) -> str:
         return self.options.get(slot, {}).get(name, OPTIONS[slot][name])
+
+    def flag(self, slot: str, name: str) -> bool:
+        """An option that is true or false. Raises ValueError for anything else."""
+        return bool(convert(f"system {self.name}: {slot}.{name}", self.option(slot, name), bool))
 
     def without(self, slot: str) -> System:
         """The same with that slot off."""

@@ -83,3 +83,10 @@ def run_uniform(  # type: ignore[no-untyped-def]
                 used[c] += sizes[key]
         while used[c] > capacity[c] and not keep_overflow:
             _remove(_draw(state) % uint64(count[c]), c, base, residents, slot_of, count, used, sizes)
+
+
+@kernel(void(int64, _I64, _I64, _I64, _U64, _U32, _U32, _I64, _I64))
+def shrink_uniform(c, sizes, base_of, capacity, state, residents, slot_of, count, used):  # type: ignore[no-untyped-def]
+    """Drops drawn experts until cache c holds no more than its capacity."""
+    while used[c] > capacity[c]:
+        _remove(_draw(state) % uint64(count[c]), c, uint64(base_of[c]), residents, slot_of, count, used, sizes)

@@ -6,7 +6,7 @@ sampling are not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +43,14 @@ class Tokens:
 
     def sums(self, windows: Ints) -> Sums:
         """The same for layers of these windows."""
-        given = (getattr(self, part.name) for part in fields(self))
-        parts = np.broadcast_arrays(*(np.atleast_1d(np.asarray(of, np.float64)) for of in given))
-        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = (part[:, None] for part in parts)
+        parts = [np.atleast_1d(np.asarray(of, np.float64))[:, None] for of in vars(self).values()]
+        decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = parts
         width = np.where(windows > 0, windows, np.inf)
         most = np.minimum(budget, width)
         n, keys = prompt / prompts, decodes * np.minimum(context, most)
         pairs = _pairs(before + n, width) - _pairs(before, width)
         return Sums(
-            tokens=decodes * nodes + prompt,
+            tokens=np.broadcast_to(decodes * nodes + prompt, (max(map(len, parts)), 1)),
             decodes=decodes,
             context=context,
             keys=keys,
@@ -158,6 +157,13 @@ def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = A
     """Keys and values of a token in a layer, on one device; devices beyond the KV heads keep copies."""
     heads = 2 * max(1.0, geometry.n_kv_heads / machine.n_devices) * geometry.head_dim
     return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
+
+
+def rebuilt_of(geometry: Geometry, machine: HardwareSpec, tokens: Values, blocks: Ints) -> Rows:
+    """Keys and values of so many tokens, multiplied anew from the layer's inputs."""
+    kv_values = kv_token_bytes(geometry, machine) / _VALUE
+    ops = machine.n_devices * 2.0 * np.asarray(tokens) * geometry.hidden * kv_values
+    return Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=blocks, ops=ops, count=1.0)
 
 
 def weight_bytes(work: Work) -> Floats:
@@ -322,8 +328,7 @@ class _Layers:
 
     def _recompute(self) -> tuple[Rows, ...]:
         """Keys and values from the layer's inputs."""
-        ops = self.d * 2.0 * self.sums.keys * self.sums.recomputed * self.g.hidden * self.kv_token_bytes / self.kv_value
-        return (Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=self.all, ops=ops, count=1.0),)
+        return (rebuilt_of(self.g, self.machine, self.sums.keys * self.sums.recomputed, self.all),)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""

@@ -115,7 +115,10 @@ class Geometry(BaseModel):
     @property
     def non_expert_params(self) -> int:
         """Weights a decode token reads besides routed experts: attention, shared and dense FFNs, routers, lm_head."""
-        return sum(self.layer_params(layer) for layer in range(self.n_layers)) + self.vocab * self.hidden
+        n_moe, ffn = len(self.moe_layers), self.ffn_matrices * self.hidden
+        feeding = n_moe * (ffn * self.shared_intermediate + self.hidden * self.n_experts)
+        feeding += (self.n_layers - n_moe) * ffn * self.dense_intermediate
+        return self.n_layers * self.attention_params + feeding + self.vocab * self.hidden
 
     def layer_params(self, layer: int) -> int:
         """Weights of one layer besides routed experts: attention, then shared experts and router, or the dense FFN."""

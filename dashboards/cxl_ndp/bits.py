@@ -7,9 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.dashboards.cxl_ndp.words import GIVEN, PLACEMENTS, RULES, SHARED, TABLE, setups
-from tokentape.dashboards.engine import Ask, Control, Drawn, in_words, known, options, sentences, some
-from tokentape.dashboards.units import joined, lowest, mean_of, percent, signed
+from tokentape.dashboards.cxl_ndp.words import GIVEN, PLACEMENTS, RULES, SHARED, TABLE, TASKS, setups
+from tokentape.dashboards.engine import Ask, Control, Drawn, in_words, known, options, some
 
 STAND_IN = "stand-in"  # method of losses that no model was measured for
 
@@ -24,10 +23,6 @@ METHODS = {
     "ours_2bit_no_selector": "2 bits, uniform",
     "ours_2bit": "2 bits, selector",
 }
-TASKS = {
-    "average": "average", "mmlu": "MMLU", "mathqa": "MathQA", "hellaswag": "HellaSwag", "arc_easy": "ARC easy",
-    "arc_challenge": "ARC challenge", "boolq": "BoolQ", "winogrande": "WinoGrande", "piqa": "PIQA",
-}  # fmt: skip
 
 
 def tables(ask: Ask) -> Drawn:
@@ -47,8 +42,8 @@ def tables(ask: Ask) -> Drawn:
     ]
     return Drawn(
         {"tables": found.select("table", "bits", "layer", pl.col("mse").list.eval(pl.element().round_sig_figs(3)))},
-        sentences(found, ["table"], lambda of: tables_answer(of, ask("won"))),
-        {"widths": widths, "stand_in": STAND_IN.capitalize()},
+        facts={"widths": widths, "stand_in": STAND_IN.capitalize(), "won": ask("won")},
+        said=found,
         controls=(TABLE,),
         choices=options(TABLE.name, kept),
     )
@@ -62,14 +57,12 @@ def bits(ask: Ask) -> Drawn:
     # Bands of all rules would hide one another: those of the others have no height.
     is_selector = pl.col("rule") == SELECTOR
     drawn = found.with_columns(pl.when(is_selector).then(end).otherwise("bits").alias(end) for end in ("low", "high"))
-    said = sentences(found, ["given", "shared"], bits_answer)
-    return Drawn({"bits": drawn.drop("rank", "batch", "mean_bits", "n_ranked")}, said, own, **_menus(ask))
+    return Drawn({"bits": drawn.drop("rank", "batch", "mean_bits", "n_ranked")}, facts=own, said=found, **_menus(ask))
 
 
 def losses(ask: Ask) -> Drawn:
     found = some(_worded(ask("losses")))
-    said = sentences(found, ["given", "shared"], losses_answer)
-    return Drawn({"losses": found.drop("rank", "batch")}, said, **_menus(ask))
+    return Drawn({"losses": found.drop("rank", "batch")}, **_menus(ask))
 
 
 def _menus(ask: Ask) -> dict[str, Any]:
@@ -82,67 +75,12 @@ def _menus(ask: Ask) -> dict[str, Any]:
     return {"controls": (GIVEN, replace(SHARED, labels=labels)), "choices": choices}
 
 
-def tables_answer(found: pl.DataFrame, won: pl.DataFrame) -> str:
-    """Mean loss by width, how far experts differ, and how often it falls with bits; rows of one table."""
-    cells = found.explode("mse").with_columns(expert=pl.int_range(pl.len()).over("bits", "layer"))
-    means = cells.group_by("bits").agg(pl.mean("mse")).sort("bits")
-    least = lowest(means["mse"])
-    told = [f"{value / least:,.3g} at {bits}" for bits, value in means.rows()]
-    by_expert = cells.pivot("bits", index=["layer", "expert"], values="mse").drop("layer", "expert")
-    falls = pl.concat(
-        [
-            by_expert.select((pl.col(b) <= pl.col(a)).alias("falls"))
-            for a, b in zip(by_expert.columns, by_expert.columns[1:], strict=False)
-        ]
-    )
-    spread = mean_of(cells.group_by("bits", "layer").agg(ratio=pl.max("mse") / pl.min("mse")).select(pl.median("ratio"))["ratio"])
-    first = (
-        f"In {found['method'][0]} losses of {found['model'][0]}, an expert loses on average, with the least as 1, {joined(told)} "
-        f"bits; the most sensitive expert of a layer loses {spread:,.3g} × the least (median). More bits lose less in "
-        f"{percent(mean_of(falls['falls']))} of the steps."
-    )
-    both = won.filter(pl.col("trace_id") == found["source"][0]).to_dicts()
-    return first + "".join(
-        f" GPTQ loses at most as much as round-to-nearest in {percent(r['won'])} of {r['cells']:,} cells on calibration text"
-        + (f", {percent(r['won_heldout'])} on held-out text." if r["won_heldout"] is not None else ".")
-        for r in both
-    )
-
-
 def _worded(frame: pl.DataFrame) -> pl.DataFrame:
     """With the rule as it is said, the panel of its mean width, and how many sequences share the bits."""
     return frame.with_columns(
         said=in_words("rule", RULES),
         panel=pl.format("{} bits", pl.col("mean_bits").map_elements(lambda bits: f"{bits:g}", pl.String)),
         shared=pl.col("batch").cast(pl.String),
-    )
-
-
-def bits_answer(found: pl.DataFrame) -> str:
-    """What the selector gives to the first and the last rank at each mean width; rows of one table."""
-    rows = found.filter(pl.col("rule") == SELECTOR).sort("mean_bits").to_dicts()
-    said = [f"{row['bits'][0]:.1f} and {row['bits'][-1]:.1f} at {row['mean_bits']:g}" for row in rows]
-    n = found["n_ranked"][0]
-    return (
-        f"Bits of the most and the least important of {n} by the selector, by average: {'; '.join(said)}."
-        if said
-        else "The selector was not run with these losses."
-    )
-
-
-def losses_answer(found: pl.DataFrame) -> str:
-    """What the selector and the optimum keep of the loss of uniform bits, and the range of the reversed order; of one table."""
-    said, turned = [], []
-    for (mean,), of in found.sort("mean_bits").group_by(["mean_bits"], maintain_order=True):
-        ratio = dict(of.select("rule", "ratio").iter_rows())
-        best = f" (optimum {percent(ratio['optimum'], 0)})" if "optimum" in ratio else ""
-        said += [f"{percent(ratio[SELECTOR], 0)}{best} at {mean:g} bits"] * (SELECTOR in ratio)
-        turned += [ratio["reversed"]] * ("reversed" in ratio)
-    against = f"; in reversed order it is {percent(min(turned), 0)} to {percent(max(turned), 0)}" if turned else ""
-    return (
-        f"Of the loss of uniform bits the selector keeps, in the median, {joined(said)}{against}."
-        if said
-        else "The selector was not run."
     )
 
 
@@ -162,8 +100,8 @@ def quality(ask: Ask) -> Drawn:
     ]
     return Drawn(
         {"quality": found.drop("placement", "alpha", "loss_weight", "model", "dataset")},
-        sentences(found, ["live"], quality_answer),
-        {"measures": measures},
+        facts={"measures": measures},
+        said=found,
         **_live_menu(ask),
     )
 
@@ -180,8 +118,7 @@ def variants(ask: Ask) -> Drawn:
     )
     others = some(others.filter(pl.col("variant").n_unique().over("live", "bits") > 1))
     widths = others.select("bits", "width").unique().sort("bits")["width"].to_list()
-    said = sentences(others, ["live"], variants_answer)
-    return Drawn({"variants": others.drop("model", "dataset", "loss_weight")}, said, {"widths": widths}, **_live_menu(ask))
+    return Drawn({"variants": others.drop("model", "dataset", "loss_weight")}, facts={"widths": widths}, **_live_menu(ask))
 
 
 def _live_menu(ask: Ask) -> dict[str, Any]:
@@ -210,68 +147,4 @@ def accuracy(ask: Ask) -> Drawn:
         "settings": [METHODS.get(name, name) for name in known(METHODS, found["method"])],
         "tasks": [TASKS.get(name, name) for name in known(TASKS, found["task"])],
     }
-    return Drawn({"accuracy": found}, {"": accuracy_answer(found)}, own)
-
-
-def quality_answer(found: pl.DataFrame) -> str:
-    """At every width that both have: selector beside uniform and reversed, and the seeds that agree; rows of one live model."""
-    said = []
-    for (bits,), of in found.sort("bits").group_by(["bits"], maintain_order=True):
-        worse = dict(of.select("rule", "worse").iter_rows())
-        if not {SELECTOR, "uniform"} <= worse.keys():
-            continue
-        row = of.filter(pl.col("rule") == SELECTOR).row(0, named=True)
-        name = "exact match lower by" if row["is_accuracy"] else "perplexity"
-        by_use = f" ({_worse(worse[BY_USE], row['is_accuracy'])} with losses by use)" if BY_USE in worse else ""
-        beside = [f"uniform {_worse(worse['uniform'], row['is_accuracy'])}"]
-        ahead = [f"uniform in {row['ahead_of_uniform']}"]
-        if "reversed" in worse:
-            beside.append(f"reversed order {_worse(worse['reversed'], row['is_accuracy'])}")
-            ahead.append(f"reversed in {row['ahead_of_reversed']}")
-        said.append(
-            f"At {bits:g} bits {name} {_worse(worse[SELECTOR], row['is_accuracy'])} with the selector{by_use}, {joined(beside)}; "
-            f"it is no worse than {joined(ahead)} of {row['seeds']} seeds."
-        )
-    return " ".join(said) or "The selector and uniform bits were not measured at one width."
-
-
-def _worse(value: float, is_accuracy: bool) -> str:
-    return f"{100 * value:.1f} points" if is_accuracy else signed(value)
-
-
-def variants_answer(found: pl.DataFrame) -> str:
-    """Least and most loss over the placements at every width; rows of one live model."""
-    said = []
-    for (width,), of in found.sort("bits").group_by(["width"], maintain_order=True):
-        best, worst = of.sort("worse").row(0, named=True), of.sort("worse").row(-1, named=True)
-        said.append(
-            f"at {width} from {_worse(best['worse'], best['is_accuracy'])} ({best['variant']}) to "
-            f"{_worse(worst['worse'], worst['is_accuracy'])} ({worst['variant']})"
-        )
-    return f"Over {found['variant'].n_unique()} placements the loss goes {'; '.join(said)}."
-
-
-def accuracy_answer(found: pl.DataFrame) -> str:
-    """What each width loses on average with and without the selector, and on which tasks the selector loses."""
-    said = []
-    for bits in (3, 2):
-        held = found.pivot("method", index=["model", "task"], values="accuracy")
-        with_, without = f"ours_{bits}bit", f"ours_{bits}bit_no_selector"
-        if not {with_, without, "original_fp16"} <= set(held.columns):
-            continue
-        mean = held.filter(pl.col("task") == "average").to_dicts()
-        worse = held.filter(pl.col(with_) < pl.col(without), pl.col("task") != "average")["task"].to_list()
-        lost = (
-            f", though not on {joined([TASKS.get(task, task) for task in known(TASKS, worse)])}" if worse else ", on every task"
-        )
-        said += [
-            f"at {bits} bits the average falls from {row['original_fp16']:.2f} to {row[with_]:.2f} %, and the selector is "
-            f"{row[with_] - row[without]:.2f} points ahead of uniform{lost}"
-            for row in mean
-        ]
-    words = "; ".join(said)
-    return (
-        f"On {joined(found['model'].unique().sort().to_list())} {words}."
-        if said
-        else "No pair with and without the selector is printed."
-    )
+    return Drawn({"accuracy": found}, facts=own)

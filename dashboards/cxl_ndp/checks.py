@@ -7,7 +7,7 @@ import polars as pl
 from tokentape.dashboards import claims
 from tokentape.dashboards.cxl_ndp.words import PAPER, VERDICTS
 from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
-from tokentape.dashboards.units import joined, quantity
+from tokentape.dashboards.units import quantity
 
 AS_THE_PAPER = "paper"  # of answers.mode: counted as the paper counts
 UNITS = {"percentage points": "points", "percentage_points": "points", "1e9": "billion"}
@@ -19,8 +19,8 @@ def stated(ask: Ask) -> Drawn:
     other = pl.col("mode").str.strip_prefix(AS_THE_PAPER).str.strip_prefix(", ")
     head = pl.when(other == "").then(pl.lit("|")).otherwise(pl.format(", {}|", other))
     answered = some(found.drop_nulls("replay").with_columns(claim=pl.col("claim").str.replace("|", head, literal=True)))
-    said = claims.answer(found.filter(pl.col("mode").is_in(["", AS_THE_PAPER])))
-    return Drawn({"claims": answered}, {"": said}, {"ours": "replay (least to most of seeds)"})
+    said = found.filter(pl.col("mode").is_in(["", AS_THE_PAPER]))
+    return Drawn({"claims": answered}, facts={"ours": "replay (least to most of seeds)"}, said=said)
 
 
 def checks(ask: Ask) -> Drawn:
@@ -31,7 +31,7 @@ def checks(ask: Ask) -> Drawn:
     kept = some(ask("checks")).filter(has_bar | pl.col("published").is_not_null()).with_columns(verdict=verdict)
     kept = kept.sort(turn_of("verdict", ("missed", "held", "")), "check")
     found = kept.with_columns(pl.DataFrame([_said(row) for row in kept.to_dicts()])).with_columns(order=pl.int_range(pl.len()))
-    return Drawn({"checks": found.drop("unit")}, {"": checks_answer(found)})
+    return Drawn({"checks": found.drop("unit")})
 
 
 def _said(row: dict[str, object]) -> dict[str, str]:
@@ -57,15 +57,3 @@ def _said(row: dict[str, object]) -> dict[str, str]:
         "bar_said": ends,
         "verdict_said": VERDICTS[str(row["verdict"])][0],
     }
-
-
-def checks_answer(found: pl.DataFrame) -> str:
-    """How many bars are held, which are not, and how many numbers have none."""
-    barred, missed = found.filter(pl.col("verdict") != ""), found.filter(pl.col("verdict") == "missed")
-    outside = (
-        f"; outside: {joined(['{check} ({value_said})'.format(**row) for row in missed.to_dicts()])}" if missed.height else ""
-    )
-    return (
-        f"{barred.height - missed.height} of {barred.height} bars are held{outside}. "
-        f"{found.height - barred.height} numbers of the paper, derived a second way, have none."
-    )

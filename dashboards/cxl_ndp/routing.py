@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 import polars as pl
 
 from tokentape.dashboards.cxl_ndp.words import ALONE, COSINES, LINES, PLACEMENTS, TOGETHER, setups
-from tokentape.dashboards.engine import Ask, Control, Drawn, known, rows_like, sentences, some
-from tokentape.dashboards.units import highest, joined, lowest, percent
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, some
 
 LAYER = Control("layer", "Layer")
-GUIDED, STATIC = "prefill_guided", "static_global"
-BESIDE = (STATIC, "shuffled_prompts", "ema", "oracle")  # what the sentence names; the chart has all
 
 
 def use(ask: Ask) -> Drawn:
@@ -26,8 +20,8 @@ def use(ask: Ask) -> Drawn:
     )
     return Drawn(
         {"use": found.select("setup", "layer", "which", "request", "bin_steps", "steps", "experts", "used")},
-        sentences(found, ["setup", "layer"], use_answer),
-        {"routing": setups(found)[0]},
+        facts={"routing": setups(found)[0], "cosines": _cosines(found)},
+        said=found,
         controls=(LAYER,),
         choices=tuple(found.select("setup", "layer").unique(maintain_order=True).to_dicts()),
     )
@@ -41,9 +35,6 @@ def likeness(ask: Ask) -> Drawn:
         group=pl.when(pl.col("batch") == 1).then(pl.lit(ALONE)).otherwise(pl.lit(TOGETHER)),
     )
     alike, mean = similarity.filter(pl.col("layer").is_not_null()), similarity.filter(pl.col("layer").is_null())
-    said = sentences(
-        whole, ["setup"], lambda of: likeness_answer(rows_like(mean, of, "setup"), rows_like(alike, of, "setup"), of)
-    )
     data = {
         "alike": alike.select("setup", "layer", *COSINES),
         "hits": whole.select("setup", "placement", "said", "is_bound", "hot", "batch", "group", "hit", "low", "high"),
@@ -52,58 +43,30 @@ def likeness(ask: Ask) -> Drawn:
         "routing": setups(whole)[0],
         "line_names": list(LINES),
         "placements": [PLACEMENTS.get(name, name) for name in known(PLACEMENTS, whole["placement"])],
+        "mean": mean,
     }
-    return Drawn(data, said, own)
+    return Drawn(data, facts=own, said=whole)
 
 
-def use_answer(found: pl.DataFrame) -> str:
-    """Cosine of the use of two requests, and of the two halves of one; rows of one layer."""
-    told = [_mean(row["experts"], row["used"]) for row in found.to_dicts()]
-    halves = [
-        _cosine(_mean(row["experts"][:middle], row["used"][:middle]), _mean(row["experts"][middle:], row["used"][middle:]))
-        for row in found.to_dicts()
-        for middle in [len(row["experts"]) // 2]
-        if middle
-    ]
-    if len(told) < 2 or not halves:
-        return "Only one request, or one bin of it, is recorded."
-    across, within = _cosine(told[0], told[1]), sum(halves) / len(halves)
-    verdict = "Not quite" if across < within else "Yes"
-    return (
-        f"{verdict}: in layer {found['layer'][0]} the two requests' use has a cosine of {across:.2f}; the first and the second "
-        f"half of one request have {within:.2f}."
-    )
+def _cosines(found: pl.DataFrame) -> pl.DataFrame:
+    """How alike are the uses of two requests of a layer, and the two halves of one request, mean over both."""
+    half = pl.col("steps").list.len() // 2
+    bins = found.with_columns(half=half).explode("steps", "experts", "used")
+    bins = bins.with_columns(part=pl.int_range(pl.len()).over("setup", "layer", "which") >= pl.col("half"))
+    shares = bins.explode("experts", "used")
+    keys = ["setup", "layer"]
+    whole = shares.group_by(*keys, "which", "experts").agg(pl.sum("used"))
+    halves = shares.filter(pl.col("half") > 0).group_by(*keys, "which", "part", "experts").agg(pl.sum("used"))
+    across = _cosine(whole.filter(which=0), whole.filter(which=1), keys).rename({"cosine": "across"})
+    each = _cosine(halves.filter(~pl.col("part")), halves.filter("part"), [*keys, "which"])
+    return across.join(each.group_by(keys).agg(within=pl.mean("cosine")), on=keys)
 
 
-def _mean(experts: list[list[int]], used: list[list[float]]) -> dict[int, float]:
-    """Expert -> its share, over bins."""
-    total: dict[int, float] = {}
-    for of, shares in zip(experts, used, strict=True):
-        for expert, share in zip(of, shares, strict=True):
-            total[expert] = total.get(expert, 0.0) + share / len(experts)
-    return total
-
-
-def _cosine(a: Mapping[int, float], b: Mapping[int, float]) -> float:
-    lengths = math.hypot(*a.values()) * math.hypot(*b.values())
-    return sum(value * b.get(expert, 0.0) for expert, value in a.items()) / lengths
-
-
-def likeness_answer(mean: pl.DataFrame, layers: pl.DataFrame, whole: pl.DataFrame) -> str:
-    """Cosines and how much of them is popularity; hit shares of the placements per batch. Rows of one setup."""
-    said = []
-    for row in mean.to_dicts():
-        span = f" ({lowest(layers['own']):.2f} to {highest(layers['own']):.2f} over layers)" if layers.height > 1 else ""
-        shared = row["static_frac"]
-        static = f"; of what lies above even use {percent(shared, 0)} is popularity" if shared is not None else ""
-        said.append(
-            f"A prompt and its decode use a layer's experts alike to a cosine of {row['own']:.2f}{span}; with another request's "
-            f"prompt it is {row['shuffled']:.2f}{static}."
-        )
-    for (batch,), of in whole.sort("batch").group_by(["batch"], maintain_order=True):
-        held = dict(of.select("placement", "hit").iter_rows())
-        told = [f"{PLACEMENTS[name]} {percent(held[name])}" for name in BESIDE if name in held]
-        ahead = f", {100 * (held[GUIDED] - held[STATIC]):+.1f} points over static" if {GUIDED, STATIC} <= held.keys() else ""
-        first = f"{PLACEMENTS[GUIDED]} hits {percent(held[GUIDED])}{ahead}; " if GUIDED in held else ""
-        said.append(f"At batch {batch} with {of['hot'][0]} experts held, {first}{joined(told)}.")
-    return " ".join(said)
+def _cosine(a: pl.DataFrame, b: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Of the shares of experts."""
+    length = (pl.col("used") ** 2).sum().sqrt()
+    both = a.join(b, on=[*keys, "experts"], suffix="_b").group_by(keys).agg(dot=(pl.col("used") * pl.col("used_b")).sum())
+    sides = (of.group_by(keys).agg(length.alias(name)) for of, name in ((a, "a"), (b, "b")))
+    for side in sides:
+        both = both.join(side, on=keys)
+    return both.select(*keys, cosine=pl.col("dot") / (pl.col("a") * pl.col("b")))

@@ -42,6 +42,33 @@ RULES = {
     "greedy": ("greedy", theme.GREEN),
     "reversed": ("reversed order", theme.PURPLE),
 }
+# Series with a number -> the panel's axis.
+AXES = {
+    "batch": "batch (requests, log scale)",
+    "link bandwidth": "link bandwidth (GB/s, log scale)",
+    "ndp macs": "NDP multiply-adds (× the paper's, log scale)",
+    "ndp bandwidth": "NDP bandwidth (× the paper's, log scale)",
+    "hot experts": "experts of a layer on the GPU (count)",
+}
+SERIES = {
+    "mac rate": "NDP multiply-adds",
+    "monde": f"{MONDE}'s migration",
+    "overlap": f"{MONDE}'s transfers",
+    "placement": "placement",
+    "alpha": "alpha (counts against weights)",
+    "bits rule": "bit widths",
+}
+TIERS = {"hbm": "HBM of the GPU", "cxl": "memory of the NDP"}
+# Series of AXES as the sentence has them, with the unit of their numbers.
+SWEPT = {
+    "batch": ("batch", ""), "link bandwidth": ("link", " GB/s"), "ndp macs": ("NDP multiply-adds", " ×"),
+    "ndp bandwidth": ("NDP bandwidth", " ×"), "hot experts": ("experts on the GPU", ""),
+}  # fmt: skip
+OVER = {"monde": ("decode_gain", MONDE), "hobbit": ("gain_over_hobbit", HOBBIT)}
+TASKS = {
+    "average": "average", "mmlu": "MMLU", "mathqa": "MathQA", "hellaswag": "HellaSwag", "arc_easy": "ARC easy",
+    "arc_challenge": "ARC challenge", "boolq": "BoolQ", "winogrande": "WinoGrande", "piqa": "PIQA",
+}  # fmt: skip
 SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
 TABLE, GIVEN, SHARED = Control("table", "Losses"), Control("given", "Bits of"), Control("shared", "Bits given to")
 STORED = {

@@ -8,9 +8,9 @@ import polars as pl
 
 from tokentape.dashboards import claims
 from tokentape.dashboards.elmoe3d import rows
-from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, HONESTY, LAWS, LEVEL, MODES, PAPER, facts
-from tokentape.dashboards.engine import Ask, Drawn, known, sentences, some
-from tokentape.dashboards.units import joined, mean_of, percent, signed
+from tokentape.dashboards.elmoe3d.words import HEADLINE_FIT, LAWS, LEVEL, MODES, PAPER, facts
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import joined, percent, signed
 
 ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
 TABLE_PLACE = "Table 3"  # shown cell by cell in figures of its own
@@ -22,8 +22,7 @@ def cells(ask: Ask) -> Drawn:
     found = errors(table)
     own = facts(table)
     panels = [f"{mode}, {machine}" for mode in MODES.values() for machine in own["machines"]]
-    said = sentences(found, ["law", "level"], cells_answer)
-    return Drawn({"cells": found.drop("gib", "machine", "mode", "role")}, said, {**own, "panels": panels})
+    return Drawn({"cells": found.drop("gib", "machine", "mode", "role")}, facts={**own, "panels": panels}, said=found)
 
 
 def errors(table: pl.DataFrame) -> pl.DataFrame:
@@ -49,22 +48,6 @@ def _said(row: dict[str, Any]) -> str:
         return f"{row['value']:.1f}×"
     text = f"{100 * row['error']:+.0f}"
     return "0" if text in ("+0", "-0") else text
-
-
-def cells_answer(found: pl.DataFrame) -> str:
-    """Mean error, how many cells are near, and the worst, per mode; rows of one law and level."""
-    said = []
-    for (mode,), of in found.drop_nulls("error").group_by(["mode"], maintain_order=True):
-        ranked = of.with_columns(size=pl.col("error").abs()).sort("size", "model", "scheme", descending=[True, False, False])
-        worst = ranked.row(0, named=True)
-        within = ranked.filter(pl.col("size") <= 0.1).height
-        said.append(
-            f"{mode}: {percent(mean_of(ranked['size']))} on average, {within} of {of.height} cells within 10 %; worst "
-            f"{signed(worst['error'])} ({worst['scheme']}, {worst['model']}, {worst['machine']}, batch {worst['batch']})"
-        )
-    hidden = found.filter(pl.col("error").is_null()).height
-    withheld = f"; {hidden} cells have no open number and are predictions" if hidden else ""
-    return f"{'; '.join(said) or 'No number of the paper is open'}{withheld}. {HONESTY}"
 
 
 def written(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -104,14 +87,14 @@ def checks(ask: Ask) -> Drawn:
         "most": percent(MOST_ERROR, 0),
         "panels": panels,
     }
-    return Drawn({"checks": found}, {"": checks_answer(found)}, facts(found) | own)
+    return Drawn({"checks": found}, facts=facts(found) | own)
 
 
 def summary(ask: Ask) -> Drawn:
     """The paper's other numbers; Table 3 is shown cell by cell."""
     stated = claims.rows(ask.connection, PAPER).filter(pl.col("location") != TABLE_PLACE)
     answered = some(stated.drop_nulls("replay"))
-    return Drawn({"claims": answered}, {"": f"{claims.answer(stated)} {HONESTY}"}, {"ours": "replay (over what is not given)"})
+    return Drawn({"claims": answered}, facts={"ours": "replay (over what is not given)"}, said=stated)
 
 
 def held(checks: pl.DataFrame) -> pl.DataFrame:
@@ -128,24 +111,3 @@ def held(checks: pl.DataFrame) -> pl.DataFrame:
         shown=pl.when(is_error).then(pl.min_horizontal("value", pl.lit(MOST_ERROR))).otherwise("value"),
         form=pl.format("{}, {}", pl.col("law").replace(LAWS), "level"),
     )
-
-
-def checks_answer(found: pl.DataFrame) -> str:
-    """How many bars the headline and each other hit model hold, and the mean errors of each."""
-    said = []
-    for law in known(LAWS, found["law"]):
-        of = found.filter(pl.col("law") == law, pl.col("level") == "L1")
-        barred = of.drop_nulls("bar_low")
-        if barred.is_empty():
-            continue
-        missed = barred.filter(~pl.col("inside"))["block"].to_list()
-        errors = dict(of.select("block", "value").iter_rows())
-        means = [
-            f"{words} {percent(errors[block])}"
-            for words, block in (("AR", "Phi_AR error, open rows, mean"), ("SD", "Phi_SD error, open rows, mean"))
-            if block in errors
-        ]
-        kept = f"{LAWS.get(law, law)} holds {barred.height - len(missed)} of {barred.height} bars"
-        said.append(kept + (f" (mean errors over open rows: {joined(means)})" if means else ""))
-    first = "; ".join(said)
-    return f"{first[:1].upper()}{first[1:]}. {HONESTY}" if said else f"No bar is set. {HONESTY}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from tokentape.dashboards.elmoe3d.words import TOKENS_OF, facts, law_words
-from tokentape.dashboards.engine import Ask, Control, Drawn, options, sentences, some, turn_of
-from tokentape.dashboards.units import highest, joined, percent
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, some, turn_of
+from tokentape.dashboards.units import highest, percent
 
-REPLAYED = "lru"
 OPENS_AT = 0.125  # the cached share nearest to the paper's machines
 
 
@@ -19,8 +18,7 @@ def misses(ask: Ask) -> Drawn:
     shares = sorted(found["share"].unique(), key=lambda share: (abs(float(share) - OPENS_AT), float(share)))
     return Drawn(
         {"misses": found.drop("source", "origin")},
-        sentences(found, ["share"], misses_answer),
-        facts(found),
+        facts=facts(found),
         controls=(Control("share", "Cached share of a layer", {share: percent(float(share), 1) for share in shares}),),
         choices=options("share", shares),
     )
@@ -34,7 +32,7 @@ def unions(ask: Ask) -> Drawn:
         whose=pl.col("tokens_of").replace(dict(zip(("decode", "one_request", "prefill"), TOKENS_OF, strict=True))),
         fidelity=pl.when(pl.col("form") == "recorded").then(pl.lit("exact")).otherwise(pl.lit("approximate")),
     )
-    return Drawn({"unions": found.drop("source", "origin")}, {"": unions_answer(found)}, facts(found))
+    return Drawn({"unions": found.drop("source", "origin")}, facts=facts(found))
 
 
 def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
@@ -47,40 +45,3 @@ def _panels(found: pl.DataFrame, size: int) -> pl.DataFrame:
     order = told.select("is_made", "model", "panel").unique().sort("is_made", "model", "panel", descending=[False, True, False])
     kept = order["panel"].head(size)
     return told.filter(pl.col("panel").is_in(kept.implode())).sort(turn_of("panel", kept), maintain_order=True)
-
-
-def misses_answer(found: pl.DataFrame) -> str:
-    """Replayed misses at the smallest and the largest batch, and what the laws say there; rows of one cached share."""
-    said = []
-    for (panel,), of in found.group_by(["panel"], maintain_order=True):
-        ends = of.filter(pl.col("batch").is_in([of["batch"].min(), of["batch"].max()])).sort("batch")
-        replayed = ends.filter(pl.col("law") == REPLAYED)["missed"].to_list()
-        stated = ends.filter(pl.col("law") == "paper_law")["missed"].to_list()
-        if replayed:
-            words = f"{percent(replayed[0], 0)} to {percent(replayed[-1], 0)} on {panel}"
-            said.append(words + (f" (paper law {percent(stated[-1], 0)})" if stated else ""))
-    batches = found["batch"].unique().sort().to_list()
-    return (
-        f"From batch {batches[0]} to {batches[-1]}, the replayed miss rate goes from {'; '.join(said)}."
-        if said
-        else "Nothing was replayed."
-    )
-
-
-def unions_answer(found: pl.DataFrame) -> str:
-    """At the most tokens that both have: experts of one request against those of many, panel by panel."""
-    said, tokens = [], 0
-    recorded = found.filter(pl.col("form") == "recorded")
-    for (panel,), of in recorded.group_by(["panel"], maintain_order=True):
-        both = of.pivot("tokens_of", index="n_tokens", values="experts").sort("n_tokens")
-        if not {"decode", "one_request"} <= set(both.columns):
-            continue
-        last = both.drop_nulls(["decode", "one_request"]).filter(pl.col("n_tokens") <= 16).tail(1).to_dicts()
-        for row in last:
-            tokens = row["n_tokens"]
-            said.append(f"{row['one_request']:.1f} against {row['decode']:.1f} ({panel})")
-    return (
-        f"{tokens} tokens of one request touch, against as many of different ones, {joined(said)} experts of a layer."
-        if said
-        else "No tape has both."
-    )

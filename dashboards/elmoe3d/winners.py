@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from tokentape.dashboards.elmoe3d import rows
-from tokentape.dashboards.elmoe3d.words import ELASTIC, HONESTY, MODES, facts
-from tokentape.dashboards.engine import Ask, Drawn, rows_like, sentences, some
-from tokentape.dashboards.units import highest, joined, mean_of, percent
+from tokentape.dashboards.elmoe3d.words import ELASTIC, MODES, PANELS, facts
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.units import highest
 
-PANELS = {"ar": "AR: one token a step", "sd": "SD: draft and verify", "best": "the better of the two"}
 SETTING = ["law", "level", "machine", "model", "batch"]
 NEVER = 2.0  # times the largest batch: where a scheme stands that never pays
 LEAST_GAIN = 1e-9
@@ -19,9 +16,12 @@ LEAST_GAIN = 1e-9
 
 def winners(ask: Ask) -> Drawn:
     table = some(ask.made(rows.table))
-    found = _winners(table)
-    said = sentences(table, ["law", "level"], lambda of: answer(of, rows_like(found, of, "law", "level")))
-    return Drawn({"winners": found}, said, {"panels": list(PANELS.values()), **facts(table)})
+    ours = table.filter(pl.col("scheme") == ELASTIC).sort("gib", "batch", maintain_order=True)
+    at = ours.group_by("law", "level", "model", "machine", maintain_order=True).agg(
+        at=pays_from(pl.col("phi_sd") / pl.col("phi_ar"))
+    )
+    own = {"panels": list(PANELS.values()), "pays": at}
+    return Drawn({"winners": _winners(table)}, facts=facts(table) | own, said=table)
 
 
 def thresholds(ask: Ask) -> Drawn:
@@ -31,78 +31,13 @@ def thresholds(ask: Ask) -> Drawn:
     end = NEVER * batches[-1]
     ticks = [batches[0], *(b for b in batches[1:] if b & (b - 1) == 0), end]
     own = {"most": int(highest(found["most"])), "end": end, "domain": [batches[0], end], "ticks": ticks}
-    return Drawn(
-        {"thresholds": found},
-        sentences(found, ["law"], threshold_answer),
-        {**facts(found), **own, "levels": facts(swept)["levels"]},
-    )
+    return Drawn({"thresholds": found}, facts={**facts(found), **own, "levels": facts(swept)["levels"]})
 
 
-def pays_from(batches: Sequence[int], gains: Sequence[float]) -> int | None:
-    """The least batch from which SD is the faster mode at every recorded one; None: it is not at the largest."""
-    ordered = sorted(zip(batches, gains, strict=True), reverse=True)
-    found = None
-    for batch, gain in ordered:
-        if gain <= 1 + LEAST_GAIN:
-            break
-        found = batch
-    return found
-
-
-def answer(table: pl.DataFrame, found: pl.DataFrame) -> str:
-    """Winners, where Elastic-SD's speculation pays, errors and the sentence beside them. Rows of one law and level."""
-    best = found.filter(pl.col("panel") == PANELS["best"])
-    counts = best.group_by("scheme").len().sort("len", "scheme", descending=[True, False]).rows()
-    first = f"{counts[0][0]} is fastest in {counts[0][1]} of {best.height} settings"
-    first += f" ({joined([f'{name} in {n}' for name, n in counts[1:]])})" if counts[1:] else ""
-    return f"{first}. {_pays(table)} {_right(table, found)} {HONESTY}"
-
-
-def _pays(table: pl.DataFrame) -> str:
-    """From which batch on, model by model and machine by machine."""
-    starts: dict[int | None, dict[str, list[str]]] = {}
-    ours = table.filter(pl.col("scheme") == ELASTIC)
-    for (model, machine), of in ours.sort("gib", "batch").group_by(["model", "machine"], maintain_order=True):
-        at = pays_from(of["batch"].to_list(), (of["phi_sd"] / of["phi_ar"]).to_list())
-        starts.setdefault(at, {}).setdefault(str(model), []).append(str(machine))
-    most = int(highest(ours["batch"]))
-    where = {at: joined([f"{model} ({joined(machines)})" for model, machines in of.items()]) for at, of in starts.items()}
-    said = [f"from batch {at} on {where[at]}" for at in sorted(at for at in where if at is not None)]
-    never = f"; at no batch up to {most} on {where[None]}" if None in where else ""
-    return f"{ELASTIC} gains from speculation {'; '.join(said) or 'nowhere'}{never}."
-
-
-def _right(table: pl.DataFrame, found: pl.DataFrame) -> str:
-    """Mean absolute errors and named winners, over open cells."""
-    said = []
-    for mode in MODES:
-        stated = table.drop_nulls(f"published_{mode}")
-        predicted = stated.filter(pl.col(f"role_{mode}") == "predict")
-        if predicted.is_empty():
-            return "The paper's numbers are not in the warehouse."
-        each = found.filter(pl.col("panel") == PANELS[mode]).drop_nulls("published")
-        said.append(
-            f"{MODES[mode]} speed-ups are off by {_error(stated, mode)} over {stated.height} open cells, "
-            f"{_error(predicted, mode)} over the {predicted.height} that were predicted, with the right winner in "
-            f"{each['agrees'].sum()} of {each.height} settings"
-        )
-    return f"On average {'; '.join(said)}."
-
-
-def _error(rows: pl.DataFrame, mode: str) -> str:
-    return percent(mean_of((rows[f"phi_{mode}"] / rows[f"published_{mode}"] - 1).abs()))
-
-
-def threshold_answer(found: pl.DataFrame) -> str:
-    """Elastic-SD's threshold, model by model; and how many settings of each scheme never turn."""
-    ours = found.filter(pl.col("scheme") == ELASTIC).sort("gib", "model", descending=[False, True])
-    said = []
-    for (machine,), of in ours.group_by(["machine"], maintain_order=True):
-        each = [f"{words} ({model})" for words, model in of.select("said", "model").iter_rows()]
-        said.append(f"with {machine} {joined(each)}")
-    never = found.filter(pl.col("ours").is_null()).group_by("scheme").len().sort("scheme").rows()
-    lost = f" Of {ours.height} settings each, SD never pays in {joined([f'{n} ({name})' for name, n in never])}." if never else ""
-    return f"{ELASTIC} pays {'; '.join(said)}.{lost}"
+def pays_from(gain: pl.Expr) -> pl.Expr:
+    """Of a group: the least batch from which SD is the faster mode at every recorded one; null: it is not at the largest."""
+    lost = pl.col("batch").filter(gain <= 1 + LEAST_GAIN).max().fill_null(0)
+    return pl.col("batch").filter(pl.col("batch") > lost).min()
 
 
 def _winners(table: pl.DataFrame) -> pl.DataFrame:
@@ -130,21 +65,15 @@ def _winners(table: pl.DataFrame) -> pl.DataFrame:
 
 def _thresholds(table: pl.DataFrame, swept: pl.DataFrame) -> pl.DataFrame:
     """From which batch SD pays, by law, machine, model and scheme: ours over the sweep, the paper's over its open batches."""
-    made = []
-    keys = ["law", "machine", "gib", "model", "scheme"]
-    largest = int(highest(swept["batch"]))
+    keys = ["law", "machine", "model", "scheme"]
+    ours = swept.group_by("law", "machine", "gib", "model", "scheme", maintain_order=True).agg(
+        pl.first("fidelity"), ours=pays_from(pl.col("phi_sd") / pl.col("phi_ar")), most=pl.max("batch")
+    )
     stated = table.filter(pl.col("level") == swept["level"][0]).drop_nulls("published_sd") if not table.is_empty() else table
-    for key, of in swept.group_by(keys, maintain_order=True):
-        own = dict(zip(keys, key, strict=True))
-        same = stated.filter(pl.col(name) == own[name] for name in ("law", "machine", "model", "scheme"))
-        ours = pays_from(of["batch"].to_list(), (of["phi_sd"] / of["phi_ar"]).to_list())
-        theirs, said_paper = None, "withheld"
-        if same.height > 1:
-            theirs = pays_from(same["batch"].to_list(), (same["published_sd"] / same["published_ar"]).to_list())
-            said_paper = f"from {theirs}" if theirs is not None else f"not up to {highest(same['batch']):.0f}"
-        most = int(highest(of["batch"]))
-        shown = float(ours) if ours is not None else NEVER * largest
-        words = f"from {ours}" if ours is not None else f"not up to {most}"
-        told = {"ours": ours, "shown": shown, "theirs": theirs, "most": most, "said": words, "said_paper": said_paper}
-        made.append({**own, **told, "fidelity": of["fidelity"][0]})
-    return pl.DataFrame(made, schema_overrides={"theirs": pl.Int64, "ours": pl.Int64})
+    gain = pl.col("published_sd") / pl.col("published_ar")
+    theirs = stated.group_by(keys).agg(theirs=pays_from(gain), until=pl.max("batch"), n=pl.len()).filter(pl.col("n") > 1)
+    until = {"said": ("ours", "most"), "said_paper": ("theirs", "until")}
+    said = {k: pl.coalesce(pl.format("from {}", at), pl.format("not up to {}", end)) for k, (at, end) in until.items()}
+    shown = pl.col("ours").cast(pl.Float64).fill_null(NEVER * highest(swept["batch"]))
+    both = ours.join(theirs, on=keys, how="left", maintain_order="left").with_columns(**said, shown=shown)
+    return both.with_columns(pl.col("said_paper").fill_null("withheld")).drop("until", "n")

@@ -32,6 +32,7 @@ PLATFORMS = {
 PLATFORM_COLOURS = dict(PLATFORMS.values())
 SCHEME_NAMES = list(SCHEMES)
 MODES = {"ar": "AR", "sd": "SD"}
+PANELS = {"ar": "AR: one token a step", "sd": "SD: draft and verify", "best": "the better of the two"}
 MODE_NAMES = list(MODES.values())
 LAWS = {
     "paper_law": "paper law",
@@ -46,6 +47,13 @@ LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
 )
+# Series -> what varies, its title, its unit where the sentence tells it.
+SWEEPS = {
+    "hb-capacity": ("gib", "capacity of HB (GiB, log scale)", "{at:g} GiB"),
+    "hb-bandwidth": ("hb_gb_per_s", "bandwidth of HB (GB/s, log scale)", "{at:,.0f} GB/s"),
+    "context": ("context_tokens", "context of a request (tokens, log scale)", "{at:,.0f} tokens"),
+}
+MEAN_ERRORS = {words: f"Phi_{words} error, open rows, mean" for words in MODES.values()}  # blocks of the study's checks
 LEGEND = "top columns=6"
 PLAIN_LEGEND = "top columns=6 symbolType=circle symbolStrokeWidth=0"
 STRENGTH = "top symbolType=square"

@@ -16,8 +16,23 @@ from tokentape.dashboards.engine.marks import CHANNELS, layers
 
 SIZED = {"beside": "offset", "row": "position"}
 FACETS = ("facet", "row", "column")
-OF_PANEL = (*CHANNELS, *FACETS, "data", "only", "here", "with", "tips", "marks", "title", "width", "height", "columns", "each")
-OF_GROUP = ("across", "down", "spacing", "resolve", "each", "title")
+OF_PANEL = (
+    *CHANNELS,
+    *FACETS,
+    "data",
+    "only",
+    "here",
+    "with",
+    "tips",
+    "marks",
+    "right",
+    "title",
+    "width",
+    "height",
+    "columns",
+    "each",
+)
+OF_GROUP = ("across", "down", "spacing", "columns", "resolve", "each", "title")
 OF_CHART = ("rows", "caption", "params", "gap", "join")
 
 
@@ -75,9 +90,9 @@ def _drawn(scope: Scope, name: str, shared: Mapping[str, Any], panels: Mapping[s
 def _group(scope: Scope, own: Mapping[str, Any], shared: Mapping[str, Any], panels: Mapping[str, Any]) -> dict[str, Any]:
     """Panels side by side (across) or below one another (down)."""
     side, kind = ("across", "hconcat") if "across" in own else ("down", "vconcat")
+    kind = "concat" if "columns" in own else kind
     found: dict[str, Any] = {kind: [made for name in own[side] for made in _drawn(scope, name, shared, panels)]}
-    if "spacing" in own:
-        found["spacing"] = own["spacing"]
+    found |= {key: own[key] for key in ("columns", "spacing") if key in own}
     if "resolve" in own:
         found["resolve"] = {"scale": scope.inside("resolve").settings(own["resolve"], {})}
     return found
@@ -91,8 +106,12 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
     made = list(layers(here, told))
     if not made:
         raise scope.bad("marks: none")
+    if "right" in told:  # marks on an axis of their own
+        made = [{"layer": made}, {"layer": list(layers(here, {**told, "marks": told["right"]}))}]
     own = {key: _size(scope, told[key]) for key in ("width", "height") if key in told}
     drawn = {**(made[0] if len(made) == 1 else {"layer": made}), **own}
+    if "right" in told:
+        drawn["resolve"] = {"scale": {"y": "independent"}}
     if told.get("only"):  # before panels are told apart: what no row is left of has none
         drawn = {"layer": made, **own, "transform": [{"filter": scope.text(told["only"])}]}
     around: dict[str, Any] = {"data": {"name": data}}

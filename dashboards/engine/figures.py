@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import polars as pl
 import polars.selectors as cs
 
@@ -18,7 +19,9 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.engine.ask import Ask, Nothing, some
 from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
+from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
+from tokentape.warehouse.sql import one_line
 
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
 KEYS = {
@@ -29,6 +32,7 @@ KEYS = {
     "given",
     "query",
     "answer",
+    "by",
     "depends",
     "params",
     "reading",
@@ -40,19 +44,20 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a figure is drawn from. data: named rows; answers: values of what it depends on, joined by "|" -> a sentence.
+    """What a figure is drawn from. data: named rows; facts: what its file calls by name.
 
-    facts: what its file calls by name. controls, choices: menus and selections of its own.
+    said: the rows that the file's `answer` is of, else the first of the data. controls, choices: menus and selections of its own.
     """
 
     data: Mapping[str, pl.DataFrame]
-    answers: Mapping[str, str]
+    answers: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    said: pl.DataFrame | None = None
     controls: tuple[Control, ...] = ()
     choices: tuple[Mapping[str, str], ...] = ()
 
 
-Rows = Callable[[Ask], Drawn]
+Make = Callable[[Ask], Drawn]
 
 
 def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.DataFrame], str]) -> dict[str, str]:
@@ -111,12 +116,14 @@ def _part(name: str, told: Mapping[str, Any], ask: Ask, words: Mapping[str, Any]
     data = {key: frame for key, frame in drawn.data.items() if not frame.is_empty()}
     scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames=drawn.data)
 
+    answers = _answers(scope, told, drawn) if "answer" in told else drawn.answers
+
     def figure(page: Page) -> Figure:
         return Figure(
             name,
             _text(scope, told, "question"),
             chart(scope, told, page.opening, told.get("params", told.get("depends", ()))),
-            drawn.answers,
+            answers,
             tuple(told.get("depends", ())),
             _text(scope, told, "reading"),
             _text(scope, told, "missing"),
@@ -125,33 +132,45 @@ def _part(name: str, told: Mapping[str, Any], ask: Ask, words: Mapping[str, Any]
     return Part((), drawn.controls, drawn.choices, data), figure
 
 
+def _answers(scope: Scope, told: Mapping[str, Any], drawn: Drawn) -> dict[str, str]:
+    """A sentence for each value of the columns `by`, else of what the figure depends on.
+
+    In the template `rows` are those of the selection; other rows, facts and words go by their names.
+    """
+    rows = next(iter(drawn.data.values())) if drawn.said is None else drawn.said
+    frames = {name: Rows(of) for name, of in {**drawn.data, **drawn.facts}.items() if isinstance(of, pl.DataFrame)}
+    names = ChainMap({}, frames, dict(scope.names))
+
+    def answer(of: pl.DataFrame) -> str:
+        try:
+            return filled(told["answer"], names.new_child({"rows": Rows(of)}))
+        except (jinja2.TemplateError, pl.exceptions.PolarsError, TypeError, KeyError) as error:
+            raise scope.inside("answer").bad(one_line(error)) from error
+
+    keys = told.get("by", told.get("depends"))
+    return sentences(rows, keys, answer) if keys else {"": answer(rows)}
+
+
 def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
     """A text of the file on one line, with its names filled in."""
     return " ".join(scope.inside(key).text(told[key]).split())
 
 
-def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Rows:
-    """The function that `rows` names, or the rows of `query` as they are with a sentence for each selection by `answer`.
+def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Make:
+    """The function that `rows` names, of a module of the page or, after a dot, of all pages; or the rows of `query` as they are.
 
-    Both name a module of the page, or after a dot one of all pages. A function of several figures takes the figure's name and
-    what is `given` to it.
+    A function of several figures takes the figure's name and what is `given` to it.
     """
-    key = "rows" if "rows" in told else "answer"
-    module, _, function = told[key].partition(":")
+    if "query" in told:
+        return lambda ask: Drawn({name: some(ask(told["query"]))})
+    module, _, function = told["rows"].partition(":")
     package = "tokentape.dashboards" if module.startswith(".") else f"tokentape.dashboards.{folder.name}."
     found = getattr(import_module(package + module), function or name, None)
     if found is None:
-        raise BadFigure(f"{folder.name}/figures/{name}.toml: {key}: {told[key]}: no such function")
+        raise BadFigure(f"{folder.name}/figures/{name}.toml: rows: {told['rows']}: no such function")
     if "given" in told:
         return lambda ask: found(ask, name=name, **told["given"])
-    if key == "rows":
-        return found  # type: ignore[no-any-return]
-
-    def asked(ask: Ask) -> Drawn:
-        rows, depends = some(ask(told["query"])), told.get("depends")
-        return Drawn({name: rows}, sentences(rows, depends, found) if depends else {"": found(rows)})
-
-    return asked
+    return found  # type: ignore[no-any-return]
 
 
 @cache

@@ -51,8 +51,7 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
 
 
 def popularity(ask: Ask) -> Drawn:
-    said = {f"{row['trace']}|{row['phase']}": answers.popularity(row, row["phase"]) for row in ask("crowd").to_dicts()}
-    return Drawn({"popularity": ask("popularity")}, said)
+    return Drawn({"popularity": ask("popularity")}, said=ask("crowd"))
 
 
 def _policy_figures(runs: pl.DataFrame, start: dict[str, str]) -> Iterator[Figure]:

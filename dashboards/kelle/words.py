@@ -83,6 +83,8 @@ GROUPS = {
     "int16, all bits": theme.BLUE, "fp16, all bits": theme.VERMILLION, "HST": theme.ORANGE, "LST": theme.GREEN,
     "MSB": theme.PURPLE, "LSB": theme.SKY,
 }  # fmt: skip
+GROUP_WORDS = {"HST": "important tokens (HST)", "LST": "the others (LST)", "MSB": "high bits (MSB)", "LSB": "low bits (LSB)"}
+MACHINES = {"kelle-sram": "SRAM", "kelle-edram": "eDRAM"}
 WAYS = {"uniform": theme.QUIET, "2DRP": theme.VERMILLION}
 FORMS = {"as keys and values": theme.QUIET, "as layer inputs": theme.GREEN}
 MODELS = {"llama-3.2-3b": theme.VERMILLION, "llama-2-13b": theme.GREEN}

@@ -11,7 +11,6 @@ import polars as pl
 from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
 from tokentape.dashboards.layered_prefill import rows
 from tokentape.dashboards.layered_prefill.words import looks, of_series
-from tokentape.dashboards.units import joined
 
 # Metric -> title and what turns it into what is shown; times on logarithmic axes.
 MEASURES = {
@@ -42,8 +41,7 @@ def drawn(ask: Ask, **given: Any) -> Drawn:
         for name, (title, factor, form) in MEASURES.items()
         if name in found.columns
     ]
-    said = others_answer(found) if beside.name == "others" else answer(found)
-    return Drawn({beside.name: found}, {"": said}, {"name": beside.name, "measures": measures, **looks(found["system"])})
+    return Drawn({beside.name: found}, facts={"name": beside.name, "measures": measures, **looks(found["system"])})
 
 
 def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
@@ -70,35 +68,3 @@ def _label(beside: Beside) -> pl.Expr:
     named = pl.concat_str([pl.col(name) for name in beside.row], separator=", ")
     trace = pl.format("{} trace{}", pl.col("series").str.to_titlecase(), cached)
     return pl.format("{}, {}/s", pl.when(pl.col("arrival") == "trace").then(trace).otherwise(named), "rate")
-
-
-def answer(found: pl.DataFrame) -> str:
-    """Layered over chunked in TTFT and in TBT p99, row by row; and the rows where it loses."""
-    said, lost = [], []
-    for (label,), of in found.drop_nulls(LOG).sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
-        ours, theirs = (of.filter(pl.col("scheduler") == name) for name in ("layered", "chunked"))
-        if ours.is_empty() or theirs.is_empty():
-            continue
-        ttft, tbt = (float(ours[name][0] / theirs[name][0]) for name in LOG)
-        said.append((ttft, tbt))
-        lost += [f"{label} ({ttft:.2f} × TTFT, {tbt:.2f} × TBT p99)"] if max(ttft, tbt) > 1 else []
-    if not said:
-        return "No row has both layered and chunked."
-    ends = [
-        f"{min(of):.2f} to {max(of):.2f} × chunked's {name}"
-        for of, name in zip(zip(*said, strict=True), ("mean TTFT", "TBT p99"), strict=True)
-    ]
-    worse = f"It is above in {joined(lost)}." if lost else "It is below in every row."
-    return f"Layered has {joined(ends)} over {len(said)} {'row' if len(said) == 1 else 'rows'}. {worse}"
-
-
-def others_answer(found: pl.DataFrame) -> str:
-    """The shortest wait and the shortest gap, row by row."""
-    said = []
-    for (label,), of in found.drop_nulls(LOG).sort("order", maintain_order=True).group_by(["label"], maintain_order=True):
-        wait, gap = (of.sort(name).row(0, named=True) for name in LOG)
-        said.append(
-            f"{label}: {wait['system']} waits least for the first token ({wait['ttft_mean_s']:.2f} s), {gap['system']} has the "
-            f"least TBT p99 ({1000 * gap['tbt_p99_s']:.0f} ms)"
-        )
-    return f"{'; '.join(said)}."

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from itertools import cycle
 
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Control, Drawn, options, sentences, some, turn_of
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, some, turn_of
 from tokentape.dashboards.layered_prefill import rows
-from tokentape.dashboards.layered_prefill.words import PARTS, TOKENS_OF, of_series
-from tokentape.dashboards.units import joined, percent, quantity, signed
+from tokentape.dashboards.layered_prefill.words import FORMS, PARTS, TOKENS_OF, of_series
 
-# Forms that a curve may have; the first that is there is the one the others are compared with.
-FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "the paper's Table 1", "independent": "independent"}
 PAPER, ALL_LAYERS = "layered_prefill", "all"  # as rows name a source and a band
 BANDS = {ALL_LAYERS: 0, "first third": 1, "middle third": 2, "last third": 3}
 PROMPT = "one prompt"  # the series
@@ -34,8 +30,7 @@ def coverage(ask: Ask) -> Drawn:
     }
     return Drawn(
         {"coverage": found},
-        sentences(found, ["routed"], coverage_answer),
-        own,
+        facts=own,
         controls=(Control("routed", "Coverage of"),),
         choices=options("routed", routed),
     )
@@ -51,7 +46,7 @@ def chunks(ask: Ask) -> Drawn:
     told = told.sort(chunked, "chunk_tokens", descending=[True, False])
     names = [f"{part}_frac" for part in PARTS if f"{part}_frac" in told.columns]
     kept = told.select("setting", "system", "size", "chunk_tokens", "expert_bytes_per_request", "ttft_mean_s", *names)
-    return Drawn({"chunks": kept}, {"": chunk_answer(kept)})
+    return Drawn({"chunks": kept})
 
 
 def _named(found: pl.DataFrame, size: int) -> pl.DataFrame:
@@ -72,50 +67,3 @@ def _named(found: pl.DataFrame, size: int) -> pl.DataFrame:
 def _band() -> pl.Expr:
     """A band of layers, as it follows the name of a curve."""
     return pl.when(pl.col("band") == ALL_LAYERS).then(pl.lit("")).otherwise(pl.format(", {}", "band"))
-
-
-def coverage_answer(found: pl.DataFrame) -> str:
-    """Every other form's error, mean and largest, against the first form that is there, for decode tokens of one model."""
-    decode = found.filter((pl.col("tokens_of") == "decode") & (pl.col("n_tokens") > 1))
-    if decode.is_empty():
-        return "Decode tokens are not measured."
-    first = decode["place"].min()
-    measured = decode.filter((pl.col("place") == first) & (pl.col("band") == ALL_LAYERS)).sort("n_tokens")
-    level = measured.group_by("n_tokens").agg(pl.mean("covered").alias("level"))
-    said = []
-    others = (
-        decode.filter(pl.col("place") > first)
-        .join(level, on="n_tokens")
-        .with_columns(error=pl.col("covered") / pl.col("level") - 1)
-    )
-    for (line,), of in others.group_by(["line"], maintain_order=True):
-        worst = of.sort(pl.col("error").abs(), "n_tokens").row(-1, named=True)
-        said.append(
-            f"{line} is off by {percent(statistics.mean(of['error'].abs().to_list()), 0)} on average and "
-            f"{signed(worst['error'])} at most ({worst['n_tokens']:,} tokens: {percent(worst['covered'])} for "
-            f"{percent(worst['level'])})"
-        )
-    near = [row for row in measured.to_dicts() if row["n_tokens"] in (8, 32, 128)] or measured.tail(1).to_dicts()
-    touched = f"{joined([percent(row['covered']) for row in near])} of a layer's experts"
-    touched += f" for {joined([str(row['n_tokens']) for row in near])} tokens"
-    against = f" Against it, {joined(said)}." if said else ""
-    return f"Decode, {FORMS.get(measured['form'][0], measured['form'][0])}: {touched}.{against}"
-
-
-def chunk_answer(found: pl.DataFrame) -> str:
-    """Bytes, time and the MoE's share at the least and the largest chunk, and layered beside them."""
-    chunked, others = found.filter(pl.col("chunk_tokens").is_not_null()), found.filter(pl.col("chunk_tokens").is_null())
-    least, most = chunked.row(0, named=True), chunked.row(-1, named=True)
-    said = [
-        f"in chunks of {row['size']} it reads {_bytes(row)} and takes {quantity(row['ttft_mean_s'], 's')}"
-        for row in (least, most)
-    ]
-    said += [f"{row['system']} reads {_bytes(row)} and takes {quantity(row['ttft_mean_s'], 's')}" for row in others.to_dicts()]
-    share = (
-        f" The MoE takes {percent(least['moe_frac'])} of the time in chunks of {least['size']}." if "moe_frac" in least else ""
-    )
-    return f"One prompt alone: {joined(said)}.{share}"
-
-
-def _bytes(row: dict[str, float]) -> str:
-    return f"{row['expert_bytes_per_request'] / 1e9:,.0f} GB of experts"

@@ -7,7 +7,6 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards.engine import Ask, Page, with_figures
-from tokentape.dashboards.layered_prefill import rates
 from tokentape.dashboards.layered_prefill.rows import STUDY
 
 FILE, TITLE = "layered_prefill.html", "Layered Prefill"
@@ -16,12 +15,9 @@ LEAD = (
     "through one group of layers at a time and reads them once. Which scheduler and which knob suit a model, a rate and a "
     "service level."
 )
-FIRST, AFTER = (
-    ("claims", "coverage", "chunks"),
-    (
-        "split", "explorer", "schedule", "lives", "tokens", "front", "groups", "energy", "dense", "arrivals", "others",
-        "elsewhere",
-    ),
+FIGURES = (
+    "claims", "coverage", "chunks", "attainment", "split", "explorer", "schedule", "lives", "tokens", "front", "groups", "energy",
+    "dense", "arrivals", "others", "elsewhere",
 )  # fmt: skip
 
 
@@ -32,4 +28,4 @@ def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many settings and coverages its menus carry."""
     ask = asked(connection, size)
-    return with_figures(Page(FILE, TITLE, LEAD, "page.html"), ask, (*FIRST, rates.attainment(ask), *AFTER))
+    return with_figures(Page(FILE, TITLE, LEAD, "page.html"), ask, FIGURES)

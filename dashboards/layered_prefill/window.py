@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.layered_prefill import rows
-from tokentape.dashboards.layered_prefill.words import STATES, drawing_order, looks, settings, systems
-from tokentape.dashboards.units import highest, joined, mean_of, quantity
+from tokentape.dashboards.layered_prefill.words import looks, settings, systems
 
 
 def schedule(ask: Ask) -> Drawn:
-    return _drawn("schedule", ask.made(_stretch)[0], schedule_answer)
+    return _drawn("schedule", ask.made(_stretch)[0])
 
 
 def lives(ask: Ask) -> Drawn:
-    return _drawn("lives", ask.made(_stretch)[1], lives_answer)
+    return _drawn("lives", ask.made(_stretch)[1])
 
 
 def tokens(ask: Ask) -> Drawn:
-    return _drawn("tokens", _shared(_of(ask.made(rows.points), ask("tokens"))), tokens_answer)
+    return _drawn("tokens", _shared(_of(ask.made(rows.points), ask("tokens"))))
 
 
 def _stretch(ask: Ask) -> list[pl.DataFrame]:
@@ -30,9 +27,9 @@ def _stretch(ask: Ask) -> list[pl.DataFrame]:
     return _together(_of(points, ask("iterations")), _of(points, ask("spans")))
 
 
-def _drawn(name: str, found: pl.DataFrame, answer: Callable[[pl.DataFrame], str]) -> Drawn:
+def _drawn(name: str, found: pl.DataFrame) -> Drawn:
     own = {**looks(some(found)["system"]), "where": _where(found), "request_id": found.row(0, named=True).get("request_id")}
-    return Drawn({name: found}, {"": answer(found)}, own)
+    return Drawn({name: found}, facts=own)
 
 
 def _of(points: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
@@ -79,47 +76,3 @@ def _shared(found: pl.DataFrame) -> pl.DataFrame:
 def _where(found: pl.DataFrame) -> str:
     row = found.row(0, named=True)
     return str(row["setting"]) + ("" if row["rate"] is None else f" at {row['rate']:g} requests per second")
-
-
-def schedule_answer(found: pl.DataFrame) -> str:
-    """Iterations with prefill, their length, and how many prompt tokens and layers they carry, per scheduler."""
-    said = []
-    for name in drawing_order(found["system"]):
-        of = found.filter(pl.col("system") == name)
-        prefill = of.filter(pl.col("n_prefill_tokens") > 0)
-        if prefill.is_empty():
-            said.append(f"{name}: no prefill in {of.height} iterations")
-            continue
-        groups = int(highest(prefill["n_groups"]))
-        where = "through all layers" if groups == 1 else f"through one of up to {groups} groups"
-        said.append(
-            f"{name}: {prefill.height} of {of.height} iterations carry prefill, {mean_of(prefill['n_prefill_tokens']):,.0f} "
-            "tokens on "
-            f"average {where}; the longest iteration takes {quantity(highest(of['whole_s']), 's')}"
-        )
-    length = quantity(highest(found["start_s"] + found["seconds"]), "s")
-    return f"In the same {length}, {'; '.join(said)}."
-
-
-def lives_answer(found: pl.DataFrame) -> str:
-    """Time in each state of the drawn stretch, per scheduler, over its requests."""
-    said = []
-    for name in drawing_order(found["system"]):
-        of = found.filter(pl.col("system") == name)
-        spent = dict(of.group_by("state").agg(pl.col("seconds").sum()).iter_rows())
-        told = [
-            f"{quantity(spent[state], 's')} {'in prefill' if state == 'prefill' else state}" for state in STATES if state in spent
-        ]
-        said.append(f"{name}: {of['request_id'].n_unique()} requests, together {joined(told)}")
-    return f"In this stretch, {'; '.join(said)}.".replace(" decode", " decoding")
-
-
-def tokens_answer(found: pl.DataFrame) -> str:
-    """First token, last token and longest gap of the request, per scheduler."""
-    said = []
-    for name in drawing_order(found["system"]):
-        times = found.filter(pl.col("system") == name).sort("place")["time_s"]
-        gap = times.diff().max()
-        longest = f", longest gap {quantity(float(gap), 's')}" if gap is not None else ""  # type: ignore[arg-type]
-        said.append(f"{quantity(times[0], 's')} and {quantity(times[-1], 's')} with {name}{longest}")
-    return f"The first and the last of {found['place'].n_unique()} tokens come after {'; '.join(said)}."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -25,6 +24,8 @@ PARTS = {"moe": "MoE", "attention": "attention", "dense": "dense", "communicatio
 SPENT_WORDS = theme.literal({f"{name}_frac": words for name, words in PARTS.items()})
 SPENT_ON = dict(zip(PARTS.values(), (theme.VERMILLION, theme.ORANGE, theme.BLUE, theme.PURPLE, theme.QUIET), strict=True))
 SPENT_AS = {"static power": theme.QUIET, "bytes moved": theme.BLUE, "operations": theme.ORANGE}
+# Forms that a curve may have; the first that is there is the one the others are compared with.
+FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "the paper's Table 1", "independent": "independent"}
 STATES = {"queued": theme.GRID, **theme.PHASE_COLOURS}
 WORK = {"decode": theme.PHASE_COLOURS["decode"], "prefill": theme.PHASE_COLOURS["prefill"]}
 MARKS = [m * 10**n for n in range(-2, 5) for m in (1, 2, 5)]  # of a logarithmic axis of times
@@ -108,23 +109,14 @@ def looks(found: Iterable[str]) -> dict[str, Any]:
     return {"names": names, "colours": [taken[name][0] for name in names], "shapes": [taken[name][1] for name in names]}
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """Highest rate at which enough requests are in time: read between two rates, or at an end of them."""
+def capacity(column: str) -> list[pl.Expr]:
+    """Of a group by ascending rate: per_s, the rate at which attainment first falls below the level, linear between two rates.
 
-    rate: float
-    kind: str  # "", "at least" (every rate keeps the level) or "below" (none does)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.rate:.2f}".strip() + "/s"
-
-
-def capacity(rates: Sequence[float], attained: Sequence[float]) -> Capacity:
-    """Where attainment first falls below the level, linear between rates; rates ascend. Not a rate beyond those simulated."""
-    for n, (rate, frac) in enumerate(zip(rates, attained, strict=True)):
-        if frac < ATTAINED_FRAC:
-            if n == 0:
-                return Capacity(rate, "below")
-            share = (attained[n - 1] - ATTAINED_FRAC) / (attained[n - 1] - frac)
-            return Capacity(rates[n - 1] + share * (rate - rates[n - 1]), "")
-    return Capacity(rates[-1], "at least")
+    kind: "", "at least" (every rate keeps the level) or "below" (none does): then it is the last rate or the first.
+    """
+    frac, rate = pl.col(column), pl.col("rate")
+    is_below, before = frac < ATTAINED_FRAC, frac.shift()
+    crossing = rate.shift() + (before - ATTAINED_FRAC) / (before - frac) * (rate - rate.shift())
+    end = pl.when(is_below.first()).then(rate.first()).otherwise(rate.last())
+    kind = pl.when(is_below.first()).then(pl.lit("below")).when(~is_below.any()).then(pl.lit("at least")).otherwise(pl.lit(""))
+    return [pl.coalesce(crossing.filter(is_below).first(), end).alias("per_s"), kind.alias("kind")]

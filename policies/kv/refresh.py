@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
+from typing import Protocol, runtime_checkable
 
 from tokentape.policies.resolve import convert
 
@@ -18,6 +19,16 @@ FAILURE_AT_45_US = 3e-6
 MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
 WORST = 0.5  # a bit that is lost is as likely right as wrong
 MATCHES = ("interval", "rate")
+
+
+@runtime_checkable
+class Refresh(Protocol):
+    """How often embedded memory is refreshed."""
+
+    @property
+    def harmonic_mean_us(self) -> float:
+        """The one interval at which all that is held takes as many refreshes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,24 @@ class Intervals:
     def harmonic_mean_us(self) -> float:
         """The paper's "average": the one interval at which four equal groups take as many refreshes."""
         return 4.0 / sum(1.0 / t for t in self.all_us)
+
+
+@dataclass(frozen=True)
+class OneInterval:
+    """All bits at one interval. Raises ValueError for one that is not above 0."""
+
+    interval_us: float = FIRST_US
+
+    def __post_init__(self) -> None:
+        if not self.interval_us > 0.0:
+            raise ValueError(f"interval_us {self.interval_us} must be above 0")
+
+    @property
+    def harmonic_mean_us(self) -> float:
+        return self.interval_us
+
+
+REFRESH: dict[str, type[Refresh]] = {"2drp": Intervals, "uniform": OneInterval}
 
 
 @dataclass(frozen=True)

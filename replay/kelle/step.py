@@ -7,7 +7,6 @@ speaks of dense models, a mixture of experts reads the experts that its batch ch
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -208,10 +207,13 @@ def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, .
 
 def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
     """Of weights and of keys and values at their most, what their memories have no room for."""
-    machine, held = system.machine, Counter[str]()
+    machine, roles, held = system.machine, system.machine.roles, dict[str, float]()
     kept = work.batch * min(work.n_tokens, budget_of(system, work))
-    held[machine.roles.weights_home] += geometry.non_expert_params
-    held[machine.roles.expert_home] += len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params
-    held[machine.roles.kv_home] += kept * kv_bytes_per_token(geometry, accounting, work.kv_bits)  # type: ignore[assignment]
-    room = {name: machine.tiers[name].capacity_bytes.value * machine.n_devices for name in held}
-    return sum(max(0.0, n_bytes - room[name]) for name, n_bytes in held.items())
+    for name, n_bytes in (
+        (roles.weights_home, geometry.non_expert_params),
+        (roles.expert_home, len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params),
+        (roles.kv_home, kept * kv_bytes_per_token(geometry, accounting, work.kv_bits)),
+    ):
+        held[name] = held.get(name, 0.0) + n_bytes
+    rooms = (machine.tiers[name].capacity_bytes.value * machine.n_devices for name in held)
+    return sum(max(0.0, n_bytes - room) for n_bytes, room in zip(held.values(), rooms, strict=True))

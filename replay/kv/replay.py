@@ -72,6 +72,20 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
     gets an upper end. Raises ValueError for rows that cannot be followed (with the request, position and layer), and for a
     policy that ranks by logits, which a tape does not hold.
     """
+    engine = _replayed(tape, policy, renorm, exact)
+    return engine.result(exact=exact and not engine.starts_from_all_queries)
+
+
+def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64]]:
+    """By request (inputs, layers, 5): tallies (policies/kv/recompute.py) of what is kept after every input from the prompt's last
+    on; -1 where no attention is recorded. Raises ValueError as `replay_kv`."""
+    log = {request: np.full((n, tape.geometry.n_layers, 5), -1) for request, (_, n) in tape.requests.items()}
+    return _replayed(tape, policy, True, True, log).log
+
+
+def _replayed(
+    tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool, log: dict[int, NDArray[np.int64]] | None = None
+) -> _Engine:
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and tape.is_truncated:
@@ -79,12 +93,12 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
             f"tape {tape.trace_id} keeps {tape.notes['keep']} of every attention row: its kept sets are approximate; "
             "record full rows, or allow it with --approximate"
         )
-    engine = _Engine(tape, policy, renorm)
+    engine = _Engine(tape, policy, renorm, log or {})
     if isinstance(policy, Oracle):
         engine.look_ahead()
     for events in events_of(tape):
         engine.run(events)
-    return engine.result(exact=exact and not engine.starts_from_all_queries)
+    return engine
 
 
 @dataclass
@@ -116,8 +130,8 @@ class _Sums:
 
 
 class _Engine:
-    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool) -> None:
-        self.tape, self.policy, self.renorm = tape, policy, renorm
+    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool, log: dict[int, NDArray[np.int64]]) -> None:
+        self.tape, self.policy, self.renorm, self.log = tape, policy, renorm, log
         self.n_layers, self.n_heads = tape.geometry.n_layers, tape.n_heads
         self.n_sets = self.n_heads if policy.per_head else 1
         self.windows = np.array(tape.geometry.sliding_windows or (0,) * self.n_layers, np.int64)
@@ -207,6 +221,8 @@ class _Engine:
         made = after_prompt(request.held[layer, :c], self.n_heads, self.theta, self.stores_x)
         request.is_x[layer, :c], request.tally[layer] = made
         request.popular_at_first[layer, :c] = request.held[layer, :c] > self.theta * self.n_heads
+        if self.log:
+            self.log[events.request_id][c - 1, layer] = request.tally[layer]
 
     def _decode(self, request: _Request, events: Events) -> None:
         slots, m = request.slots, events.now.size
@@ -221,6 +237,8 @@ class _Engine:
             n_left, tallies, request.dense, seen,
         )  # fmt: skip
         self._refuse(code, events)
+        if self.log:
+            self.log[events.request_id][events.now, events.layers] = tallies
         self._add(events, kept, n_left, tallies)
 
     def _refuse(self, code: int, events: Events) -> None:

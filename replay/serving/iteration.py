@@ -26,7 +26,7 @@ from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, of_source, uint64, void
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
-from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, blocks_of, experts_of, kv_token_bytes, steps_of
+from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, blocks_of, experts_of, kv_token_bytes, rebuilt_of, steps_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
@@ -57,7 +57,7 @@ _PART_OF = {
     "all_reduce": "communication",
     **dict.fromkeys(("draft", "feed", "launch", "activations", "layer", "step"), "other"),
 }
-_GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0"}
+_GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
     "share",
@@ -67,6 +67,8 @@ EVENT = (
     "active", "chosen", "weights", "missed", "fetches", "in_place", "chosen_in_place", "weights_in_place",
     "near", "near_weights", "near_tokens", "near_work", "busy", "busy_weights", "busy_tokens", "busy_work", "exchanges",
 )  # fmt: skip
+# Of a KV policy's tracks (replay/system/kv.py), behind them: what the decodes of an iteration read in a layer.
+TRACK = ("keys", "scores", "rebuilt")
 _F2 = array(float64, 2)
 ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
 _SOURCE = """\
@@ -84,8 +86,7 @@ def {name}(t):
         k = np.uint64(kind)
         window = t[k, {WINDOW}]
         {event}
-        keys = t[carried, {KEYS_W}] if window > 0.0 else t[carried, {KEYS}]
-        scores = keys * (1.0 + n_nodes)
+        {keys}
         for is_group in range(2):
             prompt = pairs = seen = 0.0
             if is_group:
@@ -114,7 +115,7 @@ held = 0.0
 for kind in range(n_kinds):
     k = np.uint64(kind)
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
-    of_decodes = t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]
+    of_decodes = {of_decodes}
     held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
 near_kv = min(1.0, {room} / max(held, 1.0))
 far_kv = 1.0 - near_kv"""
@@ -201,14 +202,17 @@ def iteration_costs(
     held_frac: float = 1.0,
     events: bool = False,
     end: str = "value",
+    tracks: bool = False,
+    kv_frac: float = 1.0,
     dense_format: str = ACTIVATION,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
-    replay/system/events.py says of them. end: of the machine's ranges. dense_format: of weights but experts. Raises ValueError
-    for windows of several sizes.
+    replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
+    kept over those of 16-bit keys and values. end: of the machine's ranges. dense_format: of weights but experts.
+    Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -221,7 +225,8 @@ def iteration_costs(
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     windows = geometry.sliding_windows or (0,) * geometry.n_layers
     keys = [
-        (moe_index.get(layer, -1) if by_layer else -1, layer in moe_index, windows[layer]) for layer in range(geometry.n_layers)
+        (moe_index.get(layer, -1 - layer * tracks) if by_layer else -1, layer in moe_index, windows[layer])
+        for layer in range(geometry.n_layers)
     ]
     kinds = list(dict.fromkeys(keys))
     before = np.zeros((geometry.n_layers + 1, len(kinds)))
@@ -234,10 +239,10 @@ def iteration_costs(
     columns = [moe % prefill.shape[1] if is_moe else -1 for moe, is_moe, _ in kinds]
     near_tokens = 0.0
     if machine.roles.kv_cache:
-        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / kv_token_bytes(geometry, machine)
+        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * kv_token_bytes(geometry, machine))
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
-    first_column = N_OF_KIND + (len(EVENT) if events else 0)
-    generated = _generated(how, fits or {}, first_column, end, dense_format)
+    first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
+    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format)
     return IterationCosts(
         geometry,
         machine,
@@ -245,7 +250,7 @@ def iteration_costs(
         expert_format,
         coverage.outside(geometry) if geometry.moe_layers else "",
         of_source(
-            _source(generated, bool(machine.roles.kv_cache), events),
+            _source(generated, bool(machine.roles.kv_cache), events, tracks),
             ITERATION,
             Gpu=Gpu,
             **{name: of_formula(OPERATORS[name].time) for name in generated.operators},
@@ -277,18 +282,23 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     return table
 
 
-def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str, dense_format: str) -> Generated:
+def _generated(
+    how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str, tracks: bool, kv_frac: float, dense_format: str
+) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
-    features = (*_FEATURES[:-1], *EVENT) if how.events else _FEATURES
+    features = ((*_FEATURES[:-1], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ())
     values = around(len(features))
     at = {name: values[:, [i]] for i, name in enumerate(features)}
     sums = Sums(
         **{name: at[name] for name in _FEATURES if name != "share"},
         held=at["keys"],
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
+        kv_frac=kv_frac,
     )
     apart = () if profile.activations else _activations(geometry, at, blocks)
+    if tracks:
+        apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
     work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
@@ -413,9 +423,15 @@ def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -
     return rows, replace(rows, phase="prefill", **of_prefill)  # type: ignore[arg-type]
 
 
-def _source(made: Generated, has_near: bool, has_events: bool) -> str:
+def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool) -> str:
     """The source of an iteration's cost."""
-    numbers = globals() | {"room": f"t[constants, {made.constants.size}]"}
+    first = N_OF_KIND + len(EVENT)
+    of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
+    numbers = globals() | {"room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
+    keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
+    if has_tracks:
+        keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
+        keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if has_near else []
     start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []
@@ -430,6 +446,7 @@ def _source(made: Generated, has_near: bool, has_events: bool) -> str:
     written = {
         "start": (start, 4),
         "event": (event, 8),
+        "keys": (keys, 8),
         "layer": (layer, 12),
         "head": (made.head, 4),
         "after": (made.after, 4),

@@ -61,7 +61,19 @@ from tokentape.replay.serving.state import (
 )
 from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
-from tokentape.replay.system.events import CACHE, PLACED, RANK_OF, SLOTS, SPLIT, WHERE, place_anew, serve_experts
+from tokentape.replay.system.events import (
+    CACHE,
+    N_EVENT,
+    PLACED,
+    RANK_OF,
+    RESIDENCY,
+    SLOTS,
+    SPLIT,
+    WHERE,
+    place_anew,
+    serve_experts,
+)
+from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -80,7 +92,7 @@ _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION))
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION), KV)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
@@ -92,7 +104,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed, draft_iteration,
+    rank_of, where, split, cache, slots, placed, draft_iteration, kv,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -102,7 +114,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
-    the experts' slots (replay/system/events.py), or None.
+    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), or None.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -141,22 +153,29 @@ def run_engine(  # type: ignore[no-untyped-def]
                 times[STARTED, r] = now
                 requests[r, GENERATED] = 1
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
-        if n_blocks > 0:
-            at_block = at % block_tokens
-            needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts) if has_drafts else needs_block[at_block]
-            while state[N_DECODE] > 0 and state[FREE] < needed:
-                r = state[NEWEST]
-                if at - requests[r, JOINED] > 1:
-                    longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
-                    times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-                restart(r, at, requests, state, bucket, leaves_window, needs_block)
-                counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
-                times[FINISHED, r] = now  # until it finishes: when it had its last token
-                needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts) if has_drafts else needs_block[at_block]
-            state[FREE] -= needed
-        if has_drafts and state[N_DECODE] > 0:
+        if has_drafts:
             state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
-            carried[NODES] = state[N_NODES] / state[N_DECODE]
+        hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+        while n_blocks > 0:
+            needed = needs_block[at % block_tokens]
+            if has_drafts:
+                needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
+            if kv is not None:
+                needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
+            if state[N_DECODE] == 0 or state[FREE] >= needed:
+                state[FREE] -= needed
+                break
+            r = state[NEWEST]
+            if at - requests[r, JOINED] > 1:
+                longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
+                times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+            restart(r, at, requests, state, bucket, leaves_window, needs_block)
+            counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
+            times[FINISHED, r] = now  # until it finishes: when it had its last token
+            if has_drafts:
+                state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+        if has_drafts:
+            carried[NODES] = state[N_NODES] / max(1, state[N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
             group = 0
@@ -176,6 +195,12 @@ def run_engine(  # type: ignore[no-untyped-def]
             only = covered(cov_decode, n_decode, c)
             table[c, SHARE] = only
             table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+        if kv is not None:
+            hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+            serve_kv(
+                at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
+                kv,
+            )  # fmt: skip
         if slots is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
@@ -202,6 +227,8 @@ def run_engine(  # type: ignore[no-untyped-def]
             recorded_n[at, 4] = arrived - state[HEAD] + state[N_REQUEUED]
         now += seconds
         totals[BUSY_S] += seconds
+        if kv is not None:
+            kv[0][BYTE_S] += seconds * min(kv[0][HELD], kv[0][REFRESHED])
         counts[N_DECODED] += n_decode
         counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:

@@ -43,6 +43,7 @@ from tokentape.replay.system.drafts import NO_DRAFTS
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
+    from tokentape.replay.system.kv import KVSlots
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -150,9 +151,10 @@ def run_rule(
     record: bool = False,
     seed: int = 0,
     slots: ExpertSlots | None = None,
+    kv: KVSlots | None = None,
 ) -> ServingRun:
     """As `serve`, for a rule. Where the rule's requests come already processed, first_token_s is 0 and theirs to fill. slots:
-    what a system's experts do, where the costs are of events."""
+    what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     n_nodes = slots.n_nodes if slots is not None else speculation.n_nodes
@@ -166,11 +168,14 @@ def run_rule(
         raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
-    n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots).n_iterations if record else 0
+    n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None else run_engine
-    experts: tuple[Any, ...] = (None,) * 6 if slots is None else slots.arguments(n_recorded)
-    drafts, draft_iteration = (NO_DRAFTS, None) if slots is None else slots.drafts()
+    engine = run_alone if slots is None or kv is None else run_engine
+    experts: tuple[Any, ...] = (None,) * 8
+    drafts = NO_DRAFTS
+    if slots is not None and kv is not None:
+        drafts, draft_iteration = slots.drafts()
+        experts = (*slots.arguments(n_recorded), draft_iteration, kv.arguments(n_recorded))
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -184,7 +189,6 @@ def run_rule(
         drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
         *experts,
-        draft_iteration,
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

@@ -24,6 +24,7 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlob
 from tokentape.policies.placement.missed import near_if_rare
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
+from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
@@ -122,9 +123,9 @@ class ExpertSlots:
         rounds, costs = self.rounds, self.costs
         if rounds is None:
             return NO_DRAFTS, costs.iteration
-        if dense := rounds.dense_format:
-            of = (costs.geometry, costs.machine, FixedCoverage(), costs.profile, costs.expert_format)
-            costs = iteration_costs(*of, events=True, end=self.end, dense_format=dense)
+        dense = rounds.dense_format or costs.expert_format
+        of = (costs.geometry, costs.machine, FixedCoverage(), costs.profile, costs.expert_format, fits_of(costs.machine, dense))
+        costs = iteration_costs(*of, events=True, end=self.end, dense_format=dense)
         first_row = self.recorded.first[:-1][self.requests.tape_request]
         self.drafted = rounds.arrays(first_row, costs)
         return self.drafted, costs.iteration
@@ -196,7 +197,7 @@ class ExpertSlots:
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
-        across = self.system.option("place", "across_layers") == "true"
+        across = self.system.flag("place", "across_layers")
         per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))

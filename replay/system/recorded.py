@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import Rounds, rounds_of
 from tokentape.replay.trace import PREFILL, Trace
@@ -24,7 +25,8 @@ MOST_IMPUTED = 0.05
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    rounds: of drafts, whose nodes' rows stand behind those of positions. no_prompts: requests without any row of a prompt."""
+    rounds: of drafts, whose nodes' rows stand behind those of positions. no_prompts: requests without any row of a prompt.
+    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed."""
 
     trace_id: str
     origin: str
@@ -34,6 +36,9 @@ class Recorded:
     first: Ints
     n_prompt: Ints
     not_run: int
+    request_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    attention: AttentionTape | None = None
+    tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     rounds: Rounds | None = None
     no_prompts: int = 0
     batch: int = 1
@@ -105,9 +110,11 @@ class Recorded:
 def recorded(
     trace: Trace,
     gate_weights: ArrayLike | None = None,
+    attention: AttentionTape | None = None,
     drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
 ) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`. drafted: of a speculative one, see rounds_of."""
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; drafted: of a
+    speculative one, see rounds_of."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
@@ -128,5 +135,18 @@ def recorded(
     not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
     if drafted is not None:
         ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
-    missing, batch = int(np.sum(without & (begins > 0))), int(np.diff(trace.member_offsets).max())
-    return Recorded(trace.trace_id, trace.origin, trace.geometry, ids, gates, first, n_prompt, not_run, rounds, missing, batch)
+    return Recorded(
+        trace.trace_id,
+        trace.origin,
+        trace.geometry,
+        ids,
+        gates,
+        first,
+        n_prompt,
+        not_run,
+        requests.astype(np.int64),
+        attention,
+        rounds=rounds,
+        no_prompts=int(np.sum(without & (begins > 0))),
+        batch=int(np.diff(trace.member_offsets).max()),
+    )

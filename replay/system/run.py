@@ -26,11 +26,12 @@ from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system import kv as kept
 from tokentape.replay.system.drafts import ROUNDS, VERIFIED
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
+from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.warehouse.formats import EXPERT_FORMATS
-from tokentape.warehouse.model_sizes import kv_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,12 @@ class SystemRun:
 
     serving: ServingRun
     slots: ExpertSlots
+    kv: KVSlots
+
+    @property
+    def joules_of(self) -> dict[str, float]:
+        """By part: static power, bytes, operations, refresh of what is held."""
+        return {**self.serving.joules_of, "refresh": self.kv.refresh_j}
 
     def total(self, column: int, phase: int | None = None) -> int:
         """Over all layers; phase: 0 events of decodes alone, 1 those with prompts."""
@@ -77,13 +84,26 @@ def simulate(
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
     timed = fits_of(machine, how.expert_format) if fits is None else fits
-    of = (geometry, machine, FixedCoverage(1.0), how.profile, how.expert_format, timed)
-    costs = iteration_costs(*of, events=True, end=end, dense_format=how.expert_format)
-    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
-    limits = replace(how.limits or Limits(), max_seqs=max_seqs(system))
     rule = system.schedule.rule(geometry.n_layers)
-    slots = _told(slots, rule, costs, limits)
-    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots), slots)
+    kv = KVSlots(recorded, requests, system, machine, rule, end)
+    costs = iteration_costs(
+        geometry,
+        machine,
+        FixedCoverage(1.0),
+        how.profile,
+        how.expert_format,
+        events=True,
+        end=end,
+        fits=timed,
+        tracks=kv.track is not None,
+        kv_frac=kv.kv_frac,
+        dense_format=how.expert_format,
+    )
+    costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
+    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
+    limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
+    slots = _told(slots, rule, costs, limits, kv)
+    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
 
 
 def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
@@ -110,7 +130,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         )
 
 
-def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) -> ExpertSlots:
+def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, kv: KVSlots) -> ExpertSlots:
     """With what a run before tells of lookups: all of them to a bound, their counts to a policy with a profile."""
     policy = slots.system.residency
     sees_all = policy is not None and policy.kind == "future"
@@ -120,14 +140,16 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits) 
     system, requests = slots.system, slots.requests
     if requests.arrival_s[-1] > 0.0 or limits.kv_blocks is not None:
         what = "a bound needs" if sees_all else f"{type(policy).__name__} counts a share of all lookups: it needs"
-        raise ValueError(f"system {system.name}: {what} a fixed schedule; give arrivals all at 0 and no limit of KV blocks")
+        raise ValueError(
+            f"system {system.name}: {what} a fixed schedule; give arrivals all at 0, no limit of KV blocks and no share_kv"
+        )
     if slots.system.place is not None:
         raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
-    run_rule(requests, rule, costs, limits, slots=first)
+    run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
     first = replace(first, logs=n_lookups)
-    run_rule(requests, rule, costs, limits, slots=first)
+    run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     keys, events = first.log_keys, first.log_events(n_events)
     if not sees_all:
         n_profiled = round(frac * n_events)
@@ -209,7 +231,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
     serving, lookups, hits = made.serving, made.total(ev.LOOKUPS), made.total(ev.HITS)
     decode, n_out = made.total(ev.LOOKUPS, 0), int(serving.requests.n_output_tokens.sum())
     away, chosen = made.total(ev.AWAY_TOKENS), made.total(ev.TOKEN_EXPERTS)
-    joules = sum(serving.joules_of.values())
+    joules = sum(made.joules_of.values())
     gaps = serving.n_iterations and serving.gaps.sum()
     found: dict[str, tuple[float, str, str | None]] = {
         "total_s": (serving.wall_s, "s", None),
@@ -225,6 +247,8 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
+        "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
+        "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
     if made.slots.rounds:
         n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
@@ -232,21 +256,24 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         found["verified_mean"] = (n_verified / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
         found["draft_frac"] = (made.slots.draft_s / serving.busy_s, "1", "busy time")
     found |= {f"{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+    if made.kv.refresh_w_per_byte:
+        found["refresh_j_per_token"] = (made.kv.refresh_j / n_out, "J", "output tokens")
     return found
 
 
 def _outside(recorded: Recorded, requests: Requests, system: System, machine: HardwareSpec, made: SystemRun) -> list[str]:
     """What the run leaves out or cannot carry out, one sentence each."""
-    roles, geometry = machine.roles, recorded.geometry
-    longest = int((requests.n_prompt_tokens + requests.n_output_tokens).max())
-    kv = min(len(requests), max_seqs(system)) * kv_bytes(geometry, longest, "bf16")
+    roles = machine.roles
+    kv = 0.0 if made.kv.shares else float(made.kv.numbers[kept.PEAK])
     budget = made.slots.budget_bytes
-    rounds, expert_format = made.slots.rounds, made.slots.costs.expert_format
+    rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
     drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
     found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget + drafts, "kv_home": kv})
+    n_restarts = int(made.serving.n_restarts.sum())
+    found += made.kv.outside(n_restarts)
     if rounds:
         found += rounds.outside(budget, geometry, expert_format)
-        if n_restarts := int(made.serving.n_restarts.sum()):
+        if n_restarts:
             found.append(f"{n_restarts} times a request lost its KV and decoded plainly until its next recorded round")
     if not roles.expert_cache and (system.residency is not None or made.slots.is_fixed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")

@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 
+from tokentape.dashboards.engine.figures import load
+from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
 from tokentape.warehouse.sql import connect
 from tokentape.warehouse.tables import VIEWS, WAREHOUSE_TABLES, schema
@@ -214,3 +219,11 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
         add(rows)
     with connect(write(path, rows)) as connection:
         yield connection
+
+
+def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **frames: pl.DataFrame) -> str:
+    """The sentence of a page's figure over rows of one's own. frames: others that it names."""
+    folder = Path(str(page.__file__)).parent
+    words = vars(import_module(f"{page.__package__}.words"))
+    named = {name: Rows(frame) for name, frame in {"rows": rows, **frames}.items()}
+    return filled(load(folder, figure)["answer"], {**words, **named})

@@ -12,7 +12,6 @@ from made_up import opened
 from made_up_cxl_ndp import EVERYTHING, LARGE, OTHER, SMALL, add_tape
 
 from tokentape.dashboards.cxl_ndp import bits as cxl_ndp_bits
-from tokentape.dashboards.cxl_ndp import checks as cxl_ndp_checks
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.dashboards.shell import Page
@@ -186,11 +185,10 @@ def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence(tmp_
         rows["answers"].append(first | {"mode": "paper, end to end", "value": 99.0, "low": None, "high": None})
 
     with opened(tmp_path / "modes.duckdb", add) as connection:
-        part = cxl_ndp_checks.stated(cxl_ndp.asked(connection))
-    assert part is not None
-    named = part.data["claims"].filter(pl.col("replay") == 99.0)["claim"].to_list()
+        page = cxl_ndp.page(connection, 16)
+    named = page.data["claims"].filter(pl.col("replay") == 99.0)["claim"].to_list()
     assert [text.split("|")[0] for text in named] == ["decode throughput gain, at most, Mixtral-8x7B, end to end"]
-    assert "2 of 2 fitted" in part.answers[""]
+    assert ["2 of 2 fitted" in figure.answers[""] for figure in page.figures if figure.name == "claims"] == [True]
 
 
 def test_every_figure_of_a_full_page_answers_what_it_opens_with(page: Page) -> None:

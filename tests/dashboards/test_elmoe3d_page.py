@@ -93,7 +93,7 @@ def test_a_missed_winner_is_ringed_and_a_withheld_cell_has_none(page: Page) -> N
     ([0.5, 1.0, 1.2], 4),
 ])  # fmt: skip
 def test_speculation_pays_from_where_it_stays_faster(gains: list[float], start: int | None) -> None:
-    assert pays_from([1, 2, 4], gains) == start
+    assert pl.DataFrame({"batch": [1, 2, 4], "gain": gains}).select(pays_from(pl.col("gain"))).item() == start
 
 
 def test_thresholds_reach_past_the_papers_batches(said: dict[str, dict[str, str]], page: Page) -> None:
@@ -266,7 +266,8 @@ def test_how_much_must_be_accepted(said: dict[str, dict[str, str]]) -> None:
 
 @pytest.mark.parametrize(("gains", "alpha"), [([0.5, 1.5], 0.5), ([0.5, 0.9], None), ([1.0, 2.0], 0.0)])
 def test_the_needed_acceptance_lies_between_two_recorded_ones(gains: list[float], alpha: float | None) -> None:
-    assert needed([0.0, 1.0], gains) == alpha
+    found = pl.DataFrame({"alpha": [0.0, 1.0], "phi_sd": gains, "phi_ar": 1.0})
+    assert found.select(needed()).item() == alpha
 
 
 def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:

@@ -17,6 +17,7 @@ from tokentape.dashboards.engine.ask import Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
 from tokentape.dashboards.engine.figures import Drawn, load, options, rows_like, sentences, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
+from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.shell import Control, Page
 
@@ -209,3 +210,4 @@ def test_the_figure_of_the_docs_draws() -> None:
     words = {"batches": [1, 2], "SYSTEMS": {"a": theme.BLUE}}
     scope = Scope("docs", words, {"speed": ROWS.rename({"who": "system"})})
     assert len(chart(scope, told, {"model": "m"}, told["depends"])["vconcat"][0]["layer"]) == 4
+    assert filled(told["answer"], {"rows": Rows(scope.frames["speed"])}) == "a is fastest: 2.00 ms at batch 2; b 3.00 ms."

@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 import pytest
 from chromium_page import assert_draws_in_silence, needs_browser
-from made_up import opened
+from made_up import opened, said_of
 from made_up_kelle import (
     BASELINE,
     EVERYTHING,
@@ -23,8 +23,6 @@ from made_up_kelle import (
 
 from tokentape.dashboards import claims
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle.live import recent_answer
-from tokentape.dashboards.kelle.tables import tables_answer
 from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
 from tokentape.dashboards.shell import Page
 
@@ -111,8 +109,8 @@ def test_tables_stand_beside_the_papers(said: dict[str, dict[str, str]], page: P
 
 def test_a_gain_that_rises_with_the_budget_is_said_to(page: Page) -> None:
     rising = page.data["tables"].filter((pl.col("reading") == PAPER) & (pl.col("series") == "table-7"))
-    assert "falls with every larger budget" in tables_answer(rising)
-    assert "falls with not every larger budget" in tables_answer(rising.with_columns(gain=1 / pl.col("gain")))
+    assert "falls with every larger budget" in said_of(kelle, "tables", rising)
+    assert "falls with not every larger budget" in said_of(kelle, "tables", rising.with_columns(gain=1 / pl.col("gain")))
 
 
 def test_a_reading_without_a_panel_is_not_drawn(said: dict[str, dict[str, str]], connection: duckdb.DuckDBPyConnection) -> None:
@@ -220,7 +218,8 @@ def test_the_page_says_where_recent_tokens_win(said: dict[str, dict[str, str]]) 
 def test_recent_tokens_win_where_every_score_loses(recent: list[float], scored: list[float], words: str) -> None:
     values = {"recent only": recent, "H2O": scored, "AERP": [9.0, 9.0]}
     rows = [{"who": who, "budget": budget, "value": of[n]} for who, of in values.items() for n, budget in enumerate((32, 64))]
-    assert recent_answer(pl.DataFrame(rows), is_more_better=False).endswith(words)
+    paper = {"budget": pl.Int64, "task": pl.String, "accuracy": pl.Float64}
+    assert said_of(kelle, "budgets", pl.DataFrame(rows), table_3=pl.DataFrame(schema=paper)).endswith(words)
 
 
 def test_lost_bits_by_rate_token_and_bit(said: dict[str, dict[str, str]], page: Page) -> None:

@@ -10,7 +10,7 @@ import duckdb
 import polars as pl
 import pytest
 from chromium_page import after_drags, assert_draws_in_silence, needs_browser, open_page, page_file
-from made_up import opened
+from made_up import opened, said_of
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -24,12 +24,11 @@ from made_up_layered import (
 )
 from test_browser import with_script
 
-from tokentape.dashboards.layered_prefill import beside
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.layered_prefill import rates as layered_rates
 from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
-from tokentape.dashboards.layered_prefill.words import Capacity, capacity
+from tokentape.dashboards.layered_prefill.words import capacity
 from tokentape.dashboards.shell import Page
 from tokentape.flows.systems.layered_prefill.study import Settings
 
@@ -123,18 +122,15 @@ def test_chunks_cost_bytes_and_time(said: dict[str, dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(("attained", "found"), [
-    ([1.0, 0.8], Capacity(1.5, "")),
-    ([1.0, 0.9], Capacity(2.0, "at least")),
-    ([0.8, 1.0], Capacity(1.0, "below")),
-    ([0.95, 0.0], Capacity(1 + 0.05 / 0.95, "")),
+    ([1.0, 0.8], (1.5, "")),
+    ([1.0, 0.9], (2.0, "at least")),
+    ([0.8, 1.0], (1.0, "below")),
+    ([0.95, 0.0], (1 + 0.05 / 0.95, "")),
+    ([1.0, 0.8, 1.0], (1.5, "")),  # not found again at a higher rate
 ])  # fmt: skip
-def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found: Capacity) -> None:
-    told = capacity([1.0, 2.0], attained)
-    assert (told.rate, told.kind) == (pytest.approx(found.rate), found.kind)
-
-
-def test_a_lost_level_is_not_found_again_at_a_higher_rate() -> None:
-    assert capacity([1.0, 2.0, 3.0], [1.0, 0.8, 1.0]) == Capacity(pytest.approx(1.5), "")
+def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found: tuple[float, str]) -> None:
+    rates = pl.DataFrame({"rate": [1.0, 2.0, 3.0][: len(attained)], "attained": attained})
+    assert rates.select(capacity("attained")).row(0) == (pytest.approx(found[0]), found[1])
 
 
 def test_rates_within_the_papers_limits(said: dict[str, dict[str, str]]) -> None:
@@ -253,8 +249,8 @@ def test_rows_without_a_time_are_not_compared() -> None:
     times = {"ttft_mean_s": [1.0, 2.0, 4.0, 3.0], "tbt_p99_s": [0.01, 0.02, None, 0.03]}
     names = {"system": ["Layered", "Chunked"] * 2, "scheduler": ["layered", "chunked"] * 2}
     found = pl.DataFrame({**names, **times, "label": ["a", "a", "b", "b"], "order": [0, 0, 1, 1]})
-    assert beside.answer(found).endswith("over 1 row. It is below in every row.")
-    both, other = beside.others_answer(found).split("; ")
+    assert said_of(layered, "arrivals", found).endswith("over 1 row. It is below in every row.")
+    both, other = said_of(layered, "others", found).split("; ")
     assert "Layered waits least for the first token (1.00 s)" in both
     assert other == "b: Chunked waits least for the first token (3.00 s), Chunked has the least TBT p99 (30 ms)."
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import Cli
 
 from tokentape.flows.inside_model import kv_run
+from tokentape.flows.system_runs import tape_of
+from tokentape.hw.spec import load
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.resolve import resolve
+from tokentape.policies.slots import system_of
+from tokentape.replay.serving.run import Limits
+from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.run import Setting, simulate
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
 CAPTURE = (
     "capture", "--model", "embedded", "--dataset", "code", "--max-requests", "2", "--max-prompt-tokens", "40",
-    "--max-new-tokens", "24", "--tables", "requests,tokens,passes,attention",
+    "--max-new-tokens", "24", "--tables", "requests,tokens,passes,routing,attention",
 )  # fmt: skip
 OWN = """
 from dataclasses import dataclass
@@ -27,6 +34,19 @@ from tokentape.policies.kv.streaming import Streaming
 class Mine(Streaming):
     sink: int = 2
 """
+
+
+def shared_room_beats_halves(tape: Recorded) -> None:
+    """docs/systems.md: fewer bytes are fetched and prompts answer sooner where KV and experts share the room."""
+    requests, machine = tape.requests(np.arange(24) / 2e3, np.arange(24) % 2), load("workstation-rtx4090-pcie4")
+    for budget in ("75%", "100%"):
+        given = {"schedule.chunk_tokens": "64", "schedule.max_seqs": "48", "residency.budget": budget}
+        one = simulate(tape, requests, system_of("sarathi", {**given, "residency.share_kv": "true"}), machine)
+        half = one.slots.budget_bytes // 2
+        split = Setting(limits=Limits(kv_blocks=half // 2048, block_tokens=1))
+        two = simulate(tape, requests, system_of("sarathi", {**given, "residency.budget": f"{half}B"}), machine, split)
+        assert one.slots.fetched < two.slots.fetched
+        assert one.serving.ttft_s.mean() < two.serving.ttft_s.mean()
 
 
 @pytest.mark.embedded
@@ -50,6 +70,13 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     assert tokentape("load").code == 0
     told = json.loads(tokentape("sql", "select count(*) as n from kv_timeline where policy = 'aerp'", "--json").out)
     assert told[0]["n"] == len([r for r in read_rows(store, "kv_timeline") if r["policy"] == "aerp"]) > 0
+    small = ("--set", "kv.budget=16", "--set", "kv.sink=2", "--hardware", "kelle-edram", "--json")
+    (table,) = json.loads(tokentape("replay", trace_id, "--system", "kelle", *small).out)
+    metrics = {row["metric"]: row["value"] for row in table["rows"]}
+    assert "kv aerp budget=16" in table["title"]
+    assert "refresh_j_per_token" in metrics
+    assert "kv_peak_bytes" in metrics
+    shared_room_beats_halves(tape_of(store, trace_id, None))
 
 
 @pytest.mark.embedded

@@ -25,6 +25,8 @@ NEEDED = {"cxl_ndp": {"hot": 4}}  # fields without a default
 SHIPPED = [(kind, name) for kind in KINDS for name in shipped(kind)]
 CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("residency", "static"): {"profile_frac": "0.25"},
+    ("refresh", "2drp"): {"hst_msb_us": "720"},
+    ("refresh", "uniform"): {"interval_us": "360"},
     ("schedule", "static"): {"max_prompts": "3"},
     ("schedule", "orca"): {"cap_tokens": "4096"},
     ("schedule", "chunked"): {"chunk_tokens": "256"},

@@ -37,7 +37,7 @@ def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
         ({"residency": {"policy": "lru"}, "place": {"policy": "prefill_guided"}}, "slot residency is filled twice, by LRU"),
         ({"residency": {"policy": "lru", "size": 3}}, "unknown parameter of lru: 'size'.*the slot itself takes budget, scope"),
         ({"residency": {"policy": "lri"}}, "did you mean 'lru'"),
-        ({"refresh": {"policy": "2drp"}}, "no policy of slot refresh is shipped"),
+        ({"route": {"policy": "cumsum"}}, "no policy of slot route is shipped"),
         ({"place": {"policy": "near_if_rare", "most": -1}}, "must be 0 tokens or more"),
     ],
 )

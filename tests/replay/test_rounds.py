@@ -72,7 +72,7 @@ def test_the_loop_accepts_what_was_accepted(recorded, draft):
     """Every round once, whatever the schedule; and the bytes of rejected nodes beside those of the accepted path alone."""
     tape, tables = recorded(**draft)
     trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", tables["routing"], tables["passes"])
-    of = dense(trace, None, (tape.manifest.settings["speculation"], tables))
+    of = dense(trace, drafted=(tape.manifest.settings["speculation"], tables))
     lengths = accepted_lengths(tables)
     for system in (system_of("lru_offload", {"draft": "recorded"}), system_of("layered", {"draft": "recorded"})):
         made = simulate(of, of.requests(), system, load("workstation-rtx4090-pcie4"))

@@ -81,7 +81,7 @@ def opened(tables, cut=False):
     if cut:
         of_round = tables["rounds"].select("request_id", "round", "n_accepted").unique()
         nodes = nodes.join(of_round, on=["request_id", "round"]).filter(pl.col("node") <= pl.col("n_accepted"))
-    return trace, recorded(trace, None, (MADE_BY, {"rounds": tables["rounds"], "node_routing": nodes}))
+    return trace, recorded(trace, drafted=(MADE_BY, {"rounds": tables["rounds"], "node_routing": nodes}))
 
 
 def system(schedule, draft, percent=50, max_seqs=1):

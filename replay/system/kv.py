@@ -1,0 +1,304 @@
+"""Keys and values in the loop: what a KV policy keeps of every recorded request, and the room that it shares with the experts.
+
+What is kept of a request does not depend on the schedule, so it is a track: computed once per tape and policy by the KV engine
+(replay/kv), and read by position. The room is a ledger of one tier: experts are elastic between a floor and all of it, keys and
+values and layered prefill's hidden states evict them, and where that is not enough the newest decode loses its KV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.rates import at
+from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
+from tokentape.policies.kv.full import Full, weigh_nothing
+from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
+from tokentape.policies.queue import shrink_queue
+from tokentape.policies.ranked import shrink_ranked
+from tokentape.policies.serving import BatchRule
+from tokentape.policies.slots import System
+from tokentape.policies.uniform import shrink_uniform
+from tokentape.replay.kv.replay import kept_of, widths_of
+from tokentape.replay.serving.state import (
+    CONTEXT,
+    CONTEXT_W,
+    FREE,
+    N_NODES,
+    NEWER,
+    OLDEST,
+    PARTIAL,
+    TARGET,
+    input_of,
+)
+from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.events import CACHE, QUEUE, RANKED, UNIFORM
+from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.transformer import ACTIVATION, kv_token_bytes
+from tokentape.warehouse.formats import bytes_per_value
+
+if TYPE_CHECKING:
+    from tokentape.replay.serving.run import Limits
+    from tokentape.replay.system.experts import ExpertSlots
+
+STORAGES = ("plain", "quarot")
+# Entries of `numbers` (N_NUMBERS,). ROOM: bytes that experts and KV share, 0: they do not. Bytes of a token's KV in all layers,
+# in those without and with a window; of its hidden state, 0 where it does not outlive an iteration; what a prompt's token is
+# admitted by, and how many of them fit beside the experts' floor. REFRESHED: most bytes of KV that lie where memory is refreshed.
+# Then what the run makes: KV now and at its peak, bytes that decodes read, refreshed bytes x seconds.
+ROOM, TOKEN, PER_CONTEXT, PER_CONTEXT_W, HIDDEN, UNIT, FITTING, REFRESHED, HELD, PEAK, READ, BYTE_S = range(12)
+N_NUMBERS = 12
+# Columns of a track, and of a layer's row of the cost's table: what a decode reads in keys and values of whole tokens, the tokens
+# that it attends to (means over the KV heads), those whose layer input is multiplied anew.
+N_TRACK = 3
+# Columns of the recorded iterations: bytes of KV, of hidden states, of room for experts, of experts that lie in it beforehand.
+N_OF_ITERATION = 4
+
+_I1, _I2 = array(int64, 1), array(int64, 2)
+_F1, _F2, _F3 = array(float64, 1), array(float64, 2), array(float64, 3)
+# numbers; track (rows, layers, N_TRACK) of the tape, or empty; its bytes (rows,) in all layers; first_row (n,) of a request;
+# of_iteration (i, N_OF_ITERATION).
+KV = tuple_of(_F1, _F3, _F1, _I1, _F2)
+Floats = NDArray[np.float64]
+
+
+@kernel(float64(int64, _I2, _I1, KV))
+def _read(at, requests, state, kv):  # type: ignore[no-untyped-def]
+    """Bytes of the decodes' KV in iteration `at`, its own tokens included: what they read."""
+    numbers, track, held, first_row, _ = kv
+    if track.shape[0] == 0:
+        return state[CONTEXT] * numbers[PER_CONTEXT] + state[CONTEXT_W] * numbers[PER_CONTEXT_W]
+    n_bytes = 0.0
+    r = state[OLDEST]
+    while r >= 0:
+        n_bytes += held[first_row[r] + input_of(r, at, requests)]
+        r = requests[r, NEWER]
+    return n_bytes
+
+
+@kernel(float64(int64, _I2, _I1, _I1, int64, KV))
+def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
+    """Bytes of drafts' KV, of prompts in flight, whole, and of the hidden states of so many tokens."""
+    tokens = state[N_NODES]
+    for i in range(n_members):
+        tokens += requests[members[i], TARGET]
+    if state[PARTIAL] >= 0:
+        tokens += requests[state[PARTIAL], TARGET]
+    return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
+
+
+@kernel(int64(int64, int64, int64, _I2, _I1, _I1, int64, KV))
+def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
+    """Room that iteration `at` takes before a batch is formed, in prompt tokens; state[FREE] is then all of it. `needed` where KV
+    has its own room. hidden: tokens of a batch between its first and last group of layers."""
+    numbers = kv[0]
+    if numbers[ROOM] == 0.0:
+        return needed
+    state[FREE] = int64(numbers[FITTING])
+    n_bytes = _read(at, requests, state, kv) + _others(hidden, requests, state, members, n_members, kv)
+    return int64(np.ceil(n_bytes / numbers[UNIT]))
+
+
+@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV))
+def serve_kv(at, hidden, requests, state, members, n_members, table, first, residency, cache, kv):  # type: ignore[no-untyped-def]
+    """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
+    (sizes, _, base_of, capacity, _, used, _, draws, link, resident, heap, slot_of, count, ranks, lasts, _, _, _, _) = cache
+    numbers, track, _, first_row, of_iteration = kv
+    read = _read(at, requests, state, kv)
+    held = read + _others(0, requests, state, members, n_members, kv)
+    numbers[HELD], numbers[PEAK] = held, max(numbers[PEAK], held)
+    numbers[READ] += read
+    if numbers[ROOM] > 0.0:
+        for c in range(capacity.shape[0]):
+            capacity[c] = int64(numbers[ROOM] - held - hidden * numbers[HIDDEN]) // capacity.shape[0]
+            if residency == QUEUE:
+                shrink_queue(c, sizes, capacity, link, resident, used)
+            elif residency == RANKED:
+                shrink_ranked(c, sizes, base_of, capacity, heap, ranks, lasts, slot_of, count, used)
+            elif residency == UNIFORM:
+                shrink_uniform(c, sizes, base_of, capacity, draws, heap, slot_of, count, used)
+    if track.shape[0] > 0:
+        for layer in range(track.shape[1]):
+            table[layer, first : first + N_TRACK] = 0.0
+        r = state[OLDEST]
+        while r >= 0:
+            row = first_row[r] + input_of(r, at, requests)
+            for layer in range(track.shape[1]):
+                for i in range(N_TRACK):
+                    table[layer, first + i] += track[row, layer, i]
+            r = requests[r, NEWER]
+    if at < of_iteration.shape[0]:
+        of_iteration[at, 0], of_iteration[at, 1] = held, hidden * numbers[HIDDEN]
+        of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), used.sum()
+
+
+@dataclass(eq=False)
+class KVSlots:
+    """What a system keeps of keys and values for `requests` of a tape. end: of the machine's ranges. room_bytes: of the
+    residency, floor_bytes: of it for experts alone, where KV shares it (`share`)."""
+
+    recorded: Recorded
+    requests: Requests
+    system: System
+    machine: HardwareSpec
+    rule: BatchRule
+    end: str = "value"
+    room_bytes: int = 0
+    floor_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.track = track_of(self.recorded, self.system)
+        self.numbers, self.of_iteration = np.zeros(N_NUMBERS), np.zeros((0, N_OF_ITERATION))
+
+    @property
+    def kv_frac(self) -> float:
+        """Bytes of what is kept over those of 16-bit keys and values."""
+        return bits_of(self.system, self.recorded.geometry.head_dim) / 16.0
+
+    @property
+    def tier(self) -> str:
+        """Where keys and values lie first."""
+        return self.machine.roles.kv_cache or self.machine.roles.kv_home
+
+    @property
+    def shares(self) -> bool:
+        """KV and experts have one room: it is asked for, and both lie in one tier."""
+        is_asked = self.system.residency is not None and self.system.flag("residency", "share_kv")
+        return is_asked and self.tier == self.machine.roles.expert_cache
+
+    @property
+    def refresh_w_per_byte(self) -> float:
+        """Of what is held where memory is refreshed, at the system's intervals; 0 without a policy or such a memory."""
+        tier, policy = self.machine.tiers[self.tier], self.system.refresh
+        if policy is None or tier.refresh_j is None:
+            return 0.0
+        return float(at(tier.refresh_j, self.end) / tier.capacity_bytes.value / (policy.harmonic_mean_us * 1e-6))
+
+    @property
+    def replaced_w(self) -> float:
+        """Refresh of a whole tier, in place of which only what is held is refreshed."""
+        tier = self.machine.tiers[self.tier]
+        return tier.refresh_w(self.end) * self.machine.n_devices if self.refresh_w_per_byte else 0.0
+
+    @property
+    def refresh_j(self) -> float:
+        """Of the run."""
+        return float(self.numbers[BYTE_S]) * self.refresh_w_per_byte
+
+    def share(self, slots: ExpertSlots, limits: Limits) -> Limits:
+        """Takes the residency's room for both, where asked; limits then are KV blocks of one token. The floor of experts is one
+        layer's largest event. Raises ValueError where it leaves KV nothing."""
+        self.room_bytes = slots.budget_bytes
+        if not self.shares:
+            return limits
+        geometry, requests = self.recorded.geometry, self.requests
+        tokens = min(limits.max_seqs, len(requests)) + int(requests.n_prompt_tokens.max())
+        caches = len(slots.sizes) if self.system.option("residency", "scope") == "per-layer" else 1
+        n_floor = max(min(geometry.n_experts, geometry.top_k * tokens), geometry.top_k * caches)
+        self.floor_bytes = n_floor * max(slots.sizes)
+        n_tokens = int(self._numbers()[FITTING])
+        if n_tokens < 1:
+            raise ValueError(
+                f"system {self.system.name}: residency.budget {self.room_bytes} B leaves keys and values nothing beside a "
+                f"layer's largest event of experts ({self.floor_bytes} B); give more, or share_kv = false"
+            )
+        return replace(limits, kv_blocks=n_tokens, block_tokens=1)
+
+    def arguments(self, n_iterations: int) -> tuple[Any, ...]:
+        """Of a run that starts now, as type KV says. n_iterations: that are recorded."""
+        self.numbers, self.of_iteration = self._numbers(), np.zeros((n_iterations, N_OF_ITERATION))
+        first = self.recorded.first[:-1][self.requests.tape_request]
+        track = np.zeros((0, 0, N_TRACK)) if self.track is None else self.track
+        held = track[:, :, 0].sum(axis=1) * self._layer_bytes
+        return self.numbers, track, held, first, self.of_iteration
+
+    @property
+    def _layer_bytes(self) -> float:
+        """A token's keys and values in a layer, on all devices."""
+        return self.kv_frac * kv_token_bytes(self.recorded.geometry, self.machine) * self.machine.n_devices
+
+    def _numbers(self) -> Floats:
+        geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)
+        windows = np.array(geometry.sliding_windows or (0,) * geometry.n_layers)
+        made[TOKEN] = geometry.n_layers * self._layer_bytes
+        made[PER_CONTEXT], made[PER_CONTEXT_W] = (n * self._layer_bytes for n in ((windows == 0).sum(), (windows > 0).sum()))
+        is_layered = max(groups for _, groups in self.rule.steps) > 1
+        made[HIDDEN] = geometry.hidden * bytes_per_value(ACTIVATION) * is_layered
+        made[UNIT] = made[TOKEN] + made[HIDDEN]
+        if self.shares:
+            made[ROOM], made[FITTING] = self.room_bytes, max(0.0, (self.room_bytes - self.floor_bytes) // made[UNIT])
+        tier = self.machine.tiers[self.tier]
+        made[REFRESHED] = tier.capacity_bytes.value * self.machine.n_devices if tier.refresh_j else 0.0
+        return made
+
+    def outside(self, n_restarts: int) -> list[str]:
+        """What the run could not do as asked, one sentence each."""
+        found = []
+        if self.system.residency is not None and self.system.flag("residency", "share_kv") and not self.shares:
+            found.append(
+                f"{self.machine.name} keeps keys and values in {self.tier}, not beside cached experts: nothing is shared"
+            )
+        if self.system.refresh is not None and not self.refresh_w_per_byte:
+            found.append(f"{self.machine.name} has no memory to refresh where keys and values lie")
+        if self.track is not None and n_restarts:
+            found.append(f"{n_restarts} restarts read what was kept at their positions: no tape holds scores of a prompt so long")
+        return found
+
+
+def bits_of(system: System, head_dim: int) -> float:
+    """Of a kept key's or value's number. Raises ValueError for a storage that does not exist."""
+    storage, bits = system.option("kv", "storage"), system.option("kv", "bits")
+    if storage not in STORAGES:
+        raise ValueError(f"system {system.name}: kv.storage {storage!r} is unknown; choose {', '.join(STORAGES)}")
+    if storage == "plain":
+        return 16.0
+    if not bits.isdigit():
+        raise ValueError(f"system {system.name}: kv.bits {bits!r} must be a whole number of bits, 1 to 8")
+    return QuaRot(int(bits)).bits_per_value(head_dim)
+
+
+def track_of(recorded: Recorded, system: System) -> Floats | None:
+    """(rows, layers, N_TRACK) of what the system's KV policy has decodes read, its own token included; None where nothing is ever
+    evicted. Raises ValueError for a policy that ranks by attention on a tape without."""
+    policy = system.kv
+    if policy is None or isinstance(policy, Full):
+        return None
+    if policy in recorded.tracks:
+        return recorded.tracks[policy]
+    geometry = recorded.geometry
+    windows = np.array(geometry.sliding_windows or (0,) * geometry.n_layers)
+    seen = np.concatenate([np.arange(1.0, n + 1) for n in recorded.n_inputs])
+    track = np.zeros((seen.size, geometry.n_layers, N_TRACK))
+    whole = np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf))
+    track[:, :, :2] = whole[:, :, None]
+    decoded = ~recorded.is_prompt
+    if policy.weigh is weigh_nothing:
+        track[decoded, :, :2] = np.minimum(whole, policy.limits[0] + 1.0)[decoded][:, :, None]
+    elif recorded.attention is None:
+        raise ValueError(
+            f"system {system.name}: {type(policy).__name__} ranks tokens by attention, and tape {recorded.trace_id} holds none; "
+            "record it with --attention full, or take kv = streaming"
+        )
+    else:
+        logged, widths = kept_of(recorded.attention, policy), widths_of(recorded.attention, "physical")
+        for request, n_prompt, first, last in zip(
+            recorded.request_ids.tolist(), recorded.n_prompt, recorded.first, recorded.first[1:], strict=False
+        ):
+            n_steps = last - first - n_prompt
+            kept = logged.get(request, np.full((0, geometry.n_layers, 5), -1))[n_prompt - 1 :][:n_steps]
+            if len(kept) < n_steps or np.any(kept < 0):
+                raise ValueError(
+                    f"tape {recorded.trace_id}: request {request} lacks attention of some of its {n_steps} decoded tokens; "
+                    "record it again with --attention full, or take kv = streaming"
+                )
+            as_x, as_kv = widths.bytes_of(kept)
+            read = (as_x + as_kv) / (widths.head_bytes * widths.n_heads)
+            own = np.stack([read + 1.0, kept[:, :, PAIRS] / widths.n_heads + 1.0, kept[:, :, X_TOKENS]], axis=-1)
+            track[first + n_prompt : last] = own
+    recorded.tracks[policy] = track
+    return track
