@@ -15,8 +15,8 @@ import torch
 
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
-from tokentape.capture.decode import Request, Sampling, decode
 from tokentape.capture.embedded.texts import SHIPPED
+from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
 
@@ -41,8 +41,8 @@ def _loop(loaded: models.Loaded, requests: list[Request], recorder: ShardRecorde
     """No stop ids: every variant makes exactly NEW_TOKENS tokens."""
     outcomes = []
     for request in requests:
-        sinks = (recorder.record, recorder.before_prefill) if recorder else ()
-        outcomes += decode(loaded.model, [request], GREEDY, frozenset(), 0, *sinks, with_nll=with_nll)
+        sinks = {"before_pass": recorder.before, "on_pass": recorder.record} if recorder else {}
+        outcomes += decode(loaded.model, [request], GREEDY, frozenset(), 0, **sinks, with_nll=with_nll)
     if recorder:
         wanted = ["requests", "passes", *(["tokens"] if with_nll else [])]
         wanted += ["routing", "scores"] if recorder.routing else ["attention"]

@@ -13,11 +13,11 @@ import time
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.closed_loop import ClosedLoop, capacity_of
-from tokentape.capture.decode import Request, Sampling, decode
 from tokentape.capture.embedded.texts import SHIPPED
-from tokentape.capture.evaluate_policy import in_loop
-from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.routers import Sliced, capacity_of
+from tokentape.capture.live.slots import Inside, Slot
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.sliced import BUDGETS, ROUTERS, SlicedCache, SliceMoE
 
@@ -32,14 +32,11 @@ def _requests(loaded: models.Loaded, n: int) -> list[Request]:
     return [Request(i, tuple(ids[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS]), NEW_TOKENS) for i in range(n)]
 
 
-def _cpu_s(loaded: models.Loaded, requests: list[Request], loop: ClosedLoop | KVLoop | None) -> float:
+def _cpu_s(loaded: models.Loaded, requests: list[Request], slots: tuple[Slot, ...]) -> float:
     """No stop ids: every run makes NEW_TOKENS tokens per request."""
     started = time.process_time()
-    if loop is None:
-        decode(loaded.model, requests, Sampling(), frozenset(), 0)
-    else:
-        with loop:
-            in_loop(loop)(loaded.model, requests, Sampling(), frozenset(), 0)
+    with Inside(loaded.model, *slots) as inside:
+        decode(loaded.model, requests, Sampling(), frozenset(), 0, inside)
     return time.process_time() - started
 
 
@@ -49,11 +46,11 @@ def measure(model: str = models.EMBEDDED, repeats: int = 5) -> dict[str, float]:
     with models.suitable_threads(loaded.model):
         for batch in BATCHES:
             requests = _requests(loaded, batch)
-            loop = ClosedLoop(loaded.model, SYSTEM, capacity_of(loaded.model, SYSTEM.cache, CACHE_FRAC))
-            evicting = KVLoop(loaded.model, KV_POLICY)
+            loop = Sliced(loaded.model, SYSTEM, capacity_of(loaded.model, SYSTEM.cache, CACHE_FRAC))
+            evicting = KV(loaded.model, KV_POLICY)
             plain_s = looped_s = evicting_s = float("inf")
             for turn in range(repeats + 1):
-                plain, looped, evicted = (_cpu_s(loaded, requests, each) for each in (None, loop, evicting))
+                plain, looped, evicted = (_cpu_s(loaded, requests, each) for each in ((), (loop,), (evicting,)))
                 if turn:  # the first warms up
                     plain_s, looped_s, evicting_s = min(plain_s, plain), min(looped_s, looped), min(evicting_s, evicted)
             report[f"closed_loop_speed_frac_batch_{batch}"] = plain_s / looped_s

@@ -1,7 +1,7 @@
 """A tape of what a policy did inside a model: the routing it applied, the model's own choice beside it, the scores it saw.
 
     tape = AppliedTape(store, loaded, dataset, run, seed)
-    in_loop(loop, tape)(model, requests, ...)        # as often as there are batches; each is a shard
+    tape.decode(inside, loaded, requests)            # as often as there are batches; each is a shard
     trace_id = tape.finish()
 
 Requests run one after the other, as single-batch serving does, so that the tape can be replayed through the same policy: it then
@@ -15,10 +15,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
-
 from tokentape.capture import measure, models
-from tokentape.capture.decode import Outcome, Pass, Request, Sampling, decode
+from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import PACKAGES, manifest_of
@@ -26,13 +25,13 @@ from tokentape.capture.shard import AttentionKeep, ShardRecorder
 from tokentape.warehouse.tape import Store
 
 if TYPE_CHECKING:
-    from tokentape.capture.evaluate_policy import Loop, PolicyRun
+    from tokentape.capture.live.quality import Tried
 
 
 class AppliedTape:
-    """Of one data set and seed of `evaluate_policy`; named by all that decides it. What a stopped run left is removed."""
+    """Of one data set and seed of `evaluate_inside`; named by all that decides it. What a stopped run left is removed."""
 
-    def __init__(self, store: Store, loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int) -> None:
+    def __init__(self, store: Store, loaded: models.Loaded, dataset: str, run: Tried, seed: int) -> None:
         self.loaded, self.dataset, self.seed = loaded, dataset, seed
         lengths = ("prompt_tokens", "decode_tokens", "n_items")
         self.settings = {"policy": run.name, "parameters": run.parameters, **{name: getattr(run, name) for name in lengths}}
@@ -44,28 +43,17 @@ class AppliedTape:
         self.writer.discard()
         self.n_shards = self._n_passes = 0
 
-    def decode(
-        self,
-        loop: Loop,
-        model: PreTrainedModel,
-        requests: Sequence[Request],
-        sampling: Sampling,
-        stop_ids: frozenset[int],
-        pad_id: int,
-    ) -> list[Outcome]:
-        """capture.decode.decode with the policy in it, one request after the other; recorded."""
-        state = json.dumps(self.settings, sort_keys=True)
+    def decode(self, inside: Inside, loaded: models.Loaded, requests: Sequence[Request]) -> list[Outcome]:
+        """One request after the other, greedily or as they are forced; recorded."""
+        model, state = loaded.model, json.dumps(self.settings, sort_keys=True)
+        is_forced = requests[0].forced is not None
+        stop_ids = frozenset[int]() if is_forced else loaded.stop_ids
         with RoutingCapture(model, with_scores=False, is_first=True) as natural, RoutingCapture(model) as applied:
             recorder = ShardRecorder(applied, None, AttentionKeep(), self._n_passes, natural, state)
-
-            def on_pass(done: Pass) -> None:
-                recorder.record(done)
-                loop.record(done)
-
-            outcomes = [
-                decode(model, [request], sampling, stop_ids, pad_id, on_pass, loop.begin, with_nll=True)[0]
-                for request in requests
-            ]
+            outcomes = []
+            for request in requests:
+                run = (model, [request], Sampling(), stop_ids, loaded.pad_id, inside)
+                outcomes += decode(*run, on_pass=recorder.record, with_nll=True, with_logits=is_forced)
         if not self.writer.is_finished:
             self.writer.write_shard(self.n_shards, recorder.tables(requests, outcomes, self.dataset, DEFAULT_TABLES))
         self._n_passes += recorder.n_passes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -23,10 +23,12 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from tokentape.capture.hooks import Hooked
+
 _NAMES = itertools.count()
 
 
-class AttentionCapture:
+class AttentionCapture(Hooked):
     """Context manager. `query_mask` (batch, queries) bool, set before a pass with padding, leaves its padded queries out.
 
     MLA caches one latent per token for all heads, so its heads are summed into one (`n_kv_heads` = 1). Where a model `has_sinks`
@@ -43,23 +45,18 @@ class AttentionCapture:
         self.has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
         self.query_mask: torch.Tensor | None = None
         self._name = f"tokentape_{next(_NAMES)}"
-        self._former: Any = None
         self._seen: dict[int, torch.Tensor] = {}
 
-    def __enter__(self) -> AttentionCapture:
-        self._former = self.model.config._attn_implementation
+    def _enter(self, stack: ExitStack) -> None:
+        former = self.model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
+        stack.callback(self._seen.clear)
+        stack.callback(self._unregister)
+        stack.callback(self.model.set_attn_implementation, former)
         self.model.set_attn_implementation(self._name)
         if self.model.config._attn_implementation != self._name:
-            self._unregister()
             raise ValueError(f"{type(self.model).__name__}: its attention cannot be replaced; leave attention out of --tables")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.model.set_attn_implementation(self._former)
-        self._unregister()
-        self._seen.clear()
 
     def _unregister(self) -> None:
         ALL_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.datasets import ANSWER_MARK, items
-from tokentape.capture.decode import Decoder, Request, Sampling, decode
 from tokentape.capture.embedded.texts import Item
+from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.warehouse.tables import TABLES
 
 MAX_WINDOW = 2048
@@ -107,10 +107,15 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
 # ------------------------------------------------------------------------------------------------------------ exact match
 
 
-def exact_match(
-    loaded: models.Loaded, found: list[Item], name: str, progress: Report, decoder: Decoder | None = None
-) -> dict[str, Any]:
-    """Share of the items that are answered right, greedily. decoder: in place of capture.decode.decode, with a policy in it."""
+Run = Callable[[models.Loaded, Sequence[Request]], list[Outcome]]
+
+
+def _plain(loaded: models.Loaded, requests: Sequence[Request]) -> list[Outcome]:
+    return decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
+
+
+def exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain) -> dict[str, Any]:
+    """Share of the items that are answered right, greedily. run: of the model with something inside it."""
     tokenizer = loaded.tokenizer
     is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
     room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
@@ -124,7 +129,7 @@ def exact_match(
     for start in range(0, len(order), BATCH_ITEMS):
         batch = order[start : start + BATCH_ITEMS]
         requests = [Request(i, prompts[i], room) for i in batch]
-        outcomes = (decoder or decode)(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
+        outcomes = run(loaded, requests)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
             assert isinstance(said, str)  # not a list: one sequence was given

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.closed_loop import FIELDS, ClosedLoop, capacity_of, counted
-from tokentape.capture.decode import Sampling
 from tokentape.capture.evaluate import Report
-from tokentape.capture.evaluate_policy import PolicyRun, in_loop, requests_of, windows
+from tokentape.capture.live.quality import SlicedRun, requests_of, run_in, windows
+from tokentape.capture.live.routers import FIELDS, Sliced, counted
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.scoring import gates, ranking
 from tokentape.policies.sliced import Controller
@@ -22,28 +22,28 @@ Totals = dict[str, int]
 
 
 def both_loops(
-    loaded: models.Loaded, dataset: str, run: PolicyRun, seed: int = 0, progress: Report = lambda done, total, name: None
+    loaded: models.Loaded, dataset: str, run: SlicedRun, seed: int = 0, progress: Report = lambda done, total, name: None
 ) -> tuple[Totals, Totals, int]:
     """What open-loop replay counts, what the closed loop counts, and the high-precision bytes of one expert.
 
     Raises ValueError for a data set too short for a window.
     """
     model = loaded.model
-    loop = ClosedLoop(model, run.system, capacity_of(model, run.system.cache, run.cache_frac), run.scheme, seed)
+    slot = run.slot(loaded, seed)
     replayed = dict.fromkeys(FIELDS, 0)
     chosen = windows(loaded, dataset, run, seed)
     with models.suitable_threads(model):
         for i, ids in enumerate(chosen):
-            for name, count in _open_loop(loaded, ids, run, loop, seed).items():
+            for name, count in _open_loop(loaded, ids, run, slot, seed).items():
                 replayed[name] += count
-            with loop:
-                in_loop(loop)(model, requests_of([ids], run), Sampling(), frozenset(), loaded.pad_id)
+            with Inside(model, slot) as inside:
+                run_in(loaded, requests_of([ids], run), inside)
             progress(i + 1, len(chosen), dataset)
-    return replayed, loop.totals, sum(loop.slices)
+    return replayed, slot.totals, sum(slot.slices)
 
 
 @torch.inference_mode()
-def _open_loop(loaded: models.Loaded, ids: list[int], run: PolicyRun, loop: ClosedLoop, seed: int) -> Totals:
+def _open_loop(loaded: models.Loaded, ids: list[int], run: SlicedRun, slot: Sliced, seed: int) -> Totals:
     """One window: the unmodified model's scores through the policy. The last token is never an input."""
     device = models.device_of(loaded.model)
     with RoutingCapture(loaded.model) as routing:
@@ -52,9 +52,9 @@ def _open_loop(loaded: models.Loaded, ids: list[int], run: PolicyRun, loop: Clos
     assert step.scores is not None
     scores, natural = step.scores.float().numpy(), step.ids.numpy()  # (L, n, E), (L, n, k)
     n_layers, n_tokens, n_experts = scores.shape
-    values = np.stack([ranking(s, loop.rule, loop.params, layer) for s, layer in zip(scores, loop.routers, strict=True)])
-    dense = np.stack([gates(s, loop.rule) for s in scores])
-    controller = Controller(run.system, n_layers, n_experts, natural.shape[2], *loop.slices, loop.capacity_bytes, seed=seed)
+    values = np.stack([ranking(s, slot.rule, slot.params, layer) for s, layer in zip(scores, slot.blocks, strict=True)])
+    dense = np.stack([gates(s, slot.rule) for s in scores])
+    controller = Controller(run.system, n_layers, n_experts, natural.shape[2], *slot.slices, slot.capacity_bytes, seed=seed)
     n_prompt = run.prompt_tokens
     layers = np.arange(n_layers, dtype=np.int32)
 

@@ -1,7 +1,7 @@
 """Orderings that a live model must show: which precision, router and warm-up beats which, and by how much.
 
 Each is a ratio with a margin, measured on held-out text of the embedded model with several seeds; a seed has windows of its own.
-Low precision throughout (whole windows in one pass), or a policy in the loop (capture/evaluate_policy.py). Margins are those of
+Low precision throughout (whole windows in one pass), or a policy in the loop (capture/live/quality.py). Margins are those of
 a smaller reference model and are not moved: where the shipped one misses a margin, the table says so.
 """
 
@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.blocks import find_blocks
-from tokentape.capture.closed_loop import ClosedLoop, capacity_of
-from tokentape.capture.evaluate_policy import Cut, on_text, windows
-from tokentape.capture.sliced_experts import SlicedExperts
+from tokentape.capture.live.copies import SlicedExperts
+from tokentape.capture.live.quality import Cut, on_text, windows
+from tokentape.capture.live.routers import Sliced, capacity_of
+from tokentape.capture.live.slots import Inside
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 
@@ -82,8 +83,8 @@ class Lab:
         n_decoded = n_decoded or effort.decode_tokens
         run = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=n_decoded, n_items=effort.n_windows)
         chosen = [ids[: effort.prompt_tokens + n_decoded] for ids in self.texts[: effort.n_windows]]
-        loop = ClosedLoop(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
-        return on_text(self.loaded, chosen, run, loop) | loop.totals | {"miss_frac": loop.miss_frac}
+        slot = Sliced(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
+        return on_text(self.loaded, chosen, run, Inside(model, slot)) | slot.totals | {"miss_frac": slot.miss_frac}
 
     def routed(self, strength: float) -> dict[str, Any]:
         """Cache-Prior with half of the experts cached, weights as loaded."""

@@ -21,8 +21,8 @@ import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from tokentape.capture import datasets, models
-from tokentape.capture.decode import Request, Sampling
 from tokentape.capture.embedded.texts import Item
+from tokentape.capture.live.loop import Request, Sampling
 from tokentape.capture.losses.experts import METHODS
 from tokentape.capture.shard import AttentionKeep
 from tokentape.capture.speculation.settings import DraftSettings

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tokentape.capture.decode import Outcome, Request
+from tokentape.capture.live.loop import Outcome, Request
 
 
 def request_rows(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:

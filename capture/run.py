@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from tokentape.capture import families, measure, models
 from tokentape.capture.attention import AttentionCapture
-from tokentape.capture.decode import Pass, Request, decode
+from tokentape.capture.live.loop import Pass, Request, Round, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.run import record_losses
 from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.shard import ShardRecorder
 from tokentape.capture.speculation.drafters import Drafter, drafter_of
-from tokentape.capture.speculation.loop import NodePass, Round, speculate
 from tokentape.capture.speculation.tape import RoundRecorder
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
@@ -101,13 +101,13 @@ def _record_requests(
     settings = planned.settings
     n_shards = -(-len(todo) // planned.shard_requests)
     with ExitStack() as attached:
-        routing = attention = natural = drafter = None
+        routing = attention = natural = inside = None
         wants_routing = bool({"routing", "scores"} & set(settings.tables))
         if settings.speculation is not None:
-            drafter = _drafter(planned, loaded)
-            if wants_routing and drafter.throttle is not None:
+            inside = Inside(loaded.model, drafter=_drafter(planned, loaded))
+            if wants_routing and inside.slots:
                 natural = attached.enter_context(RoutingCapture(loaded.model, with_scores=False, is_first=True))
-            attached.enter_context(drafter)
+            attached.enter_context(inside)
         if wants_routing:
             routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
         if "attention" in settings.tables:
@@ -118,10 +118,9 @@ def _record_requests(
                 meter.skip(group)
                 continue
             first_pass_id = writer.count_rows(("passes",), shard)["passes"]
-            if drafter is not None:
-                layers = drafter.throttle.routers if drafter.throttle is not None else ()
-                rounds = RoundRecorder(routing, natural, tuple(layers), first_pass_id, str(settings.speculation))
-                tables = _speculative_shard(loaded, group, settings, drafter, rounds, meter)
+            if inside is not None:
+                rounds = RoundRecorder(routing, natural, first_pass_id, str(settings.speculation))
+                tables = _speculative_shard(loaded, group, settings, inside, rounds, meter)
             else:
                 recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
                 tables = _shard(loaded, group, settings, recorder, meter)
@@ -145,8 +144,8 @@ def _shard(
             settings.sampling,
             loaded.stop_ids,
             loaded.pad_id,
-            on_pass,
-            recorder.before_prefill,
+            before_pass=recorder.before,
+            on_pass=on_pass,
             with_nll="tokens" in settings.tables,
         )
         meter.finished(batch)
@@ -165,15 +164,13 @@ def _speculative_shard(
     loaded: models.Loaded,
     group: list[Request],
     settings: CaptureSettings,
-    drafter: Drafter,
+    inside: Inside,
     recorder: RoundRecorder,
     meter: _Meter,
 ) -> dict[str, pa.Table]:
-    assert settings.speculation is not None
-
-    def on_pass(done: NodePass) -> None:
+    def on_pass(done: Pass) -> None:
         recorder.record(done)
-        meter.passed(done.n_tokens if done.kind == "prefill" else 0)
+        meter.passed(sum(done.counts) if done.kind == "prefill" else 0)
 
     def on_round(done: Round) -> None:
         recorder.record_round(done)
@@ -182,8 +179,8 @@ def _speculative_shard(
     outcomes = []
     for start in range(0, len(group), settings.batch_size):
         batch = group[start : start + settings.batch_size]
-        shape, stop_ids = settings.speculation.shape, loaded.stop_ids
-        outcomes += speculate(loaded.model, batch, settings.sampling, stop_ids, drafter, shape, on_pass, on_round)
+        run = (loaded.model, batch, settings.sampling, loaded.stop_ids, loaded.pad_id, inside)
+        outcomes += decode(*run, on_pass=on_pass, on_round=on_round)
         meter.finished(batch)
     return recorder.tables(group, outcomes, settings.dataset, settings.tables)
 

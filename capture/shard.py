@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from tokentape.capture.attention import AttentionCapture
-from tokentape.capture.decode import Outcome, Pass, Request
+from tokentape.capture.live.loop import Outcome, Pass, Request
 from tokentape.capture.routing import RoutingCapture, RoutingStep
 from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
 from tokentape.policies.scoring import by_weight
@@ -83,9 +83,10 @@ class ShardRecorder:
     def n_passes(self) -> int:
         return len(self._passes)
 
-    def before_prefill(self, mask: torch.Tensor | None) -> None:
-        if self.attention is not None:
-            self.attention.query_mask = mask
+    def before(self, coming: Pass) -> None:
+        """Padded queries of a prompt are left out of its attention."""
+        if self.attention is not None and coming.kind == "prefill" and coming.keep is not None:
+            self.attention.query_mask = coming.keep.view(coming.n_rows, -1)
 
     def record(self, done: Pass) -> None:
         """One forward pass that has just run."""

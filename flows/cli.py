@@ -39,6 +39,7 @@ from tokentape.flows.commands import (
     store,
     synthesize,
     systems,
+    validate,
     warehouse,
 )
 from tokentape.flows.effects import without_effect
@@ -55,7 +56,7 @@ SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
     "Tapes": ("capture", "import", "synthesize", "ls", "show", "check", "rm", "migrate"),
     "Replays": ("study", "claims", "replay", "compare", "decide", "serving", "step", "timeline", "verify"),
-    "Machines and models": ("hardware", "models", "calibrate"),
+    "Machines and models": ("hardware", "models", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
     "Answers": ("load", "query", "sql", "site", "serve", "demo"),
 }
@@ -218,6 +219,8 @@ _add(machines, Action, new=hardware.hardware_new)
 geometry = _group("models", "Models: parameters, bytes and operations, what bits cost them, and training the embedded one.")
 _add(geometry, Command, list=models.models_list, show=models.models_show, quantise=quantise.quantise_report)
 _add(geometry, Action, train=capture.train_embedded)
+held = _group("validate", "Predictions beside what real engines measured.")
+_add(held, Command, serving=validate.serving)
 calibrate = _group("calibrate", "Fit cost models to measurements and to what papers publish.")
 _add(calibrate, Command, gpu=hardware.calibrate_gpu, serving=serving_fit.calibrate_serving, kelle=kelle.calibrate_kelle)
 _add(calibrate, Command, elmoe3d=elmoe3d.calibrate_elmoe3d, cxl_ndp=cxl_ndp.calibrate_cxl_ndp)

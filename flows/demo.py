@@ -15,7 +15,7 @@ from tokentape.flows.estimates import estimated
 from tokentape.flows.grid import Cell, replay_key
 from tokentape.flows.publish import publish
 from tokentape.flows.replay import replay_grid
-from tokentape.hw.validate import as_dicts, dram_points, dram_rows
+from tokentape.hw import validate
 from tokentape.replay.estimate import Load
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.load import database_path
@@ -88,8 +88,9 @@ def _record_steps(store: Store, traces: list[str]) -> int:
         steps.of_replay(store, replay_key(store, cell, STUDY), "median", None, None)
     load = Load(batch=16, context_tokens=4096)
     estimated(store, SERVED, "h100", load).write(store)
-    write_rows(store, "validation", as_dicts(dram_rows()), of="dram")
-    write_rows(store, "validation_points", as_dicts(dram_points()), of="dram")
+    anchors = validate.dram_anchors()
+    write_rows(store, "validation", validate.errors(anchors).to_dicts(), of="dram")
+    write_rows(store, "validation_points", validate.points(anchors).to_dicts(), of="dram")
     return len(replayed.hardware) + 1
 
 

@@ -19,8 +19,8 @@ from tokentape.warehouse.tape import Store, Tape
 
 if TYPE_CHECKING:
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
-    from tokentape.capture.evaluate_policy import PolicyRun
     from tokentape.capture.kv.evaluate import KVRun
+    from tokentape.capture.live.quality import SlicedRun
 
 SLICEMOE, CXL_NDP = "slicemoe", "cxl_ndp"
 OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
@@ -38,12 +38,12 @@ class Replicated(NamedTuple):
 
 def sliced_run(
     params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", store: Store | None = None, **windows: int
-) -> PolicyRun:
+) -> SlicedRun:
     """slicemoe. scheme: of the low-bit weights, `none` for weights as loaded. store: of the tape that router.similarity names."""
-    from tokentape.capture.evaluate_policy import PolicyRun  # needs torch
+    from tokentape.capture.live.quality import SlicedRun  # needs torch
 
     tried = {**params, "cache_frac": cache_frac, "scheme": scheme}
-    return PolicyRun(composed(params, store), SLICEMOE, tried, cache_frac, None if scheme == "none" else scheme, **windows)
+    return SlicedRun(composed(params, store), SLICEMOE, tried, cache_frac, None if scheme == "none" else scheme, **windows)
 
 
 def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from tokentape.hw import reachable, spec
 from tokentape.hw.files import write_text
 from tokentape.hw.measured import Measurements, Setup
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.sourced import BadSpec
+from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
@@ -54,12 +53,12 @@ class Fit:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
         constants = self.without_held_out if held_out else self.constants
         module = OPERATORS[self.operator]
-        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.parameters]), shapes))
 
     def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
         """(n,) the term that binds."""
         module = OPERATORS[self.operator]
-        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.PARAMETERS]), shapes))
+        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.parameters]), shapes))
 
     def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
@@ -120,16 +119,16 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
     n_rows = measurements.seconds.size
     measurements, beyond = reachable.split(measurements, gpu)
-    if beyond and measurements.seconds.size < len(module.PARAMETERS):
+    if beyond and measurements.seconds.size < len(module.parameters):
         raise ValueError(
-            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.PARAMETERS)} "
+            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.parameters)} "
             f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
         )
     if len(beyond) > max(reachable.FEW_ROWS, reachable.FEW_FRAC * n_rows):
         raise ValueError(
             f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: the table is not of {machine.name}"
         )
-    names = [parameter.name for parameter in module.PARAMETERS]
+    names = [parameter.name for parameter in module.parameters]
     unseen = held_out(measurements)
     seen = measurements.take(~unseen) if unseen.any() else measurements
     fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
@@ -183,7 +182,7 @@ def _toml(fits: list[Fit]) -> str:
     ]
     lines += [f"{name} = {json.dumps(getattr(setup, name))}" for name in ("device", "framework", "version", "dtype")]
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
-        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].PARAMETERS}
+        units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].parameters}
         lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
         lines += [f"left_out = {json.dumps(fit.left_out)}"] if fit.left_out else []
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
@@ -200,25 +199,12 @@ def load(path: Path) -> dict[str, Fit]:
     """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        setup = Setup(data["device"], data["framework"], data["version"], data["dtype"])
-        fits = {}
-        for operator, table in data.items():
-            if isinstance(table, dict):
-                ranges = {name: (float(low), float(high)) for name, (low, high) in table["ranges"].items()}
-                sets = {name: {k: float(v) for k, v in table[name].items()} for name in ("constants", "without_held_out")}
-                fits[operator] = Fit(
-                    operator,
-                    setup,
-                    data["machine"],
-                    **sets,
-                    ranges=ranges,
-                    n_rows=table["n_rows"],
-                    sources=tuple(table["sources"]),
-                    left_out=tuple(table.get("left_out", ())),
-                )
+        setup, machine = Setup(*(data.pop(name) for name in ("device", "framework", "version", "dtype"))), data.pop("machine")
+        of_file = {"setup": setup, "machine": machine}
+        fits = {name: build(Fit, table, name, operator=name, **of_file) for name, table in data.items()}
     except FileNotFoundError as error:
         raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise BadSpec(f"{path}: not a file of fitted constants ({error}); write it with `tokentape calibrate gpu`") from error
     for fit in fits.values():
         _check(fit, path)
@@ -229,7 +215,7 @@ def _check(fit: Fit, path: Path) -> None:
     """Raises BadSpec unless the file has exactly the constants of the operator's model as it is now."""
     if fit.operator not in OPERATORS:
         raise BadSpec(f"{path}: unknown operator {fit.operator!r}; known: {', '.join(OPERATORS)}")
-    names = [p.name for p in OPERATORS[fit.operator].PARAMETERS]
+    names = [p.name for p in OPERATORS[fit.operator].parameters]
     for constants in (fit.constants, fit.without_held_out):
         if sorted(constants) != sorted(names):
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")

@@ -221,9 +221,9 @@ class Writer:
         module = OPERATORS[name]
         if name not in self.operators:
             at = len(self.constants)
-            self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.PARAMETERS)))
-            self.constants += [self.fits[name].constants[parameter.name] for parameter in module.PARAMETERS]
-        given = [rows.shapes.get(argument, module.DEFAULTS.get(argument, 0)) for argument in module.ARGUMENTS]
+            self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.parameters)))
+            self.constants += [self.fits[name].constants[parameter.name] for parameter in module.parameters]
+        given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
         texts = [self._linear(self._of(row, np.asarray(values, np.float64))) or "0.0" for values in given]
         call = f"{name}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
         there = self.work.by_cell(replace(rows, times=1.0), 1.0)[0]

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import csv
 import math
-import tomllib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokentape.hw.sourced import BadSpec, Sourced, build, unknown
+from tokentape.hw.sourced import BadSpec, Sourced, build, parsed, unknown
 
 Floats = NDArray[np.float64]
 
@@ -87,12 +86,7 @@ def timing(name: str) -> Timing:
     path = Path(name) if name.endswith(".toml") else TIMINGS / f"{name.lower()}.toml"
     if path.parent == TIMINGS and path.stem not in presets():
         raise unknown("DRAM timing", name.lower(), presets())
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadSpec(f"{path}: no such timing file; shipped: {', '.join(presets())}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path}: not TOML: {error}") from error
+    data, _ = parsed(path, "timing file", presets())
     made: Timing = build(Timing, data, str(path), data.pop("source", ""))
     _check(made, str(path))
     return made

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+import polars as pl
 
 from tokentape.hw import calibrate, measured
 from tokentape.hw.files import write_text
 from tokentape.hw.operators import OPERATORS
-from tokentape.hw.validate import Row, compare
+from tokentape.hw.validate import compare, errors
 
 SPLITS = ("fitted", "held_out", "other_device")
 HEAD = (
@@ -22,27 +23,25 @@ HEAD = (
 )
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """One line per operator and device: mean (median, 95th percentile) in percent."""
-    found = {(row.operator, row.device, row.split): row for row in rows if row.check == "gpu_operator"}
-    devices = sorted({device for _, device, _ in found})
-    lines = list(HEAD)
+def markdown(rows: pl.DataFrame) -> str:
+    """One line per operator and device: mean (median, 95th percentile) in percent. rows: of table validation."""
+    found = rows.rows_by_key(("operator", "device", "split"), named=True, unique=True)
+    devices, lines = sorted(set(rows["device"])), list(HEAD)
     for operator, module in OPERATORS.items():
         for device in devices:
             cells = [_cell(found[operator, device, split]) for split in SPLITS]
-            n = found[operator, device, "fitted"].n
-            lines.append(f"| {operator} | {len(module.PARAMETERS)} | {device} | {n:,} | " + " | ".join(cells) + " |")
+            n = found[operator, device, "fitted"]["n"]
+            lines.append(f"| {operator} | {len(module.parameters)} | {device} | {n:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(row: Row) -> str:
-    return f"{100 * row.mape_frac:.1f} ({100 * row.median_frac:.1f}, {100 * row.p95_frac:.1f})"
+def _cell(row: dict[str, float]) -> str:
+    return f"{100 * row['mape_frac']:.1f} ({100 * row['median_frac']:.1f}, {100 * row['p95_frac']:.1f})"
 
 
 def refreshed(text: str, *folders: Path) -> str:
     """The page with the table computed anew."""
-    comparisons = compare(measured.read(folders), calibrate.shipped())
-    table = markdown(row for comparison in comparisons for row in comparison.rows())
+    table = markdown(errors(pl.concat(compare(measured.read(folders), calibrate.shipped()))))
     return re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 

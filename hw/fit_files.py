@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from tokentape.hw.files import write_text
-from tokentape.hw.sourced import BadSpec
+from tokentape.hw.sourced import BadSpec, build
 
 FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
@@ -65,7 +65,8 @@ class FitFiles(Generic[T]):
             data = tomllib.loads(path.read_text(encoding="utf-8"))
             if data.pop("system", None) != self.system:
                 raise ValueError(f'system = "{self.system}" is missing')
-            fit: Fit[T] = _built(Fit, data, "", constants=self.kind)
+            constants = build(self.kind, data.pop("constants", None), "constants")
+            fit: Fit[T] = build(Fit, data, "fit", constants=constants)
         except FileNotFoundError:
             shipped = ", ".join(found.stem.removeprefix(f"{self.system}-") for found in sorted(FITS.glob(f"{self.system}*.toml")))
             raise BadSpec(f"{path}: no such file of {self.system} constants; shipped: {shipped}; {command} writes one") from None
@@ -106,31 +107,3 @@ class FitFiles(Generic[T]):
                     yield from self._table(f'{name}.{key}."{inner}"', of_inner)
             elif isinstance(value, dict):
                 yield from self._table(f"{name}.{key}", value)
-
-
-def _built(kind: Any, value: Any, where: str, **known: Any) -> Any:
-    """A value of a file as the type that a field has. known: types of fields in place of their own. Raises ValueError."""
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} must be a table, found {value!r}")
-        hints = get_type_hints(kind) | known
-        for key in value:
-            if key not in hints:
-                raise ValueError(f"unknown key {_dotted(where, key)}; known: {', '.join(hints)}")
-        for field in dataclasses.fields(kind):
-            if field.default is dataclasses.MISSING and field.name not in value:
-                raise ValueError(f"{_dotted(where, field.name)} is missing")
-        return kind(**{key: _built(hints[key], inner, _dotted(where, key)) for key, inner in value.items()})  # type: ignore[operator]
-    if get_origin(kind) in (dict, tuple):
-        of = get_args(kind)[1 if get_origin(kind) is dict else 0]
-        if get_origin(kind) is dict and isinstance(value, dict):
-            return {key: _built(of, inner, _dotted(where, key)) for key, inner in value.items()}
-        if get_origin(kind) is tuple and isinstance(value, list):
-            return tuple(_built(of, inner, where) for inner in value)
-    elif type(value) is kind or (kind is float and type(value) is int):
-        return value
-    raise ValueError(f"{where} = {value!r} is not of type {getattr(kind, '__name__', kind)}")
-
-
-def _dotted(where: str, key: str) -> str:
-    return f"{where}.{key}".lstrip(".")

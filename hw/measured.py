@@ -101,8 +101,8 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
         if operator is None:
             continue
         dtype = _dtype(rows, operator, file)
-        columns = OPERATORS[operator].COLUMNS
-        absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].DEFAULTS]
+        columns = OPERATORS[operator].columns
+        absent = [name for name in columns if name not in rows.columns and name not in OPERATORS[operator].defaults]
         if absent:
             raise ValueError(f"{file}: column {absent[0]} is missing; {op_name} rows need {', '.join(columns)}")
         for name in (name for name in columns if name in rows.columns and name not in TEXTS):
@@ -139,17 +139,14 @@ def _dtype(rows: pl.DataFrame, operator: str, file: Path) -> pl.Series:
 
 
 def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) -> Measurements:
-    module = OPERATORS[operator]
-    shapes = {}
-    for column, argument in module.COLUMNS.items():
-        values = [
-            rows[column].to_numpy() if column in rows.columns else np.full(rows.height, module.DEFAULTS[column])
-            for rows, _ in parts
-        ]
-        shapes[argument] = np.concatenate(values)
+    of, shapes = OPERATORS[operator], {}
+    for name in of.columns:
+        absent = of.defaults.get(name)
+        values = [rows[name].to_numpy() if name in rows.columns else np.full(rows.height, absent) for rows, _ in parts]
+        shapes[name] = np.concatenate(values)
     kernel = pl.col(KERNEL).cast(pl.String)
     named = [rows.select(kernel if KERNEL in rows.columns else pl.repeat("", rows.height).alias(KERNEL)) for rows, _ in parts]
-    shapes |= module.of_table(setup.version, pl.concat(named)[KERNEL].to_numpy().astype(np.str_), shapes)
+    shapes |= of.of_table(setup.version, pl.concat(named)[KERNEL].to_numpy().astype(np.str_), shapes)
     seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
     rows = [np.stack([np.full(part.height, i), part[ROW].to_numpy()], axis=1) for i, (part, _) in enumerate(parts)]
     sources = tuple(source for _, source in parts)

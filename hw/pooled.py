@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw import reachable
 from tokentape.hw.calibrate import POOLED, Fit, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements, Setup
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS, Gpu, Operator
 from tokentape.hw.operators import fit as fitter
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.operators.operator import Floats, Shapes
 from tokentape.hw.spec import HardwareSpec
 
 _ROWS_OF_EACH = 10_000
 _DEVICE = "device"  # argument that says whose row it is
-
-
-@dataclass(frozen=True)
-class _OnEach:
-    """An operator whose rows are of several GPUs."""
-
-    module: Any
-    gpus: tuple[Gpu, ...]
-
-    @property
-    def NAME(self) -> str:
-        return str(self.module.NAME)
-
-    @property
-    def PARAMETERS(self) -> tuple[Parameter, ...]:
-        return tuple(self.module.PARAMETERS)
-
-    def seconds(self, gpu: Gpu, constants: NDArray[np.float64], shapes: dict[str, Any]) -> NDArray[np.float64]:
-        made = np.empty(shapes[_DEVICE].size)
-        for device, own in enumerate(self.gpus):
-            rows = shapes[_DEVICE] == device
-            made[rows] = self.module.seconds(own, constants, {name: values[rows] for name, values in shapes.items()})
-        return made
 
 
 def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()) -> list[Fit]:
@@ -59,12 +32,12 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
         shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
         seconds = np.concatenate([table.seconds for table in kept])
         seen = ~np.concatenate([held_out(table) for table in kept])
-        model = _OnEach(OPERATORS[operator], gpus)
+        of, on_each = OPERATORS[operator], _on_each(OPERATORS[operator], gpus)
         sets = [
-            fitter.fit(model, gpus[0], {name: values[rows] for name, values in shapes.items()}, seconds[rows])
+            fitter.fit(of, gpus[0], {name: values[rows] for name, values in shapes.items()}, seconds[rows], on_each)
             for rows in (np.ones(seconds.size, np.bool_), seen)
         ]
-        names = [parameter.name for parameter in model.PARAMETERS]
+        names = [parameter.name for parameter in of.parameters]
         constants, without = (dict(zip(names, map(float, values), strict=True)) for values in sets)
         ranges = {
             name: (float(values.min()), float(values.max()))
@@ -81,3 +54,16 @@ def _sample(table: Measurements) -> Measurements:
     """At most _ROWS_OF_EACH rows, by a fixed permutation."""
     order = np.random.default_rng(0).permutation(table.seconds.size)[:_ROWS_OF_EACH]
     return table.take(np.sort(order))
+
+
+def _on_each(operator: Operator, gpus: Sequence[Gpu]) -> fitter.Seconds:
+    """Seconds of rows of several GPUs, each on its own."""
+
+    def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
+        made = np.empty(shapes[_DEVICE].size)
+        for device, own in enumerate(gpus):
+            rows = shapes[_DEVICE] == device
+            made[rows] = operator.seconds(own, constants, {name: values[rows] for name, values in shapes.items()})
+        return made
+
+    return seconds

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tokentape.hw.roles import ENGINE_ROLES, TIER_ROLES
-from tokentape.hw.sourced import BadSpec, unknown
+from tokentape.hw.sourced import BadSpec, build, parsed, unknown
 from tokentape.hw.work import KINDS, PHASES, Rows
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -146,7 +145,7 @@ def with_values(name_or_path: str, values: Mapping[str, Any]) -> Profile:
     BadSpec for a key that the file does not have."""
     own = load(name_or_path)
     path = Path(name_or_path) if name_or_path.endswith(".toml") else PROFILES / f"{name_or_path}.toml"
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data, _ = parsed(path, "file of a cost profile", shipped())
     for key, value in values.items():
         *tables, last = key.split(".")
         table = reduce(lambda table, name: table.get(name, {}), tables, data)
@@ -163,14 +162,8 @@ def _shipped(name: str) -> Profile:
 
 
 def _read(path: Path) -> Profile:
-    try:
-        raw = path.read_bytes()
-        made = of_data(tomllib.loads(raw.decode()), str(path))
-    except FileNotFoundError:
-        raise BadSpec(f"{path}: no such file of a cost profile; shipped: {', '.join(shipped())}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path}: not TOML: {error}") from error
-    return replace(made, sha256=hashlib.sha256(raw).hexdigest())
+    data, sha256 = parsed(path, "file of a cost profile", shipped())
+    return replace(of_data(data, str(path)), sha256=sha256)
 
 
 def of_data(data: Mapping[str, Any], where: str) -> Profile:
@@ -197,10 +190,7 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
         end: _step(text or texts["value"], lanes, numbers, f"{where}: step{'' if end == 'value' else '_' + end}")
         for end, text in texts.items()
     }
-    refresh = {
-        role: _built(Refresh, _table(of, where), f"{where}: energy.refresh.{role}")
-        for role, of in energy.pop("refresh", {}).items()
-    }
+    refresh = {role: build(Refresh, of, f"{where}: energy.refresh.{role}") for role, of in energy.pop("refresh", {}).items()}
     static_w, leakage = energy.pop("static_w", None), energy.pop("leakage", None)
     if energy:
         raise BadSpec(
@@ -219,14 +209,14 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 
 def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
-    values = {"name": name, **table}
+    values = dict(table)
     for key, known in _CHOICES.items():
         if key in values:
             values[key] = tuple(values[key]) if isinstance(values[key], list) else (values[key],)
             for one in values[key]:
                 if one not in known:
                     raise BadSpec(f"{where}: lane.{name}: {key} = {one!r} is unknown; known: {', '.join(known)}")
-    lane: Lane = _built(Lane, values, f"{where}: lane.{name}")
+    lane: Lane = build(Lane, values, f"{where}: lane.{name}", name=name)
     power = isinstance(lane.join, list) and len(lane.join) == 2 and lane.join[0] == "power"
     if not power and lane.join not in JOINS:
         raise BadSpec(f'{where}: lane.{name}: join = {lane.join!r}; known: {", ".join(JOINS)}, ["power", p]')
@@ -236,18 +226,6 @@ def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
     if lane.per not in ("pool", "item"):
         raise BadSpec(f"{where}: lane.{name}: per = {lane.per!r}; known: pool, item")
     return lane
-
-
-def _built(kind: Any, values: dict[str, Any], where: str) -> Any:
-    known = kind.__dataclass_fields__
-    for key, value in values.items():
-        if key not in known:
-            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(name for name in known if name != 'name')}")
-        if "float" in known[key].type and "str" not in known[key].type and type(value) not in (int, float):
-            raise BadSpec(f"{where}: {key} must be a number, found {value!r}")
-        if known[key].type == "bool" and type(value) is not bool:
-            raise BadSpec(f"{where}: {key} must be true or false, found {value!r}")
-    return kind(**values)
 
 
 def _step(text: Any, lanes: tuple[Lane, ...], numbers: Mapping[str, Any], where: str) -> ast.expr:

@@ -13,7 +13,13 @@ from tokentape.hw.spec import Engine, HardwareSpec, Link, MemTier
 from tokentape.hw.work import Rows
 
 OPPOSITE = {"value": "value", "low": "high", "high": "low"}
-LAUNCH_CLASS = {"expert": "experts", "attend": "attention", "kv_read": "attention", "kv_write": "attention"}  # others: gemm
+LAUNCH_CLASS = {
+    "elementwise": "elementwise",
+    "expert": "experts",
+    "attend": "attention",
+    "kv_read": "attention",
+    "kv_write": "attention",
+}  # others: gemm
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw.measured import Measurements
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 
 MOST = 1.05  # of a peak: clocks and timers are good to a few percent
 # Of a table that is believed, so many rows at most, or this share, may ask more of the device than it can.
@@ -74,7 +73,7 @@ def slow_rows(measurements: Measurements) -> NDArray[np.int64]:
     interrupted them is not the operator's."""
     frame = pl.DataFrame({**measurements.shapes, "s": measurements.seconds}).with_row_index("row")
     slow = []
-    for name in OPERATORS[measurements.operator].GROWS:
+    for name in OPERATORS[measurements.operator].grows:
         others = [other for other in measurements.shapes if other != name]
         least = pl.col("s").cum_min().over(others)
         of_one = frame.sort(name, descending=True, maintain_order=True).with_columns(least=least)

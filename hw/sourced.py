@@ -1,4 +1,4 @@
-"""Numbers with sources: what a hardware file is made of, and how its tables become frozen dataclasses.
+"""Numbers with sources: what a hardware file is made of, and how tables of files become frozen dataclasses.
 
 A number is `{value, source}` with an optional range `low`, `high`, or a bare value that inherits the `source` of its file. A
 source is a URL, a DOI, a paper with its table or section, or the visible word "assumed".
@@ -7,10 +7,15 @@ source is a URL, a DOI, a paper with its table or section, or the visible word "
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 class BadSpec(ValueError):
@@ -23,6 +28,17 @@ def unknown(kind: str, name: str, shipped: Sequence[str], installed: Sequence[st
     hint = f"did you mean {near[0]}?" if near else "give a name or the path of a .toml file;"
     there = f"; installed: {', '.join(installed)}" if installed else ""
     return BadSpec(f"unknown {kind} {name!r}; {hint} shipped: {', '.join(shipped)}{there}")
+
+
+def parsed(path: Path, what: str, shipped: Iterable[str]) -> tuple[dict[str, Any], str]:
+    """A TOML file and its SHA-256. what: it holds. Raises BadSpec where there is none, or it is no TOML."""
+    try:
+        raw = path.read_bytes()
+        return tomllib.loads(raw.decode()), hashlib.sha256(raw).hexdigest()
+    except FileNotFoundError:
+        raise BadSpec(f"{path}: no such {what}; shipped: {', '.join(shipped)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{path}: not TOML: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,37 +81,48 @@ def numbers(value: Any) -> Iterator[tuple[str, Sourced]]:
 
 
 def build(kind: Any, data: Any, where: str, inherited: str = "", **computed: object) -> Any:
-    """A dataclass of numbers, texts and flags from a TOML table; raises BadSpec naming `where` and the key.
+    """A dataclass from a TOML table; raises BadSpec naming `where` and the key.
 
-    `inherited`: the source of the file, for numbers that are written without their own. `computed`: fields no file may hold.
+    `inherited`: the source of the file, for sourced numbers that are written without their own. `computed`: fields no file may
+    hold.
     """
     if not isinstance(data, dict):
         raise BadSpec(f"{where} must be a table, found {data!r}")
+    hints = _hints(kind)
     declared = {field.name: field for field in fields(kind) if field.name not in computed}
     for key in data:
         if key not in declared:
             raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(declared)}")
-    values = {}
     for name, field in declared.items():
-        if name in data:
-            values[name] = _value(field.type, data[name], f"{where}: {name}", inherited)
-        elif field.default is MISSING and field.default_factory is MISSING:
+        if name not in data and field.default is MISSING and field.default_factory is MISSING:
             raise BadSpec(f"{where}: {name} is missing")
-    return kind(**values, **computed)
+    return kind(**{name: _value(hints[name], value, f"{where}: {name}", inherited) for name, value in data.items()}, **computed)
+
+
+_hints = lru_cache(get_type_hints)
+_WORDS = {float: "a number", str: "text", bool: "true or false", int: "a whole number of at least 1"}
 
 
 def _value(kind: Any, value: Any, where: str, inherited: str) -> Any:
-    """One field, by its annotation: a number, a table of numbers, a text, a count, or what is already built."""
-    if kind in ("Sourced", "Sourced | None"):
+    """A value of a file as the type that a field has; what is already built stays as it is."""
+    of = [inner for inner in get_args(kind) if inner is not NoneType]
+    if isinstance(kind, UnionType):
+        return _value(of[0], value, where, inherited) if len(of) == 1 else value
+    if kind is Sourced:
         return read_number(value, where, inherited)
-    if kind == "dict[str, Sourced]":
-        if not isinstance(value, dict) or "value" in value:
-            raise BadSpec(f"{where} must be a table of numbers by name, found {value!r}")
-        return {key: read_number(inner, f"{where}.{key}", inherited) for key, inner in value.items()}
-    if kind == "str" and not isinstance(value, str):
-        raise BadSpec(f"{where} must be text, found {value!r}")
-    if kind == "int" and (type(value) is not int or value < 1):
-        raise BadSpec(f"{where} must be a whole number of at least 1, found {value!r}")
+    if isinstance(kind, type) and is_dataclass(kind):
+        return value if isinstance(value, kind) else build(kind, value, where, inherited)
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict) or (of[1] is Sourced and "value" in value):
+            raise BadSpec(f"{where} must be a table by name, found {value!r}")
+        return {key: _value(of[1], inner, f"{where}.{key}", inherited) for key, inner in value.items()}
+    if get_origin(kind) is tuple and not isinstance(value, tuple):
+        if not isinstance(value, list) or (... not in of and len(value) != len(of)):
+            raise BadSpec(f"{where} must be a list{'' if ... in of else f' of {len(of)}'}, found {value!r}")
+        return tuple(_value(of[0], inner, where, inherited) for inner in value)
+    is_good = type(value) in (int, float) if kind is float else type(value) is kind and (kind is not int or value >= 1)
+    if kind in _WORDS and not is_good:
+        raise BadSpec(f"{where} must be {_WORDS[kind]}, found {value!r}")
     return value
 
 

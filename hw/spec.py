@@ -7,7 +7,6 @@ A file may name a `base`, a shipped machine or another file, and then holds only
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -18,7 +17,7 @@ from typing import Any
 
 from tokentape.hw import dram
 from tokentape.hw.roles import Roles, roles_of
-from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, unknown
+from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed, unknown
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
@@ -43,7 +42,9 @@ class Engine:
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
-    launch_s: dict[str, Sourced] = field(default_factory=dict)  # to start kernels with nothing to do: gemm, attention, experts
+    launch_s: dict[str, Sourced] = field(
+        default_factory=dict
+    )  # to start kernels with nothing to do: gemm, attention, experts, elementwise
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
         """Of multiply-adds, plus the other operations; None where the file does not give all of them."""
@@ -126,6 +127,10 @@ class HardwareSpec:
     backing: str = ""
     links: dict[str, Link] = field(default_factory=dict)
     n_devices: int = 1
+    data_parallel: int = (
+        1  # replicas of attention and dense layers among the devices; the others share layers (tensor parallelism)
+    )
+    expert_parallel: bool = False  # every device holds whole experts, its share of them; else a part of each
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
     area_mm2: Sourced | None = None
@@ -140,6 +145,11 @@ class HardwareSpec:
     def assumed(self) -> list[str]:
         """Keys of the numbers that rest on an assumption, in whole or at an end of their range."""
         return [key for key, number in self.numbers() if number.is_assumed]
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Devices that share a layer."""
+        return self.n_devices // self.data_parallel
 
     @property
     def compute(self) -> Engine:
@@ -229,14 +239,9 @@ def _read(path: Path, above: list[Path]) -> tuple[dict[str, Any], str]:
     if any(path.samefile(one) for one in above):
         circle = " -> ".join(one.name for one in [*above, path])
         raise BadSpec(f"{path}: base runs in a circle ({circle}); let one of them do without a base, or take a shipped one")
-    raw = path.read_bytes()
-    try:
-        data = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path}: not TOML: {error}") from error
+    data, sha256 = parsed(path, "hardware file", shipped())
     base, source = data.pop("base", None), data.pop("source", "")
     data = {key: value if key in COUNTS else _with_sources(value, source) for key, value in data.items()}
-    sha256 = hashlib.sha256(raw).hexdigest()
     if base is None:
         return data, sha256
     below, base_sha256 = _read(_base(path, base), [*above, path])
@@ -274,9 +279,9 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
     sections = {
-        "engines": {k: build(Engine, v, f"{where}: engines.{k}") for k, v in _table(data, "engines", where).items()},
+        "engines": _table(data, "engines", where),
         "tiers": {k: _tier(v, f"{where}: tiers.{k}") for k, v in _table(data, "tiers", where).items()},
-        "links": {k: build(Link, v, f"{where}: links.{k}") for k, v in _table(data, "links", where, may_be_empty=True).items()},
+        "links": _table(data, "links", where, may_be_empty=True),
     }
     roles = data.pop("roles", {})
     spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256, roles=None)

@@ -24,7 +24,7 @@ Values = float | NDArray[Any]
 # of engines.
 KINDS = (
     "expert", "shared", "proj", "router", "dense_ffn", "head", "attend", "kv_read", "kv_write", "recompute", "feed", "exchange",
-    "all_reduce", "draft", "launch", "fetch", "prefetch", "weights", "activations", "scan", "layer", "step",
+    "all_reduce", "draft", "elementwise", "launch", "fetch", "prefetch", "weights", "activations", "scan", "layer", "step",
 )  # fmt: skip
 PHASES = ("decode", "prefill", "draft", "verify")
 ENGINES = ("main", "near_compute")

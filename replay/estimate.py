@@ -104,7 +104,7 @@ def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: 
 def _beyond(work: Work, fits: Mapping[str, Fit]) -> list[str]:
     """Operations without a measured operator, and arguments outside the range of their constants, in words."""
     found = []
-    for rows in (rows for rows in work.rows if rows.tier and rows.kind != "kv_write"):
+    for rows in (rows for rows in work.rows if rows.tier and rows.kind not in ("kv_write", "elementwise")):
         fit = fits.get(rows.operator)
         if fit is None:
             found += [f"{rows.name}: no measured operator of this kind, so its time is a roofline's"] * (

@@ -1,7 +1,7 @@
 """The work of a transformer's steps as rows: projections, attention, experts, head, sums over devices; from the geometry alone.
 
-The one generator that every engine prices its steps with. Norms, rotary embedding, activation functions of dense layers and
-sampling are not counted.
+The one generator that every engine prices its steps with. Kernels between the products (norms, rotary embedding, activation or
+the router's choice, sampling) are rows of kind elementwise: each launches, and passes over its activations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from tokentape.warehouse.geometry import Geometry
 ACTIVATION = "bf16"
 WEIGHTS = ("proj", "router", "shared", "dense_ffn", "head", "expert")  # kinds of rows that read them
 _VALUE = bytes_per_value(ACTIVATION)
+# Kernels between the products, as vLLM fuses them: in a layer two norms (each adds the residual), rotary embedding, and the
+# activation or the router's choice of experts; in a greedy sampler, the last norm with it (assumed: 30 us of a large vocabulary).
+_LAYER_KERNELS, _SAMPLER_KERNELS = 4.0, 13.0
+_NORM_PASSES, _ROPE_PASSES, _ACT_PASSES, _LOGIT_BYTES = 8.0, 2.0, 3.0, 6.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,21 +152,33 @@ def steps_of(
     rows = _Layers(geometry, machine, sums, blocks, weight_format, kv_format)
     n_steps = sums.tokens.shape[0]
     router, others = rows.feed_forward()
-    reduce = rows.all_reduce() if machine.n_devices > 1 and machine.roles.peer else ()
-    made = (*rows.attention(), *reduce, *router, *experts, *others, *reduce, rows.head(), *rows.marks())
+    reduce = rows.all_reduce() if machine.tensor_parallel > 1 and machine.roles.peer else ()
+    handed = rows.hand_over() if machine.data_parallel > 1 and machine.roles.peer else ()
+    made = (
+        *rows.attention(),
+        *reduce,
+        *router,
+        *handed,
+        *experts,
+        *others,
+        *reduce,
+        rows.head(),
+        *rows.elementwise(),
+        *rows.marks(),
+    )
     return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
 
 
 def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = ACTIVATION) -> float:
     """Keys and values of a token in a layer, on one device; devices beyond the KV heads keep copies."""
-    heads = 2 * max(1.0, geometry.n_kv_heads / machine.n_devices) * geometry.head_dim
+    heads = 2 * max(1.0, geometry.n_kv_heads / machine.tensor_parallel) * geometry.head_dim
     return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
 
 
 def rebuilt_of(geometry: Geometry, machine: HardwareSpec, tokens: Values, blocks: Ints) -> Rows:
     """Keys and values of so many tokens, multiplied anew from the layer's inputs."""
     kv_values = kv_token_bytes(geometry, machine) / _VALUE
-    ops = machine.n_devices * 2.0 * np.asarray(tokens) * geometry.hidden * kv_values
+    ops = machine.tensor_parallel * 2.0 * np.asarray(tokens) * geometry.hidden * kv_values
     return Rows(kind="recompute", name="recompute keys and values", engine="main", blocks=blocks, ops=ops, count=1.0)
 
 
@@ -226,9 +242,9 @@ def experts_of(
                 "inter_size": g.expert_intermediate,
                 "topk": g.top_k,
                 "num_experts": g.n_experts,
-                "moe_tp_size": d,
-                "moe_ep_size": 1,
-                "active_experts": active,
+                "moe_tp_size": 1 if machine.expert_parallel else d,
+                "moe_ep_size": d if machine.expert_parallel else 1,
+                "active_experts": np.maximum(1.0, active / d) if machine.expert_parallel else active,
                 "matrices": g.ffn_matrices,
             },
         ),
@@ -242,6 +258,7 @@ class _Layers:
         self, geometry: Geometry, machine: HardwareSpec, sums: Sums, blocks: Blocks, weight_format: str, kv_format: str
     ) -> None:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
+        self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
         self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
@@ -259,17 +276,17 @@ class _Layers:
             phase=self.phase,
             blocks=blocks,
             bytes=self.d * n * k * self.weight,
-            activation_bytes=self.d * m * (n + k) * _VALUE,
-            ops=self.d * 2.0 * m * n * k,
+            activation_bytes=self.tp * m * (n + k) * _VALUE,
+            ops=self.tp * 2.0 * m * n * k,
             count=1.0,
             times=self.turns,
             operator="gemm",
-            shapes={"m": m, "n": n, "k": k},
+            shapes={"m": m / self.dp, "n": n, "k": k},
         )
 
     def attention(self) -> tuple[Rows, ...]:
         """Projections, and attention over the cache and within the prompt."""
-        g, heads = self.g, self.g.n_heads / self.d
+        g, heads = self.g, self.g.n_heads / self.tp
         value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
         return (
             *self._projections(heads),
@@ -296,7 +313,7 @@ class _Layers:
 
     @property
     def _kv_heads(self) -> float:
-        return max(1.0, self.g.n_kv_heads / self.d)
+        return max(1.0, self.g.n_kv_heads / self.tp)
 
     @property
     def _cached_token_bytes(self) -> Floats:
@@ -316,12 +333,12 @@ class _Layers:
     def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
-        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes), "isl": 1}
-        shapes["step"] = np.maximum(0.0, sums.context - 1)
+        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
+        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt / self.dp}
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
-            bytes=self.d * sums.keys * self._cached_token_bytes,
-            ops=self.d * heads * sums.scores * per_pair,
+            bytes=self.tp * sums.keys * self._cached_token_bytes,
+            ops=self.tp * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )
         return (*self._placed(row), *(self._recompute() if np.any(sums.recomputed) else ()))
@@ -333,12 +350,12 @@ class _Layers:
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, sums = self.g, self.sums
-        shapes = self._heads(heads) | {"batch_size": sums.prompts, "isl": np.maximum(1.0, sums.length)}
+        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.prompts / self.dp), "isl": np.maximum(1.0, sums.length)}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
-            bytes=self.d * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
-            activation_bytes=self.d * sums.prompt * 2 * heads * g.head_dim * _VALUE,
-            ops=self.d * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
+            bytes=self.tp * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
+            activation_bytes=self.tp * sums.prompt * 2 * heads * g.head_dim * _VALUE,
+            ops=self.tp * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
         )
         return self._placed(row)
 
@@ -366,7 +383,7 @@ class _Layers:
             tier="kv_home",
             engine="main",
             blocks=self.all,
-            bytes=self.d * (self.sums.tokens if self.sums.kept is None else self.sums.kept) * self._cached_token_bytes,
+            bytes=self.tp * (self.sums.tokens if self.sums.kept is None else self.sums.kept) * self._cached_token_bytes,
             times=self.turns,
         )
         return self._placed(row)
@@ -396,16 +413,36 @@ class _Layers:
     def _ffn(self, kind: str, name: str, blocks: NDArray[np.int64], width: int) -> tuple[Rows, ...]:
         if not width or not blocks.size:
             return ()
-        g, up = self.g, (self.g.ffn_matrices - 1) * width / self.d
+        g, up = self.g, (self.g.ffn_matrices - 1) * width / self.tp
         return (
             self.product(kind, f"{name}, up", blocks, self.sums.tokens, up, g.hidden),
-            self.product(kind, f"{name}, down", blocks, self.sums.tokens, g.hidden, width / self.d),
+            self.product(kind, f"{name}, down", blocks, self.sums.tokens, g.hidden, width / self.tp),
         )
 
     def head(self) -> Rows:
         """Logits of every decode, and of the last token of a prompt."""
         last = np.array([self.blocks.n - 1])
-        return self.product("head", "output head", last, self.sums.logits, self.g.vocab / self.d, self.g.hidden)
+        return self.product("head", "output head", last, self.sums.logits, self.g.vocab / self.tp, self.g.hidden)
+
+    def elementwise(self) -> tuple[Rows, ...]:
+        """Kernels between the products, whose activations every device passes over: of the layers, and of the sampler."""
+        g, last = self.g, np.array([self.blocks.n - 1])
+        heads = (g.n_heads + 2.0 * max(g.n_kv_heads, 1)) * g.head_dim / self.tp
+        is_dense = np.isin(self.all, self.blocks.moe, invert=True)
+        values = _NORM_PASSES * g.hidden + _ROPE_PASSES * heads + is_dense * _ACT_PASSES * g.dense_intermediate / self.tp
+        between = Rows(
+            kind="elementwise",
+            name="norms, rotary embedding, activation",
+            tier="weights_home",
+            engine="main",
+            phase=self.phase,
+            blocks=self.all,
+            activation_bytes=self.tp * self.sums.tokens * values * _VALUE,
+            count=_LAYER_KERNELS,
+            times=self.turns,
+        )
+        logits = self.tp * self.sums.logits * g.vocab * _LOGIT_BYTES
+        return between, replace(between, name="sampler", blocks=last, activation_bytes=logits, count=_SAMPLER_KERNELS)
 
     def marks(self) -> tuple[Rows, ...]:
         """One per layer and one per step, for what an engine spends on each: prefill's where it carries prompt tokens."""
@@ -420,18 +457,25 @@ class _Layers:
     def all_reduce(self) -> tuple[Rows, ...]:
         """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
         Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
-        moved = 2.0 * (self.d - 1) * self.sums.tokens * self.g.hidden * _VALUE
+        return (self._collective("all-reduce", self.all, self.tp, 1.0),)
+
+    def hand_over(self) -> tuple[Rows, ...]:
+        """Tokens to their experts' devices and back: an all-gather and a reduce-scatter move what an all-reduce of all does."""
         return (
-            Rows(
-                kind="all_reduce",
-                name="all-reduce",
-                tier="peer",
-                target="peer",
-                blocks=self.all,
-                bytes=moved,
-                count=1.0,
-                times=self.turns,
-            ),
+            (self._collective("tokens to their experts and back", self.blocks.moe, self.d, 2.0),) if self.blocks.moe.size else ()
+        )
+
+    def _collective(self, name: str, blocks: NDArray[np.int64], n: int, count: float) -> Rows:
+        """Hidden states of all tokens among n devices, every group of them."""
+        return Rows(
+            kind="all_reduce",
+            name=name,
+            tier="peer",
+            target="peer",
+            blocks=blocks,
+            bytes=2.0 * (n - 1) * self.sums.tokens * self.g.hidden * _VALUE,
+            count=count,
+            times=self.turns,
         )
 
 

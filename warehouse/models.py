@@ -76,6 +76,18 @@ def load(name_or_path: str) -> Model:
     return _read(path / "config.json" if path.is_dir() else path)
 
 
+def like(hub_name: str) -> str:
+    """The shipped model that a hub's name is a variant of: the longest that its last part begins with.
+
+    Raises ValueError where none is.
+    """
+    last = hub_name.rsplit("/", 1)[-1].lower()
+    found = [name for name in names() if last == name or last.startswith(f"{name}-")]
+    if not found:
+        raise ValueError(f"no shipped model is like {hub_name!r}; give its config.json with --model")
+    return max(found, key=len)
+
+
 def _read(path: Path) -> Model:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """What placement and mixed precision do to a live model's quality: perplexity, agreement and KL on text, exact match on items.
 
-As capture/evaluate_policy.py measures: windows of text, each a prompt at full precision and then teacher-forced decode, every
+As capture/live/quality.py measures: windows of text, each a prompt at full precision and then teacher-forced decode, every
 decoded token but the first compared with the unmodified model on the same window. Placements stand through a decode, so a window
 runs in one pass: a token's experts depend on its place in the window alone.
 """
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.loop import Counts, CXLNDPLoop
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report
-from tokentape.capture.evaluate_policy import Cut, key_of, scored, windows
+from tokentape.capture.live.quality import Cut, key_of, scored, windows
+from tokentape.capture.live.routers import Placed
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
@@ -58,11 +59,16 @@ class PlainText:
             for rows in self.batches():
                 log_probs.append(self.run(rows).log_softmax(-1))
                 step, n_rows = routing.take(), rows.stop - rows.start
-                prompt, decoded = Counts(n_rows, n_layers, n_experts), Counts(n_rows, n_layers, n_experts)
-                for layer, (ids, weights) in enumerate(zip(step.ids, step.weights, strict=True)):
-                    for counts, columns in ((prompt, is_prompt), (decoded, ~is_prompt)):
-                        counts.add(layer, ids, weights, np.broadcast_to(columns, (n_rows, columns.size)))
-                found.append((prompt.selections, prompt.weights, decoded.selections))
+                shape = (n_layers, n_rows, is_prompt.size, step.ids.shape[2])
+                ids, weights = step.ids.numpy().reshape(shape), step.weights.float().numpy().reshape(shape)
+                size = (n_rows, n_layers, n_experts)
+                found.append(
+                    (
+                        _by_expert(ids[:, :, is_prompt], size),
+                        _by_expert(ids[:, :, is_prompt], size, weights[:, :, is_prompt]),
+                        _by_expert(ids[:, :, ~is_prompt], size),
+                    )
+                )
         self.log_probs = torch.cat(log_probs)  # (windows, decode_tokens - 1, V)
         selections, weights, decoded_too = (np.concatenate(parts) for parts in zip(*found, strict=True))
         self.seen = Seen(selections, weights, decoded_too, (selections + decoded_too).sum(axis=0))
@@ -75,6 +81,13 @@ class PlainText:
         """Logits (rows, decode_tokens - 1, V) f32 of the decoded tokens but the first, whose own come from the prompt."""
         logits: torch.Tensor = self.model(input_ids=self.ids[rows, :-1], use_cache=False).logits
         return logits[:, self.n_prompt :].float()
+
+
+def _by_expert(ids: NDArray[Any], size: tuple[int, int, int], weights: NDArray[Any] | None = None) -> NDArray[Any]:
+    """(rows, L, E) how often each row chose an expert, or by which weights; ids, weights (L, rows, columns, k)."""
+    layer, row = (np.arange(n).reshape(shape) for n, shape in zip(ids.shape, ((-1, 1, 1, 1), (-1, 1, 1)), strict=False))
+    keys = (row * size[1] + layer) * size[2] + ids
+    return np.bincount(keys.ravel(), None if weights is None else weights.ravel(), minlength=math.prod(size)).reshape(size)
 
 
 def evaluate_cxl_ndp(
@@ -90,25 +103,22 @@ def evaluate_cxl_ndp(
 
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
-    loop = CXLNDPLoop(experts, run.policy, run.losses)
-    read = lambda told: on_text(plain or PlainText(loaded, dataset, run, seed), loop, told)  # noqa: E731
-    scores = scored(loaded, dataset, run, seed, loop, read, progress)
-    return key_of(loaded, NAME, run.parameters(experts), dataset, seed) | NOT_MEASURED | scores | loop.measured
+    placed = Placed(experts, run.policy, run.losses)
+    read = lambda told: on_text(plain or PlainText(loaded, dataset, run, seed), placed, told)  # noqa: E731
+    scores = scored(loaded, dataset, run, seed, Inside(loaded.model, placed), read, progress)
+    return key_of(loaded, NAME, run.parameters(experts), dataset, seed) | NOT_MEASURED | scores | placed.measured
 
 
 @torch.inference_mode()
-def on_text(
-    plain: PlainText, loop: CXLNDPLoop, progress: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
-    """Perplexity, KL, acceptance and agreement of the policy on windows; `loop` counts the rest."""
+def on_text(plain: PlainText, placed: Placed, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+    """Perplexity, KL, acceptance and agreement of the policy on windows; `placed` counts the rest."""
     sums = dict.fromkeys(("nll", "kl", "acceptance", "agreement_frac"), 0.0)
     targets = plain.ids[:, plain.n_prompt + 1 :]
-    with loop:
-        loop.place(plain.seen)
+    with Inside(plain.model, placed):
+        placed.place(plain.seen)
         for rows in plain.batches():
-            loop.hold(rows, plain.n_prompt)
+            placed.hold(rows, plain.n_prompt)
             ours, theirs = plain.run(rows).log_softmax(-1), plain.log_probs[rows]
-            loop.scored()
             sums["nll"] += F.nll_loss(ours.flatten(0, 1), targets[rows].flatten(), reduction="sum").item()
             sums["kl"] += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
             sums["acceptance"] += torch.minimum(ours.exp(), theirs.exp()).sum().item()

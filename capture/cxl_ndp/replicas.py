@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
+from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of
 from tokentape.capture.losses.experts import Expert, expert_of, matrices_of, replicas
 from tokentape.capture.losses.run import Report, calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
-from tokentape.capture.stacked_experts import StackedExperts, experts_of, is_inputs_first, n_experts_of
 from tokentape.policies.replicas import WIDTHS
 from tokentape.warehouse.tape import Tape
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
-from tokentape.capture.decode import Pass, Request, Sampling, decode
-from tokentape.capture.evaluate_policy import in_loop, key_of, requests_of, windows
-from tokentape.capture.kv.cache import windows_of
 from tokentape.capture.kv.evaluate import KVRun
+from tokentape.capture.live.caches import windows_of
+from tokentape.capture.live.loop import Pass, Request, Sampling, decode
+from tokentape.capture.live.quality import key_of, requests_of, run_in, windows
+from tokentape.capture.live.slots import Inside
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.slots import Slots, salts_of
 
@@ -25,15 +26,15 @@ Trail = list[list[np.ndarray]]  # by pass and layer: positions (batch, heads, sl
 def divergence(loaded: models.Loaded, dataset: str, run: KVRun, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of table `kv_divergence`, one per layer, over the windows of `run`, at most one batch of them."""
     requests = requests_of(windows(loaded, dataset, run, seed), run)
-    loop = run.loop(loaded, seed, keeps_trail=True)
+    slot = run.slot(loaded, seed, keeps_trail=True)
     with models.suitable_threads(loaded.model):
-        opened = open_trail(loaded.model, loop.policy, requests, loaded.pad_id)
-        with loop:
-            in_loop(loop)(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id)
+        opened = open_trail(loaded.model, slot.policy, requests, loaded.pad_id)
+        with Inside(loaded.model, slot) as inside:
+            run_in(loaded, requests, inside)
     key = key_of(loaded, run.name, run.parameters, dataset, seed)
     return [
         key | {"layer": layer, "n_steps": len(opened), "same_frac": same, "identical_frac": equal}
-        for layer, (same, equal) in enumerate(agreement(opened, loop.trail))
+        for layer, (same, equal) in enumerate(agreement(opened, slot.trail))
     ]
 
 

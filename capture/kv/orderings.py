@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.decode import Sampling, decode
-from tokentape.capture.evaluate_policy import requests_of, windows
 from tokentape.capture.kv.evaluate import KVRun
+from tokentape.capture.live.loop import Sampling, decode
+from tokentape.capture.live.quality import requests_of, windows
 from tokentape.capture.orderings import Ordering, measured, over
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AEP
@@ -61,13 +61,9 @@ class Lab:
 
     def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
         """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
-        loop = replace(self.run, policy=policy, storage=storage, rates=rates).loop(self.loaded, self.seed)
         requests = requests_of(self.texts.tolist(), self.run)
-        begin = lambda mask: loop.begin(mask, len(requests))  # noqa: E731
-        with loop:
-            outcomes = decode(
-                self.loaded.model, requests, Sampling(), frozenset(), self.loaded.pad_id, loop.record, begin, with_nll=True
-            )
+        with replace(self.run, policy=policy, storage=storage, rates=rates).inside(self.loaded, self.seed) as inside:
+            outcomes = decode(self.loaded.model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
         found = [o.nll for o in outcomes]
         return torch.stack([nll for nll in found if nll is not None])[:, self.effort.prompt_tokens :].double().numpy()
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tokentape.capture.live.copies import inputs_last
 from tokentape.capture.losses.gptq import Gptq
-from tokentape.capture.stacked_experts import inputs_last
 from tokentape.policies.replicas import GROUP, WIDTHS, levels
 
 METHODS = ("gptq", "rtn")

@@ -1,7 +1,7 @@
 """What tokens look like when they reach an expert: a seeded reservoir of hidden vectors per (layer, expert).
 
     with Reservoirs(model, layers, seed) as reservoirs:
-        decode(model, requests, ..., before_prefill=reservoirs.begin)
+        decode(model, requests, ..., before_pass=reservoirs.before)
     rows = reservoirs.rows(layer, expert)
 
 A reservoir is a uniform sample of at most ROWS of the vectors routed to the expert, the same for every choice of layers. An
@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from tokentape.capture.hooks import Hooked
-from tokentape.capture.stacked_experts import experts_of, n_experts_of
+from tokentape.capture.live.copies import experts_of, n_experts_of
+from tokentape.capture.live.slots import Pass
 
 ROWS, LEAST = 4096, 64
 HELD_OUT_FRAC = 0.2
@@ -83,9 +84,9 @@ class Reservoirs(Hooked):
         for layer, experts in self._modules.items():
             stack.enter_context(experts.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
 
-    def begin(self, mask: torch.Tensor | None) -> None:
-        """The next pass is a prompt; mask (batch, columns) bool of real tokens, None: no padding."""
-        self._mask = None if mask is None else mask.flatten()
+    def before(self, coming: Pass) -> None:
+        """A pass of a prompt comes, whose padding does not count."""
+        self._mask = coming.keep
 
     def _hook(self, layer: int) -> Any:
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

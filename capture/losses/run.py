@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from tokentape.capture.decode import Outcome, Request, Sampling, decode
+from tokentape.capture.live.copies import experts_of, n_experts_of
+from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.losses.experts import METHODS, Expert, expert_of, replicas
 from tokentape.capture.losses.reservoir import ROWS, Reservoirs, Rows
 from tokentape.capture.models import Loaded, input_table
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.rows import request_rows
-from tokentape.capture.stacked_experts import experts_of, n_experts_of
 from tokentape.policies.replicas import GROUP
 from tokentape.warehouse.tables import schema
 from tokentape.warehouse.tape import TapeWriter
@@ -61,7 +61,7 @@ def calibrated(
         with Reservoirs(loaded.model, group, seed) as reservoirs:
             for start in range(0, len(prompts), batch_size):
                 batch = prompts[start : start + batch_size]
-                decode(loaded.model, batch, Sampling(), frozenset(), loaded.pad_id, before_prefill=reservoirs.begin)
+                decode(loaded.model, batch, Sampling(), frozenset(), loaded.pad_id, before_pass=reservoirs.before)
                 report(start + len(batch), len(prompts), f"prompts through layers {group[0]} to {group[-1]}")
         for layer in group:
             for index in range(n_experts_of(modules[layer])):

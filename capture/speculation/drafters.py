@@ -9,46 +9,50 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
-from tokentape.capture.decode import Sampling
 from tokentape.capture.hooks import Hooked
+from tokentape.capture.live.copies import LowWeights
+from tokentape.capture.live.routers import Pool
+from tokentape.capture.live.sampling import Sampling, distribution
+from tokentape.capture.live.slots import Pass
+from tokentape.capture.live.texts import Text, refuse_unless_croppable
 from tokentape.capture.models import Loaded
 from tokentape.capture.speculation.settings import DraftSettings
-from tokentape.capture.speculation.text import Text, distribution, refuse_unless_croppable
-from tokentape.capture.speculation.throttle import Throttle
-from tokentape.capture.speculation.weights import LowWeights
 from tokentape.policies.resolve import resolve
 from tokentape.policies.speculation.ngram import lookup
 from tokentape.policies.speculation.pool import pool_size
 from tokentape.policies.speculation.pools import Pools
-from tokentape.policies.speculation.tree import Draft, ancestors
+from tokentape.policies.speculation.tree import Draft, Shape, ancestors
 
-OnPass = Callable[[list[int], int], None]  # nodes that a draft pass had as inputs, and all its tokens
+Coming = Callable[[list[int], int], Pass]  # the pass of these nodes as inputs, and so many tokens in all
 
 
 class Drafter(Hooked):
-    """throttle, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
+    """pool, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
 
-    throttle: Throttle | None = None
+    pool: Pool | None = None
     pools: Pools | None = None
     runs_target = False
+    shape = Shape()  # of its drafts
 
     def _enter(self, stack: ExitStack) -> None:
-        if self.throttle is not None:
-            stack.enter_context(self.throttle)
+        """Its pool is a slot of the model that it drafts for (capture/live/slots.py)."""
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
-        """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, where there is a
-        throttle."""
+        """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, for a pool."""
 
     @abstractmethod
-    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
         """Grows `draft` behind `ids`, whose last is its root. text: the target's, which holds the others; left as found."""
+
+    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
+        """The draft that would be made without a pool, for its counts; for drafters whose pools are set from it."""
+        raise NotImplementedError
 
 
 class SelfDrafter(Drafter):
@@ -61,34 +65,34 @@ class SelfDrafter(Drafter):
 
     def __init__(self, model: PreTrainedModel, settings: DraftSettings, seed: int) -> None:
         self.settings, self.seed = settings, seed
-        self.throttle = Throttle(model) if settings.draft == "elastic" else None
+        self.shape = settings.shape
+        self.pool = Pool(model) if settings.draft == "elastic" else None
         self.weights = LowWeights(model, settings.pair, settings.scheme or "", settings.static == "slices")
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
-        if self.throttle is not None:
+        if self.pool is not None:
             assert prompt is not None
             n = pool_size(prompt.shape[1], self.settings.pool_frac)
             self.pools = Pools(resolve("draft", self.settings.pool), prompt, n, np.random.default_rng([self.seed, number]))
 
-    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
-        confined: AbstractContextManager[None] = nullcontext()
-        if self.throttle is not None and self.pools is not None:
-            confined = self.throttle.confined(self.pools.members)
-        with confined, self.weights.in_place():
-            grow_with(text, draft, sampling, on_pass)
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
+        if self.pool is not None and self.pools is not None:
+            self.pool.members = self.pools.members
+        with self.weights.in_place():
+            grow_with(text, draft, sampling, coming)
 
-    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
         """The draft that would be made without a pool, for its counts; rolled back, and drawn with a generator of its own."""
         free = Draft(draft.tokens[0], draft.shape, copy.deepcopy(draft.rng))
         with self.weights.in_place():
-            grow_with(text, free, sampling, on_pass)
+            grow_with(text, free, sampling, coming)
 
 
 class ModelDrafter(Drafter):
     """A small model with the target's vocabulary and a cache of its own; it first reads what was decided since its last draft."""
 
-    def __init__(self, loaded: Loaded, n_vocabulary: int) -> None:
-        self.model, self.n_vocabulary = loaded.model, n_vocabulary
+    def __init__(self, loaded: Loaded, n_vocabulary: int, shape: Shape) -> None:
+        self.model, self.n_vocabulary, self.shape = loaded.model, n_vocabulary, shape
         self._texts: dict[int, Text] = {}
 
     def _enter(self, stack: ExitStack) -> None:
@@ -97,18 +101,18 @@ class ModelDrafter(Drafter):
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         self._texts.clear()
 
-    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
-        own = self._texts.setdefault(request_id, Text(self.model))
-        grow_with(own, draft, sampling, on_pass, ids[own.length : -1], self.n_vocabulary)
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
+        own = self._texts.setdefault(request_id, Text(self.model, text.watch, DynamicCache()))
+        grow_with(own, draft, sampling, coming, ids[own.length : -1], self.n_vocabulary)
 
 
 class NgramDrafter(Drafter):
     """What followed the last tokens when they stood in the text before (policies/speculation/ngram.py); certain of each token."""
 
-    def __init__(self, n_vocabulary: int) -> None:
-        self.n_vocabulary = n_vocabulary
+    def __init__(self, n_vocabulary: int, shape: Shape) -> None:
+        self.n_vocabulary, self.shape = n_vocabulary, shape
 
-    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, on_pass: OnPass) -> None:
+    def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
         for token in lookup(ids, draft.shape.depth):
             certain = np.zeros((1, self.n_vocabulary))
             certain[0, token] = 1.0
@@ -119,7 +123,7 @@ def grow_with(
     text: Text,
     draft: Draft,
     sampling: Sampling,
-    on_pass: OnPass,
+    coming: Coming,
     unread: Sequence[int] = (),
     n_vocabulary: int | None = None,
 ) -> None:
@@ -130,14 +134,13 @@ def grow_with(
     start = text.length + len(unread)
     for depth in range(draft.shape.depth):
         nodes = draft.level
+        tokens = [draft.tokens[n] for n in nodes]
         if depth == 0:
-            logits = text.feed([*unread, draft.tokens[0]], last_only=True)
+            logits = text.feed([*unread, *tokens], coming(nodes, len(nodes) + len(unread)), last_only=True)
         elif draft.is_chain:
-            logits = text.feed([draft.tokens[n] for n in nodes])
+            logits = text.feed(tokens, coming(nodes, len(nodes)))
         else:
-            visible = ancestors(draft.parents)[nodes]
-            logits = text.feed_tree([draft.tokens[n] for n in nodes], draft.depths, visible)
-        on_pass(nodes, len(nodes) + (len(unread) if depth == 0 else 0))
+            logits = text.feed_tree(tokens, coming(nodes, len(nodes)), draft.depths, ancestors(draft.parents)[nodes])
         draft.grow(distribution(_fitted(logits, n_vocabulary), sampling))
     text.crop(start)
 
@@ -158,7 +161,7 @@ def drafter_of(target: Loaded, settings: DraftSettings, small: Loaded | None = N
     refuse_unless_croppable(target.model, settings.width > 1)
     n_vocabulary = int(target.model.config.get_text_config().vocab_size)
     if settings.draft == "ngram":
-        return NgramDrafter(n_vocabulary)
+        return NgramDrafter(n_vocabulary, settings.shape)
     if not settings.model_id:
         return SelfDrafter(target.model, settings, seed)
     assert small is not None
@@ -168,4 +171,4 @@ def drafter_of(target: Loaded, settings: DraftSettings, small: Loaded | None = N
             f"drafter {settings.model_id} has another vocabulary ({len(small.tokenizer)} tokens) than {target.source.model_id} "
             f"({len(target.tokenizer)}): give a model of the same family"
         )
-    return ModelDrafter(small, n_vocabulary)
+    return ModelDrafter(small, n_vocabulary, settings.shape)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from tokentape.capture import models
-from tokentape.capture.decode import Request, Sampling
+from tokentape.capture.live.loop import Request, Round, Sampling, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.orderings import DATASET, Effort, Lab
-from tokentape.capture.speculation.drafters import SelfDrafter, drafter_of
-from tokentape.capture.speculation.loop import Round, speculate
+from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import ALL, FULL, DraftSettings
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.speculation import POOLS
@@ -118,19 +118,21 @@ def measure(
         for i, ids in enumerate(texts)
     ]
     rounds: list[Round] = []
-    with drafter_of(loaded, setting.draft, seed=seed) as drafter:
+    drafter = drafter_of(loaded, setting.draft, seed=seed)
+    with Inside(loaded.model, drafter=drafter) as inside:
         for start in range(0, len(requests), setting.batch):
             group = requests[start : start + setting.batch]
-            speculate(loaded.model, group, sampling, loaded.stop_ids, drafter, setting.draft.shape, on_round=rounds.append)
+            decode(loaded.model, group, sampling, loaded.stop_ids, loaded.pad_id, inside, on_round=rounds.append)
         found = acceptance_metrics(
             np.array([r.n_accepted for r in rounds]),
             np.array([r.is_clipped for r in rounds]),
             setting.draft.depth,
             setting.draft.width > 1,
         )
-        if isinstance(drafter, SelfDrafter) and drafter.throttle is not None and drafter.throttle.n_restricted:
-            n = drafter.throttle.n_restricted
-            found |= {"pool_overlap_frac": drafter.throttle.overlap / n, "captured_mass_frac": drafter.throttle.mass / n}
+        pool = drafter.pool
+        if pool is not None and pool.n_restricted:
+            n = pool.n_restricted
+            found |= {"pool_overlap_frac": pool.overlap / n, "captured_mass_frac": pool.mass / n}
     return found, len(rounds)
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tokentape.capture.decode import Outcome, Request
+from tokentape.capture.live.loop import Outcome, Pass, Request, Round
 from tokentape.capture.routing import RoutingCapture, RoutingStep
 from tokentape.capture.rows import lists, refuse_nan, request_rows
-from tokentape.capture.speculation.loop import NodePass, Round
 from tokentape.policies.scoring import by_weight
 
 KEYS = {"request_id": np.uint32, "round": np.uint32, "node": np.uint32, "position": np.int32, "pass_id": np.uint32}
@@ -27,33 +26,32 @@ KEYS = {"request_id": np.uint32, "round": np.uint32, "node": np.uint32, "positio
 class _Seen:
     """A recorded pass; step: what the routers applied, natural: what they chose themselves. None: another model's pass."""
 
-    done: NodePass
+    done: Pass
     pass_id: int
     step: RoutingStep | None
     natural: RoutingStep | None
 
 
 class RoundRecorder:
-    """Fed by `speculate`'s on_pass and on_round; `tables` gives the Arrow tables.
+    """Fed by `decode`'s on_pass and on_round; `tables` gives the Arrow tables.
 
     routing: attached after the drafter, sees what was applied; natural: before it, or None where the drafter reroutes nothing.
-    layers: absolute ids of the layers that have a pool; policy_state: of draft passes.
+    policy_state: of draft passes.
     """
 
     def __init__(
         self,
         routing: RoutingCapture | None,
         natural: RoutingCapture | None,
-        layers: Sequence[int],
         first_pass_id: int,
         policy_state: str,
     ) -> None:
-        self.routing, self.natural, self.layers = routing, natural, tuple(layers)
+        self.routing, self.natural = routing, natural
         self.first_pass_id, self.policy_state = first_pass_id, policy_state
         self._seen: list[_Seen] = []
         self._rounds: dict[tuple[int, int], Round] = {}
 
-    def record(self, done: NodePass) -> None:
+    def record(self, done: Pass) -> None:
         """One forward pass that has just run. Rehearsals leave no trace."""
         step = self.routing.take() if self.routing is not None and done.is_target else None
         natural = self.natural.take() if self.natural is not None and done.is_target else None
@@ -158,7 +156,7 @@ class RoundRecorder:
             if change is None:
                 rows.append({**common, "layer": None, "pool": None, "hotness": None, "next_pool": None, "entered": None})
                 continue
-            for i, layer in enumerate(self.layers):
+            for i, layer in enumerate(change.layers):
                 of_layer = {"pool": change.members[i], "hotness": change.hotness[i], "next_pool": change.wanted[i]}
                 rows.append({**common, "layer": layer, **of_layer, "entered": change.entered[i]})
         kinds = {"is_clipped": pa.bool_(), "hotness": pa.list_(pa.uint32())}

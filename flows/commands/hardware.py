@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tokentape.hw.measured import Measurements
     from tokentape.hw.reachable import LeftOut
     from tokentape.hw.spec import HardwareSpec
-    from tokentape.hw.validate import Row
 
 TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names the folder of measured tables, which lie outside the project
 FilesArgument = Annotated[
@@ -130,6 +131,8 @@ def calibrate_gpu(
     Example:
       tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
     """
+    import polars as pl
+
     from tokentape.flows.console import note, progress_bar
     from tokentape.hw import calibrate, measured, reachable, spec, validate
     from tokentape.hw.pooled import pool
@@ -144,10 +147,11 @@ def calibrate_gpu(
             machine = calibrate.machine_of(table.setup.device, machines)
             by_setup.setdefault(table.setup, []).append(calibrate.calibrate(table, machine))
     fitted = [{fit.operator: fit for fit in fits} for fits in by_setup.values()]
-    rows = [row for comparison in validate.compare(tables, fitted, machines) for row in comparison.rows()]
-    own = {(row.device, row.framework, row.version, row.operator): row.mape_frac for row in rows if row.split == "fitted"}
+    errors = validate.errors(pl.concat(validate.compare(tables, fitted, machines)))
+    own = errors.filter(pl.col("split") == "fitted").rows_by_key(("device", "framework", "version", "operator"), named=True)
     for fit in (fit for fits in by_setup.values() for fit in fits):
-        why = calibrate.unfit(fit, own[fit.setup.device, fit.setup.framework, fit.setup.version, fit.operator])
+        of = own[fit.setup.device, fit.setup.framework, fit.setup.version, fit.operator]
+        why = calibrate.unfit(fit, of[0]["mape_frac"])
         if why and not force:
             raise ValueError(why)
         if why:
@@ -164,7 +168,7 @@ def calibrate_gpu(
         path = out / calibrate.file_name(setup)
         calibrate.save(fits, path)
         note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
-    _print_rows(rows, as_json, [one for found in beyond for one in found])
+    _print_errors(errors, as_json, [one for found in beyond for one in found])
 
 
 def validate_hardware(
@@ -186,28 +190,29 @@ def validate_hardware(
       tokentape hardware validate
       tokentape hardware validate my-gpu/ --hardware my-gpu.toml --json
     """
+    import polars as pl
+
     from tokentape.flows.console import note
     from tokentape.hw import calibrate, measured, spec, validate
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
 
     machines = tuple(spec.load(name) for name in hardware or [])
-    rows, points = validate.dram_rows(), validate.dram_points()
-    found = _tables(files)
-    if found:
-        tables = measured.read(found, dtype)
+    compared, given = [validate.dram_anchors()], _tables(files)
+    if given:
+        tables = measured.read(given, dtype)
         _tell(_unreachable(tables, machines))
-        for comparison in validate.compare(tables, calibrate.known(fits), machines):
-            rows += comparison.rows()
-            points += comparison.points()
+        compared += validate.compare(tables, calibrate.known(fits), machines)
     else:
         note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
+    found = pl.concat(compared)
+    errors, points = validate.errors(found), validate.points(found)
     if record:
         place = Store(store)
-        write_rows(place, "validation", validate.as_dicts(rows))
-        write_rows(place, "validation_points", validate.as_dicts(points))
-        note(f"{len(rows)} rows and {len(points)} points recorded; `tokentape load` and `tokentape site` show them")
-    _print_rows(rows, as_json)
+        write_rows(place, "validation", errors.to_dicts())
+        write_rows(place, "validation_points", points.to_dicts())
+        note(f"{errors.height} rows and {points.height} points recorded; `tokentape load` and `tokentape site` show them")
+    _print_errors(errors, as_json)
 
 
 def tables_folder() -> Path | None:
@@ -245,22 +250,22 @@ def _tell(beyond: list[list[LeftOut]]) -> None:
         note(reachable.said(found))
 
 
-def _print_rows(rows: list[Row], as_json: bool, left_out: list[LeftOut] | None = None) -> None:
+def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:
     """left_out: what a table says in a note, JSON as rows beside the errors."""
     from dataclasses import asdict
 
     from tokentape.flows.console import number, percent, print_table
 
     if as_json:
-        errors = [asdict(row) for row in rows]
-        print(json.dumps(errors if left_out is None else {"errors": errors, "left_out": list(map(asdict, left_out))}, indent=1))
+        rows = errors.to_dicts()
+        print(json.dumps(rows if left_out is None else {"errors": rows, "left_out": list(map(asdict, left_out))}, indent=1))
         return
     shown = [
         (
-            *(r.operator, r.split.replace("_", " "), r.device, f"{r.framework} {r.version}", number(r.n, ",")),
-            *(percent(share) for share in (r.mape_frac, r.median_frac, r.p95_frac)),
+            *(r["operator"], r["split"].replace("_", " "), r["device"], f"{r['framework']} {r['version']}", number(r["n"], ",")),
+            *(percent(r[name]) for name in ("mape_frac", "median_frac", "p95_frac")),
         )
-        for r in sorted(rows, key=lambda r: (r.check, r.operator, r.split, r.device))
+        for r in errors.sort("check", "operator", "split", "device", maintain_order=True).iter_rows(named=True)
     ]
     columns = ("operator", "split", "device", "measured in", "n", "mean", "median", "p95")
     print_table("|predicted / measured - 1|", columns, shown, numbers=columns[4:])

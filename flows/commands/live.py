@@ -202,7 +202,7 @@ def fidelity(
 
 def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
     """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
-    from tokentape.capture.evaluate_policy import DEFAULT_WINDOWS
+    from tokentape.capture.live.quality import DEFAULT_WINDOWS
     from tokentape.flows.inside_model import cxl_ndp_run, kv_run, sliced_run
     from tokentape.policies import registry
     from tokentape.policies.resolve import parse
@@ -227,19 +227,16 @@ def _measure_policy(
     """Rows of `quality`, and the tapes recorded where there is a store for them."""
     from tokentape.capture import models
     from tokentape.capture.applied import AppliedTape
-    from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy
-    from tokentape.capture.kv.evaluate import evaluate_kv
+    from tokentape.capture.live.quality import evaluate_inside
     from tokentape.flows.inside_model import Replicated
 
     loaded = models.load(models.find(model), device, dtype)
     rows, tapes = [], []
     if isinstance(run, Replicated):
         return _measure_cxl_ndp(loaded, names, run, seeds, show), []
-    if not isinstance(run, PolicyRun):
-        return [evaluate_kv(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))], []
     for name, seed in product(names, range(seeds)):
         tape = AppliedTape(store, loaded, name, run, seed) if store else None
-        rows.append(evaluate_policy(loaded, name, run, seed, show, tape)[0])
+        rows.append(evaluate_inside(loaded, name, run, seed, show, tape))
         tapes += [tape.finish()] if tape else []
     return rows, tapes
 

@@ -1,17 +1,16 @@
-"""GPU operator times in closed form with few fitted constants; one file per operator, each with `seconds`, `regime` and `least`.
+"""GPU operator times in closed form with few fitted constants, one file per operator.
 
 Knows shapes and a GPU's datasheet numbers, nothing of models, tapes or files.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from tokentape.hw.operators.decode_attention import DECODE_ATTENTION
+from tokentape.hw.operators.gemm import GEMM
+from tokentape.hw.operators.moe import MOE
+from tokentape.hw.operators.operator import Gpu, Operator, Parameter
+from tokentape.hw.operators.prefill_attention import PREFILL_ATTENTION
 
-from tokentape.hw.operators import decode_attention, gemm, moe, prefill_attention
+__all__ = ["OPERATORS", "Gpu", "Operator", "Parameter"]
 
-OPERATORS: dict[str, ModuleType] = {
-    "gemm": gemm,
-    "moe": moe,
-    "prefill_attention": prefill_attention,
-    "decode_attention": decode_attention,
-}
+OPERATORS = {operator.name: operator for operator in (GEMM, MOE, PREFILL_ATTENTION, DECODE_ATTENTION)}

@@ -8,7 +8,8 @@ One tile is one KV head of one sequence; the queries of its group fill a few of 
 nothing, so that an SM takes the same time over a block of keys whether 1 or 64 heads share it. Where tiles are few, the keys are
 split: a further kernel combines the parts, 32 at a time. FlashAttention 2 splits grouped heads only (multi-head attention walks
 the whole context on one SM per head) and transposes grouped queries in further kernels where there are several sequences and KV
-heads; with a window it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
+heads; with a window, or prompts in the same call
+(prompt_tokens), it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
 narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
 !is_local): all 192 cost time. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count
 as 3 (FlashAttention 2, transposes and combination) or 1.
@@ -33,32 +34,32 @@ from tokentape.hw.operators.flash_attention import (
     SPLIT_MARGIN,
     block_share,
     keys_per_block,
+    of_table,
     runs_fa2,
     runs_fa3,
     runs_trtllm,
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.flash_attention import of_table as of_table
-from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
+from tokentape.hw.operators.operator import (
+    COLD,
+    Floats,
+    Gpu,
+    Operator,
+    Parameter,
+    Shapes,
+    Terms,
+    columns,
+    overlap,
+    s_per_byte,
+    slower,
+    where,
+)
 
-NAME = "decode_attention"
-COLUMNS = {
-    "batch_size": "batch_size",
-    "isl": "isl",
-    "step": "step",
-    "num_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window_size": "window_size",
-}
-ARGUMENTS = (
-    "batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv", "is_warm",
-)  # of `time`  # fmt: skip
-DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0}
-GROWS = ("batch_size", "step")  # sizes with which a call takes longer, whatever the tiles
+# Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
+COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens")
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -76,36 +77,25 @@ _BYTES_PER_PARTIAL = 4  # partial outputs are f32
 _OVERLAP_POWER = 3.0
 
 
-def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
-    """Seconds of each shape, (n,) f64. constants: (5,) as in PARAMETERS.
-
-    shapes: batch_size sequences with a context of isl + step tokens (the new one included), num_heads, num_key_value_heads,
-    head_dim; optionally window_size in tokens (0: none). Raises ValueError where one is missing or below 1. Time never falls as
-    the context grows; it may fall as the batch grows past the point where splitting ends.
-    """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, *arguments)
+    """Seconds of calls. They never fall as the context grows; they may fall as the batch grows past the point where splitting
+    ends."""
+    return _whole(_terms(gpu, constants, *arguments))
+
+
+def _whole(terms: Terms) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each shape, (n,) each: the keys and values in sight, read once for all heads that share them."""
-    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS[:7], DEFAULTS)
+    """The keys and values in sight, read once for all heads that share them."""
+    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, COLUMNS, DEFAULTS)
     seen = np.minimum(isl + step, window(window_size))
     return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
 
 
-def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
-
-
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm = arguments
+    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
     launch_s, further_kernel_s = launch_s * slower(gpu), further_kernel_s * slower(gpu)
     tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
@@ -114,7 +104,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     keys = where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    packs = (window_size == 0) | (not runs_fa2(gpu))
+    packs = ((window_size == 0) & (prompt_tokens == 0)) | (not runs_fa2(gpu))
     tiles = batch * where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
     splits, places = _splits(gpu, tiles, blocks, group, packs)
 
@@ -144,3 +134,18 @@ def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArr
         split = split & (group > 1) & packs
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
     return where(split, np.maximum(parts, 1.0), 1.0), where(split, np.minimum(tiles * blocks, slots), tiles)
+
+
+DECODE_ATTENTION = Operator(
+    name="decode_attention",
+    columns=COLUMNS,
+    arguments=ARGUMENTS,
+    parameters=PARAMETERS,
+    grows=("batch_size", "step"),
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_table=of_table,
+    defaults=DEFAULTS,
+)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.shapes import Floats
+from tokentape.hw.operators.operator import Floats
 
 BALANCED = "balanced"
 POWER_LAW = "power_law_"

@@ -7,18 +7,15 @@ as logarithms, so that they stay positive and seconds and fractions need no scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.parameter import Parameter
+from tokentape.hw.fit_files import solver
+from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes
 
-Shapes = Mapping[str, NDArray[Any]]
-Floats = NDArray[np.float64]
+Seconds = Callable[[Gpu, Floats, Shapes], Floats]
 
 _COARSE_ROWS = 2_000
 _FINE_ROWS = 5_000
@@ -27,68 +24,37 @@ _STARTS = 4
 _ZERO_FRAC = 1e-6
 
 
-class Operator(Protocol):
-    """An operator module: constants and the time of many shapes at once."""
+def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats, seconds: Seconds | None = None) -> Floats:
+    """The constants, in the order of operator.parameters, with the smallest mean absolute percentage error that the search finds.
 
-    @property
-    def NAME(self) -> str: ...
-
-    @property
-    def PARAMETERS(self) -> tuple[Parameter, ...]: ...
-
-    def seconds(self, gpu: Gpu, constants: Floats, shapes: Shapes, /) -> Floats: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Errors:
-    """How far predictions lie from n measurements, as |predicted / measured - 1|: mean, median and 95th percentile."""
-
-    n: int
-    mape_frac: float
-    median_frac: float
-    p95_frac: float
-
-
-def errors(predicted_s: Floats, measured_s: Floats) -> Errors:
-    """Errors of (n,) predictions against (n,) measurements. Raises ValueError if there are none or one is not positive."""
-    _check_measured(measured_s, len(predicted_s))
-    off_frac = np.abs(predicted_s / measured_s - 1.0)
-    return Errors(
-        n=len(off_frac),
-        mape_frac=float(off_frac.mean()),
-        median_frac=float(np.median(off_frac)),
-        p95_frac=float(np.percentile(off_frac, 95)),
-    )
-
-
-def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats) -> Floats:
-    """The constants, in the order of operator.PARAMETERS, with the smallest mean absolute percentage error that the search finds.
-
-    shapes: arguments of operator.seconds, each (n,); measured_s: (n,). The same input gives the same constants.
+    shapes: arguments of operator.seconds, or of `seconds` in its place, each (n,); measured_s: (n,). The same input gives the
+    same constants.
     Raises ValueError if arrays differ in length, rows are fewer than constants, or a measurement is not positive and finite.
     Needs scipy, which `pip install 'tokentape[calibrate]'` brings.
     """
-    try:
-        from scipy.optimize import least_squares, minimize
-    except ImportError as error:
-        raise ImportError("fitting needs scipy: pip install 'tokentape[calibrate]'") from error
+    least_squares = solver()
+    from scipy.optimize import minimize
 
+    seconds = seconds or operator.seconds
     measured_s = np.asarray(measured_s, dtype=np.float64)
     shapes = {name: np.asarray(values) for name, values in shapes.items()}
     for name, values in shapes.items():
         if len(values) != len(measured_s):
-            raise ValueError(f"{operator.NAME}: {name} has {len(values)} rows, measurements have {len(measured_s)}")
-    _check_measured(measured_s, len(measured_s))
-    if len(measured_s) < len(operator.PARAMETERS):
-        raise ValueError(f"{operator.NAME}: {len(measured_s)} rows cannot fix {len(operator.PARAMETERS)} constants; measure more")
+            raise ValueError(f"{operator.name}: {name} has {len(values)} rows, measurements have {len(measured_s)}")
+    good = np.isfinite(measured_s) & (measured_s > 0)
+    if not np.all(good):
+        row = int(np.argmin(good))
+        raise ValueError(f"measurement {row} is {measured_s[row]} s; drop rows that are not positive and finite")
+    if len(measured_s) < len(operator.parameters):
+        raise ValueError(f"{operator.name}: {len(measured_s)} rows cannot fix {len(operator.parameters)} constants; measure more")
 
-    start, low, high = _logarithms(operator.PARAMETERS)
+    start, low, high = _logarithms(operator.parameters)
     # A fixed permutation: tables are written in nested loops, where every k-th row would be a biased sample.
     order = np.random.default_rng(0).permutation(len(measured_s))
 
     def ratios(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
         sample = {name: values[rows] for name, values in shapes.items()}
-        return lambda logs: operator.seconds(gpu, np.exp(np.clip(logs, low, high)), sample) / measured_s[rows]
+        return lambda logs: seconds(gpu, np.exp(np.clip(logs, low, high)), sample) / measured_s[rows]
 
     def mape_frac(logs: Floats, ratio: Callable[[Floats], Floats]) -> float:
         return float(np.mean(np.abs(ratio(logs) - 1.0)))
@@ -123,14 +89,3 @@ def _starts(start: Floats, low: Floats, high: Floats) -> list[Floats]:
     steps = np.random.default_rng(1).normal(0.0, 0.5, (_STARTS - 1, len(start)))
     margin = 1e-6 * (high - low)
     return [np.clip(start + step, low + margin, high - margin) for step in (np.zeros_like(start), *steps)]
-
-
-def _check_measured(measured_s: Floats, n: int) -> None:
-    if len(measured_s) != n:
-        raise ValueError(f"{n} predictions but {len(measured_s)} measurements; give one for each")
-    if n == 0:
-        raise ValueError("no measurements; give at least one row")
-    good = np.isfinite(measured_s) & (measured_s > 0)
-    if not np.all(good):
-        row = int(np.argmin(good))
-        raise ValueError(f"measurement {row} is {measured_s[row]} s; drop rows that are not positive and finite")

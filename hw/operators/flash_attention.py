@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.gpu import Gpu
-from tokentape.hw.operators.shapes import Floats, Shapes, release, where
+from tokentape.hw.operators.operator import Floats, Gpu, Shapes, release, where
 
 BYTES_PER_VALUE = 2  # bf16 and fp16
 NARROW_HEAD_DIM = 64

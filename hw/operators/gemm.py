@@ -29,15 +29,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, overlap, where
+from tokentape.hw.operators.operator import (
+    COLD,
+    Floats,
+    Gpu,
+    Operator,
+    Parameter,
+    Shapes,
+    Terms,
+    columns,
+    overlap,
+    s_per_byte,
+    slower,
+    where,
+)
 
-NAME = "gemm"
-COLUMNS = {"m": "m", "n": "n", "k": "k"}
-ARGUMENTS = ("m", "n", "k", "weight_copies")  # of `time`
+COLUMNS = ("m", "n", "k")
+ARGUMENTS = (*COLUMNS, "weight_copies")
 DEFAULTS = {"weight_copies": COLD}
-GROWS = ("m",)  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, "start and end of a kernel with nothing to do"),
     Parameter("tensor_frac", "frac", 0.9, 0.3, 1.2, "share of the tensor peak inside the k loop of a 128x256 tile"),
@@ -63,30 +72,20 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     return {"weight_copies": np.full(kernels.size, 6.0)}
 
 
-def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
-    """Seconds of each product, (n,) f64. constants: (5,) as in PARAMETERS. shapes: m, n, k, each (n,) and at least 1.
-
-    Raises ValueError where one is missing or below 1. Time never falls with more bandwidth or a higher tensor rate; with the
-    shape it may fall by a few percent where another tile or split begins to fit.
-    """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of products, element by element."""
-    terms = _terms(gpu, constants, *arguments)
+    """Seconds of products. They never rise with more bandwidth or a higher tensor rate; with the shape they may fall by a few
+    percent where another tile or split begins to fit."""
+    return _whole(_terms(gpu, constants, *arguments))
+
+
+def _whole(terms: Terms) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each product, (n,) each: operands read and the result written once."""
-    m, n, k = columns(shapes, COLUMNS.values())
+    """Operands read and the result written once."""
+    m, n, k = columns(shapes, COLUMNS)
     return 2.0 * m * n * k, _BYTES_PER_VALUE * (m * k + k * n + m * n)
-
-
-def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each product's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
 def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats, weight_copies: Floats) -> Terms:
@@ -117,3 +116,18 @@ def _tile_macs(rows: int, width: int) -> float:
     largest = TILES[0]
     load_share = _LOAD_MACS * (largest[0] + largest[1]) / (largest[0] * largest[1])
     return (rows * width + _LOAD_MACS * (rows + width)) / (1.0 + load_share)
+
+
+GEMM = Operator(
+    name="gemm",
+    columns=COLUMNS,
+    arguments=ARGUMENTS,
+    parameters=PARAMETERS,
+    grows=("m",),
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_table=of_table,
+    defaults=DEFAULTS,
+)

@@ -37,29 +37,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
-from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, columns, largest_part, overlap, release, where
+from tokentape.hw.operators.operator import (
+    COLD,
+    Floats,
+    Gpu,
+    Operator,
+    Parameter,
+    Shapes,
+    columns,
+    overlap,
+    release,
+    s_per_byte,
+    slower,
+    where,
+)
 
-NAME = "moe"
-COLUMNS = {
-    "num_tokens": "num_tokens",
-    "hidden_size": "hidden_size",
-    "inter_size": "inter_size",
-    "topk": "topk",
-    "num_experts": "num_experts",
-    "moe_tp_size": "moe_tp_size",
-    "moe_ep_size": "moe_ep_size",
-    "distribution": "distribution",
-}
-# Of `time`: where the active experts are known, as a tape or a curve tells them.
-ARGUMENTS = (
-    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "active_experts",
-    "matrices", "kernel", "is_warm",
-)  # fmt: skip
+SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+COLUMNS = (*SIZES, "distribution")
+KINDS = ("matrices", "kernel", "is_warm")
+ARGUMENTS = (*SIZES, "active_experts", *KINDS)  # where the active experts are known, as a tape or a curve tells them
 TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM = range(1, 5)
 DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1, "matrices": 3, "kernel": 0, "is_warm": 0}  # kernel 0: today's vLLM's on this GPU
-GROWS = ("num_tokens",)  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
     Parameter("bandwidth_frac", "frac", 0.9, 0.3, 1.0, "share of the peak bandwidth when weights and activations stream"),
@@ -120,33 +118,23 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     }
 
 
-def seconds(gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
-    """Seconds of each layer, (n,) f64. constants: (4,) as in PARAMETERS.
-
-    shapes, each (n,): num_tokens, hidden_size, inter_size (of one expert), topk, num_experts; optionally moe_tp_size and
-    moe_ep_size (1 where absent); and how tokens are spread over experts: active_experts of the rank, as a tape tells them, or
-    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent). Raises ValueError naming
-    what is missing, below 1 or unknown. With the number of tokens, time may fall by some percent where the block height changes.
-    """
-    return _seconds(_terms(gpu, constants, _layer(shapes, gpu)))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of layers whose active experts share the tokens evenly, element by element."""
+    """Seconds of layers whose active experts share the tokens evenly. With the number of tokens they may fall by some percent
+    where the block height changes."""
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active, matrices, given, is_warm = arguments
     kernel = _kernel(gpu, given)
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
     layer = _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, matrices, kernel, is_warm, block_rows, load)
-    return _seconds(_terms(gpu, constants, layer))
+    return _whole(_terms(gpu, constants, layer))
 
 
-def _seconds(terms: _Terms) -> Floats:
+def _whole(terms: _Terms) -> Floats:
     return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each layer, (n,) each, of a rank with no more than its even share of the selections.
+    """Of a rank with no more than its even share of the selections.
 
     Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
     """
@@ -157,11 +145,6 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     weights = layer.matrices * layer.hidden * layer.inter
     ops = 2.0 * layer.selections / ep_size * weights
     return ops, _BYTES_PER_VALUE * (experts * weights + layer.n_tokens / ep_size * layer.hidden)
-
-
-def regime(gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each layer's time, (n,): "launch", "weights", "compute" or "activations"."""
-    return largest_part(_terms(gpu, constants, _layer(shapes, gpu)))
 
 
 def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
@@ -195,8 +178,10 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
 
 
 def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
-    numbers = [name for name in (*COLUMNS.values(), "matrices", "kernel", "is_warm") if name != "distribution"]
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm = columns(shapes, numbers, DEFAULTS)
+    """inter_size is of one expert. How tokens are spread over experts: active_experts of the rank, as a tape tells them, or
+    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent)."""
+    given_as = (*SIZES, *KINDS)
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm = columns(shapes, given_as, DEFAULTS)
     kernel = _kernel(gpu, given) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     if "active_experts" in shapes:
@@ -226,3 +211,19 @@ def _block_rows(kernel: Floats, n_tokens: Floats, top_k: Floats, n_experts: Floa
 def _block_columns(kernel: Floats, n_tokens: Floats, block_rows: Floats) -> Floats:
     few = where(kernel == TRITON_BEFORE_16, block_rows < 128, n_tokens <= 64)
     return where((kernel < CUTLASS) & few, 64.0, 128.0)
+
+
+MOE = Operator(
+    name="moe",
+    columns=COLUMNS,
+    arguments=ARGUMENTS,
+    parameters=PARAMETERS,
+    grows=("num_tokens",),
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_table=of_table,
+    defaults=DEFAULTS,
+    of_shapes=lambda shapes, gpu: (_layer(shapes, gpu),),
+)

@@ -30,30 +30,30 @@ from tokentape.hw.operators.flash_attention import (
     SPLIT_BELOW,
     SPLIT_MARGIN,
     keys_per_block,
+    of_table,
     runs_fa2,
     runs_fa3,
     tiles_per_sm,
     window,
 )
-from tokentape.hw.operators.flash_attention import of_table as of_table
-from tokentape.hw.operators.gpu import COLD, Gpu, s_per_byte, slower
-from tokentape.hw.operators.parameter import Parameter
-from tokentape.hw.operators.shapes import Floats, Shapes, Terms, columns, largest_part, where
+from tokentape.hw.operators.operator import (
+    COLD,
+    Floats,
+    Gpu,
+    Operator,
+    Parameter,
+    Shapes,
+    Terms,
+    columns,
+    s_per_byte,
+    slower,
+    where,
+)
 
-NAME = "prefill_attention"
-COLUMNS = {
-    "batch_size": "batch_size",
-    "isl": "isl",
-    "num_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window_size": "window_size",
-}
-ARGUMENTS = (
-    "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "stores_kv", "is_warm",
-)  # of `time`  # fmt: skip
+# Prompts of isl tokens; window_size in tokens, 0: none.
+COLUMNS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm")
 DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0}
-GROWS = ("batch_size", "isl")  # sizes with which a call takes longer, whatever the tiles
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
@@ -69,32 +69,21 @@ _FURTHER_KERNEL_S = 2e-6
 _STORED_BYTES_PER_CYCLE = 6.0  # of an SM
 
 
-def seconds(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> Floats:
-    """Seconds of each shape, (n,) f64. constants: (4,) as in PARAMETERS.
-
-    shapes: batch_size prompts of isl tokens, num_heads, num_key_value_heads, head_dim; optionally window_size in tokens (0: none)
-    and stores_kv (0 or 1; 1 where absent). Raises ValueError where one is missing or below 1.
-    """
-    return time(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS))
-
-
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls, element by element."""
-    terms = _terms(gpu, constants, *arguments)
+    """Seconds of calls."""
+    return _whole(_terms(gpu, constants, *arguments))
+
+
+def _whole(terms: Terms) -> Floats:
     return terms.launch_s + terms.compute_s + terms.memory_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """Operations and bytes of each shape, (n,) each: the pairs that a causal window lets see each other; Q, K, V and O once."""
-    batch, isl, heads, kv_heads, head_dim, window_size = columns(shapes, ARGUMENTS[:6], DEFAULTS)
+    """The pairs that a causal window lets see each other; Q, K, V and O once."""
+    batch, isl, heads, kv_heads, head_dim, window_size = columns(shapes, COLUMNS, DEFAULTS)
     seen = np.minimum(isl, window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
     return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-
-
-def regime(gpu: Gpu, constants: NDArray[np.float64], shapes: Shapes) -> NDArray[np.str_]:
-    """The largest part of each shape's time, (n,): "launch", "compute" or "memory"."""
-    return largest_part(_terms(gpu, constants, *columns(shapes, ARGUMENTS, DEFAULTS)))
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
@@ -142,11 +131,11 @@ def _compute(
     if fa2:
         last_s = where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
         transposed = packed & (batch > 1) & (group > 1) & (kv_heads > 1)
-        return np.maximum(longest_s, share_s + idle_s + last_s), 1.0 * transposed
+        return np.maximum(longest_s, share_s + idle_s + last_s), where(transposed, 1.0, 0.0)
     whole_s = np.maximum(longest_s, share_s + idle_s)
     split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
     split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + _FURTHER_KERNEL_S * slower(gpu) < whole_s)
-    return where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + split
+    return where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + where(split, 1.0, 0.0)
 
 
 def _key_blocks(
@@ -159,3 +148,18 @@ def _key_blocks(
     rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / block))  # a tile narrower than a block pays for whole blocks
     mean = np.minimum(np.maximum(mean_keys / block + rounding, 1.0), longest)
     return longest, where(ramp, mean, longest)
+
+
+PREFILL_ATTENTION = Operator(
+    name="prefill_attention",
+    columns=COLUMNS,
+    arguments=ARGUMENTS,
+    parameters=PARAMETERS,
+    grows=("batch_size", "isl"),
+    terms=_terms,
+    whole=_whole,
+    time=time,
+    least=least,
+    of_table=of_table,
+    defaults=DEFAULTS,
+)

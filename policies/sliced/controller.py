@@ -5,7 +5,7 @@ It decides and counts; it moves no weights and knows no time. One sequence at a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,6 +152,17 @@ class Controller:
         self._refuse_row(bad, layer)
         assert self.used_bytes <= self._sizes[at.CAPACITY], "the cache holds more than its capacity"
         return self._events(ids, flags, moved)
+
+    def decode_together(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
+        """As `decode` of rows of one layer that are one step: tokens of one pass, of which only the first begins a token."""
+        if layer.size == 1:
+            return self.decode(layer, values, gates)
+        found = []
+        for i in range(layer.size):
+            if i:
+                self._clock[at.LAST_LAYER] = -1
+            found.append(self.decode(layer[i : i + 1], values[i : i + 1], gates[i : i + 1]))
+        return Events(*(np.concatenate([getattr(e, name.name) for e in found]) for name in fields(Events)))
 
     @property
     def used_bytes(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.replay.kelle.details import chip_step, part_w
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
 from tokentape.replay.kelle.recompute import vector_times_s
@@ -48,10 +47,10 @@ def of_sizes(made: Setup) -> Iterator[Found]:
     tokens = (dram_bytes - total_params(geometry)) / per_token
     yield "kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV", FITTED
     refresh = made.refresh
-    equal = 1e6 * harmonic_mean_s(refresh.intervals_s)
+    equal = refresh.intervals.harmonic_mean_us
     yield "kelle/7.1/average_interval/four-default-intervals", equal, "harmonic mean of four equal groups", FITTED
     curve = next(iter(made.curves.values()))
-    lost = curve.mean_failure(list(refresh.intervals_us.values()))
+    lost = curve.mean_failure(refresh.intervals.all_us)
     yield MEAN_FAILURE, lost, "an input: the retention curve is made to lose this", FITTED
     same = "kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"
     yield (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def recompute(made: Setup) -> Iterator[Row]:
     where = {"model_id": of.model, "workload": of.workload, "batch": work.batch}
     for mode, ratio in (("paper", slowdown), ("physical", None)):
         for point in roofline(made.geometries[of.model], made.systems[KELLE].machine, work, mode, ratio):
-            yield where | {"mode": mode} | asdict(point)
+            yield where | {"mode": mode} | point
 
 
 def layer_lifetimes(made: Setup) -> Iterator[Row]:
@@ -47,7 +46,7 @@ def layer_lifetimes(made: Setup) -> Iterator[Row]:
     for model in (name for name in LIFETIME_MODELS if name in made.geometries):
         where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
         for life in lifetimes(made.geometries[model], made.systems[KELLE].machine, work):
-            yield where | asdict(life)
+            yield where | life
 
 
 def chip_step(made: Setup, knobs: str) -> Step:

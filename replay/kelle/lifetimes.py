@@ -6,7 +6,7 @@ neglected beside them. Kelle reads weights and KV side by side and consumes K an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows
@@ -16,40 +16,24 @@ from tokentape.replay.kelle.work import PAPER, Accounting, Work
 from tokentape.warehouse.geometry import Geometry
 
 
-@dataclass(frozen=True)
-class Lifetime:
-    """tensor: X (the layer's input), Q, K or V. Starts are our reading of the schedule; the paper gives lengths only."""
-
-    schedule: str
-    tensor: str
-    start_s: float
-    seconds: float
-
-
-def layer_times(geometry: Geometry, machine: HardwareSpec, work: Work, accounting: Accounting = PAPER) -> tuple[float, float]:
-    """T_s and T_e."""
+def lifetimes(geometry: Geometry, machine: HardwareSpec, work: Work, accounting: Accounting = PAPER) -> list[dict[str, Any]]:
+    """Of the baseline's schedule and of Kelle's, by tensor: X (the layer's input), Q, K and V. Starts are our reading of the
+    schedule; the paper gives lengths only."""
     kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
     k_bytes = work.batch * kept * kv_elements(geometry, accounting) / 2 * work.kv_bits / 8
     weights = Rows(kind="weights", tier="stage", bytes=float(geometry.hidden**2))
     t_s, t_e = seconds_of(machine, weights, Rows(kind="kv_read", tier="kv_cache", bytes=k_bytes))
-    return t_s, t_e
-
-
-def lifetimes(geometry: Geometry, machine: HardwareSpec, work: Work, accounting: Accounting = PAPER) -> list[Lifetime]:
-    """Of the baseline's schedule and of Kelle's."""
-    t_s, t_e = layer_times(geometry, machine, work, accounting)
+    seconds = {
+        "baseline": {"X": 3 * t_s, "Q": 2 * t_s + t_e, "K": t_s + t_e, "V": 2 * t_e},
+        "kelle": {"X": 3 * t_s, "Q": t_s + t_e, "K": 0.0, "V": 0.0},
+    }
     return [
-        Lifetime("baseline", "X", 0.0, 3 * t_s),
-        Lifetime("baseline", "Q", t_s, 2 * t_s + t_e),
-        Lifetime("baseline", "K", 2 * t_s, t_s + t_e),
-        Lifetime("baseline", "V", 3 * t_s, 2 * t_e),
-        Lifetime("kelle", "X", 0.0, 3 * t_s),
-        Lifetime("kelle", "Q", t_s, t_s + t_e),
-        Lifetime("kelle", "K", 2 * t_s, 0.0),
-        Lifetime("kelle", "V", 3 * t_s, 0.0),
+        {"schedule": schedule, "tensor": tensor, "start_s": i * t_s, "seconds": lives}
+        for schedule, of in seconds.items()
+        for i, (tensor, lives) in enumerate(of.items())
     ]
 
 
-def total_s(found: list[Lifetime], schedule: str) -> float:
+def total_s(found: list[dict[str, Any]], schedule: str) -> float:
     """Of all tensors together: what refreshing them is proportional to."""
-    return sum(one.seconds for one in found if one.schedule == schedule)
+    return float(sum(one["seconds"] for one in found if one["schedule"] == schedule))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -15,29 +15,25 @@ TIE = 1e-9  # of a ratio's logarithm: equal but for rounding
 Cell = tuple[str, Work]
 
 
-@dataclass(frozen=True)
-class Reversal:
-    """`better` beats `worse` in these cells with the fitted knobs and loses to it without, of n_cells in which both fit.
-
-    most_frac: how far apart the two are in the clearest cell, by the reading that separates them less.
-    """
-
-    metric: str
-    better: str
-    worse: str
-    cells: tuple[Cell, ...]
-    n_cells: int
-    most_frac: float
-
-    @property
-    def where(self) -> str:
-        """The cells, summed up."""
-        batches, lengths = ([getattr(work, name) for _, work in self.cells] for name in ("batch", "n_tokens"))
-        within = f"batch {_span(batches)}, {_span(lengths)} tokens"
-        return f"{len(self.cells)} of {self.n_cells} cells, at most by {100 * self.most_frac:.2g} %: {within}"
-
-    def __str__(self) -> str:
-        return f"{self.metric}: {self.better} over {self.worse} in {self.where}"
+def reversals(plain: Steps, fitted: Steps, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Pairs of systems, in time and in energy, of which `better` beats `worse` in some `cells` with the fitted knobs and loses to
+    it without. A cell where one of the two does not fit is left out. frac: of the others; where: in words, with how far apart the
+    two are in the clearest cell, by the reading that separates them less."""
+    costs = {system: np.stack([_costs(steps, system, cells) for steps in (plain, fitted)]) for system in plain.systems}
+    found = []
+    for i, metric in enumerate((SPEED, ENERGY)):
+        for better, worse in permutations(costs, 2):
+            # (cells,) ln of how much `better` wins by: without the fit it must lose, with it win.
+            without, with_fit = np.log(costs[worse][:, i] / costs[better][:, i])
+            least = np.minimum(-without, with_fit)
+            turned, n_cells = [cells[j] for j in np.flatnonzero(least > TIE).tolist()], int((~np.isnan(least)).sum())
+            if turned:
+                batches, lengths = (_span([getattr(work, name) for _, work in turned]) for name in ("batch", "n_tokens"))
+                most = 100 * float(np.expm1(np.nanmax(least)))
+                where = f"{len(turned)} of {n_cells} cells, at most by {most:.2g} %: batch {batches}, {lengths} tokens"
+                pair = {"metric": metric, "better": better, "worse": worse, "cells": turned}
+                found.append({**pair, "frac": len(turned) / n_cells, "where": where})
+    return found
 
 
 def _span(values: list[int]) -> str:
@@ -45,27 +41,8 @@ def _span(values: list[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def reversals(plain: Steps, fitted: Steps, cells: Sequence[Cell]) -> list[Reversal]:
-    """Of every pair of systems in time and energy; a cell where one of the two does not fit is left out."""
-    costs = {system: (_costs(plain, system, cells), _costs(fitted, system, cells)) for system in plain.systems}
-    found = []
-    for metric, column in ((SPEED, 0), (ENERGY, 1)):
-        for better, worse in permutations(costs, 2):
-            # (cells,) ln of how much `better` wins by: without the fit it must lose, with it win.
-            without, with_fit = (np.log(costs[worse][i][column] / costs[better][i][column]) for i in (0, 1))
-            least = np.minimum(-without, with_fit)
-            turned = np.flatnonzero(least > TIE).tolist()
-            if turned:
-                at = tuple(cells[i] for i in turned)
-                n_cells = int((~np.isnan(least)).sum())
-                found.append(Reversal(metric, better, worse, at, n_cells, float(np.expm1(least[turned].max()))))
-    return found
-
-
-def _costs(steps: Steps, system: str, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """(cells,) seconds and joules of a step; NaN where it does not fit."""
+def _costs(steps: Steps, system: str, cells: Sequence[Cell]) -> Floats:
+    """(2, cells) seconds and joules of a step; NaN where it does not fit."""
     steps.make((model, system, work) for model, work in cells)
     made = [steps.step(model, system, work) for model, work in cells]
-    fits = np.array([step.is_feasible for step in made])
-    seconds, joules = (np.array([getattr(step, name) for step in made]) for name in ("seconds", "energy_j"))
-    return np.where(fits, seconds, np.nan), np.where(fits, joules, np.nan)
+    return np.array([(step.seconds, step.energy_j) if step.is_feasible else (np.nan, np.nan) for step in made]).T

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import product
 from math import isnan
 from typing import Any
 
-from tokentape.hw.refresh import harmonic_mean_s
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.replay.kelle.prefill import request
+from tokentape.replay.kelle.prefill import prefill
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.setup import Setup, Variant
 from tokentape.replay.kelle.step import Step
@@ -42,14 +40,14 @@ def retained(made: Setup) -> list[Cell]:
     plain = [(model, *workload) for model, workload in product(made.models, made.workloads.items())]
     cells = []
     for anchor, curve in made.curves.items():
-        interval_s = harmonic_mean_s(made.refresh.intervals_s) * scale_to(curve, list(made.refresh.intervals_us.values()), held)
+        interval_s = 1e-6 * made.refresh.intervals.harmonic_mean_us * scale_to(curve, made.refresh.intervals.all_us, held)
         setting = f"failures held to {held:g}, {anchor:g} at 45 us"
         variant = Variant(setting, anchor, kelle={"tiers.kv.refresh_interval_s": interval_s})
         cells += [(*one, system, variant) for one in plain for system in (BASELINE, KELLE)]
     return cells
 
 
-def scale_to(curve: RetentionCurve, intervals_us: list[float], failure_frac: float) -> float:
+def scale_to(curve: RetentionCurve, intervals_us: Sequence[float], failure_frac: float) -> float:
     """The factor on all intervals at which equal groups fail at this rate on average."""
     low, high = 1e-6, 1e6
     for _ in range(100):
@@ -90,33 +88,26 @@ def _where(model: str, work: Work, system: System) -> Row:
 
 
 def requests(made: Setup) -> Iterator[Row]:
-    """Rows of `kelle_requests`: prompts and outputs of several lengths."""
+    """Rows of `kelle_requests`: a batch from its first prompt token to its last output token, of several lengths."""
     asked = made.requests
     for (context, decode), knobs, (mode, accounting) in product(asked.lengths, made.knobs, MODES.items()):
-        work = Work(context, decode, budget_tokens=asked.budget_tokens)
-        ran = {
-            name: request(
-                made.geometries[asked.model],
-                system,
-                work,
-                made.knobs[knobs].recomputed_frac,
-                profile_of(made.knobs[knobs], system, profile=made.profile),
-                accounting,
-            )
-            for name, system in made.systems.items()
-        }
-        for name, one in ran.items():
-            found: dict[str, float | None] = asdict(one)
-            overflow_bytes = found.pop("overflow_bytes")
-            found["speed_gain"], found["energy_gain"] = ran[BASELINE].seconds / one.seconds, ran[BASELINE].joules / one.joules
-            if accounting.must_fit_dram and overflow_bytes:
-                found = dict.fromkeys(found)
-            elif accounting.must_fit_dram and ran[BASELINE].overflow_bytes:
-                found["speed_gain"] = found["energy_gain"] = None
+        work, steps = Work(context, decode, budget_tokens=asked.budget_tokens), made.steps(knobs, mode)
+        parts, whole, over = dict[str, tuple[float, ...]](), dict[str, tuple[float, float]](), dict[str, float]()
+        for name, system in made.systems.items():
+            step = steps.step(asked.model, name, work)
+            profile = profile_of(made.knobs[knobs], system, profile=made.profile)
+            of_prompt = prefill(made.geometries[asked.model], system, work, profile, accounting)
+            parts[name] = (*of_prompt, decode * step.seconds, decode * step.energy_j)
+            whole[name], over[name] = (parts[name][0] + parts[name][2], parts[name][1] + parts[name][3]), step.overflow_bytes
+        for name, system in made.systems.items():
+            gains = [base / own if not (accounting.must_fit_dram and over[BASELINE]) else None
+                     for base, own in zip(whole[BASELINE], whole[name], strict=True)]  # fmt: skip
+            columns = ("prefill_s", "prefill_j", "decode_s", "decode_j", "speed_gain", "energy_gain")
+            found = dict(zip(columns, (*parts[name], *gains), strict=True))
             yield {
-                **_where(asked.model, work, made.systems[name]),
+                **_where(asked.model, work, system),
                 "mode": mode,
                 "knobs": knobs,
-                "dram_overflow_bytes": overflow_bytes,
-                **found,
+                "dram_overflow_bytes": over[name],
+                **(dict.fromkeys(columns) if accounting.must_fit_dram and over[name] else found),
             }

@@ -1,4 +1,4 @@
-"""A prompt on Kelle's systems, and a whole request. The paper has no prefill model: all of this is assumed, and reported only.
+"""A prompt on Kelle's systems. The paper has no prefill model: all of this is assumed, and reported only.
 
 Weights stream once for all prompts of the batch; activations stay on the chip; attention is causal; kept KV that does not fit on
 the chip is written to DRAM. Work and transfers run side by side.
@@ -6,38 +6,17 @@ the chip is written to DRAM. Work and transfers run side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import Profile
-from tokentape.replay.kelle.step import budget_of, bytes_of, decode_step, fed, kv_bytes_per_token, kv_frac, rows_of
+from tokentape.replay.kelle.step import budget_of, bytes_of, fed, kv_bytes_per_token, kv_frac, rows_of
 from tokentape.replay.kelle.systems import System
 from tokentape.replay.kelle.work import PAPER, Accounting, Work
 from tokentape.replay.transformer import Tokens
 from tokentape.warehouse.geometry import Geometry
-
-
-@dataclass(frozen=True)
-class Request:
-    """Seconds and joules of a batch from its first prompt token to its last output token."""
-
-    prefill_s: float
-    prefill_j: float
-    decode_s: float
-    decode_j: float
-    overflow_bytes: float
-
-    @property
-    def seconds(self) -> float:
-        """Prefill and decode."""
-        return self.prefill_s + self.decode_s
-
-    @property
-    def joules(self) -> float:
-        """Prefill and decode."""
-        return self.prefill_j + self.decode_j
 
 
 def prefill(
@@ -55,18 +34,3 @@ def prefill(
         replace(made, rows=rows, held_bytes={"kv_cache": kept_bytes, "transient": np.inf}), machine, profile, ends=("value",)
     )
     return float(cost.seconds.value[0]), float(cost.joules.value[0])
-
-
-def request(
-    geometry: Geometry,
-    system: System,
-    work: Work,
-    recomputed_frac: float,
-    profile: Profile,
-    accounting: Accounting = PAPER,
-) -> Request:
-    """A batch of prompts and their decode steps, each step counted as the accounting says."""
-    step = decode_step(geometry, system, work, recomputed_frac, profile, accounting)
-    n = work.n_decode_tokens
-    of_prompt = prefill(geometry, system, work, profile, accounting)
-    return Request(*of_prompt, n * step.seconds, n * step.energy_j, step.overflow_bytes)

@@ -7,9 +7,11 @@ Mode `paper` keeps the paper's ratio of the two on top of the load that the byte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
@@ -46,19 +48,6 @@ def balanced_frac(load_s: float, recompute_s: float) -> float:
     return load_s / (load_s + recompute_s)
 
 
-@dataclass(frozen=True)
-class RooflinePoint:
-    """recomputed_frac: of the kept vectors; operations include the recomputation's; label: none, moderate, excessive or empty."""
-
-    recomputed_frac: float
-    ops_per_byte: float
-    ops_per_s: float
-    roof_ops_per_s: float
-    is_compute_bound: bool
-    step_s: float
-    label: str
-
-
 def roofline(
     geometry: Geometry,
     machine: HardwareSpec,
@@ -66,8 +55,9 @@ def roofline(
     mode: str,
     slowdown: float | None = None,
     shares: Iterable[float] = GRID,
-) -> list[RooflinePoint]:
-    """A decode step at its final length by the share of recomputed vectors, array and DRAM side by side (Kelle Figure 16a).
+) -> list[dict[str, Any]]:
+    """A decode step at its final length by the share of recomputed vectors, array and DRAM side by side (Kelle Figure 16a);
+    operations include the recomputation's.
 
     slowdown: recomputing a vector over loading it; None: what the array takes. Labelled are no recomputation, the share at which
     both take equally long (moderate) and all vectors (excessive). A point above its roof asks more of the array than it has.
@@ -80,8 +70,11 @@ def roofline(
     n_bytes, ops, dram_s, array_s = (none + at[:, None] * (every - none)).T
     step_s, peak = np.maximum(dram_s, array_s), machine.compute.mac_ops_per_s(machine.dtype)
     roof = np.minimum(peak or machine.compute.ops_per_s[machine.dtype].value, ops / dram_s)
-    told = (column.tolist() for column in (at, ops / n_bytes, ops / step_s, roof, array_s > dram_s, step_s))
-    return list(map(RooflinePoint, *told, [labels.get(share, "") for share in at.tolist()]))
+    told = {
+        "recomputed_frac": at, "ops_per_byte": ops / n_bytes, "ops_per_s": ops / step_s, "roof_ops_per_s": roof,
+        "is_compute_bound": array_s > dram_s, "step_s": step_s, "label": [labels.get(share, "") for share in at.tolist()],
+    }  # fmt: skip
+    return pl.DataFrame(told).to_dicts()
 
 
 def _of_shares(geometry: Geometry, machine: HardwareSpec, work: Work, mode: str, slowdown: float | None) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.policies.kv.refresh import Intervals, RetentionCurve
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.systems import KELLE, PROFILE, Fitted, System
 from tokentape.replay.kelle.work import MODES, Accounting, Work
@@ -66,10 +66,14 @@ class Refresh(Given):
     held_frac: float
     curve_us: tuple[float, float]
 
+    def __post_init__(self) -> None:
+        if len(self.intervals_us) != 4:
+            raise ValueError(f"intervals_us names {len(self.intervals_us)} groups; give HST-MSB, HST-LSB, LST-MSB, LST-LSB")
+
     @property
-    def intervals_s(self) -> list[float]:
+    def intervals(self) -> Intervals:
         """Of the groups, in the order of the file."""
-        return [1e-6 * interval for interval in self.intervals_us.values()]
+        return Intervals(*self.intervals_us.values())
 
 
 @dataclass(frozen=True)

@@ -157,35 +157,23 @@ class _Engine:
     def look_ahead(self) -> None:
         """The first of two readings: all attention that decoded queries pay to every position."""
         for events in events_of(self.tape):
-            future = self.futures.setdefault(events.request_id, self._zeros(events.request_id))
-            decoded = events.part(~events.is_prompt, self.n_heads)
-            code = add_future(
-                decoded.layers,
-                decoded.mass_bounds,
-                decoded.mass,
-                decoded.key_bounds,
-                decoded.keys,
-                decoded.now,
-                future,
-                self.n_heads,
-            )
-            self._refuse(code, decoded)
-
-    def _zeros(self, request_id: int) -> NDArray[np.float64]:
-        return np.zeros((self.n_layers, self.n_sets, self.tape.requests[request_id][1]))
+            of, shape = events, (self.n_layers, self.n_sets, self.tape.requests[events.request_id][1])
+            future = self.futures.setdefault(of.request_id, np.zeros(shape))
+            if not of.is_prompt:
+                rows = (of.mass_bounds, of.mass, of.key_bounds, of.keys, of.now)
+                self._refuse(add_future(of.layers, *rows, future, self.n_heads), of)
 
     def run(self, events: Events) -> None:
-        """The events of one request in a piece of the tape: prompts first, then queries in order."""
+        """Prompts of one request in a piece of the tape, or queries in order."""
         request = self.open.get(events.request_id) or self._begin(events.request_id)
-        for e in np.flatnonzero(events.is_prompt).tolist():
-            self._prompt(request, events, e)
-        decoded = events.part(~events.is_prompt, self.n_heads)
-        if decoded.now.size:
-            self._decode(request, decoded)
-        if decoded.now.size and decoded.now[-1] == request.last_position:
-            request.n_layers_done += int((decoded.now == request.last_position).sum())
-            if request.n_layers_done == self.n_layers:
-                self._end(events.request_id)
+        if events.is_prompt:
+            for e in range(events.now.size):
+                self._prompt(request, events, e)
+            return
+        self._decode(request, events)
+        request.n_layers_done += int((events.now == request.last_position).sum())
+        if request.n_layers_done == self.n_layers:
+            self._end(events.request_id)
 
     def _begin(self, request_id: int) -> _Request:
         n_inputs = self.tape.requests[request_id][1]

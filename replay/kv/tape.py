@@ -58,10 +58,11 @@ class AttentionTape:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Events of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat rows (events.py)."""
+    """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat
+    rows (events.py)."""
 
     request_id: int
-    is_prompt: NDArray[np.bool_]
+    is_prompt: bool
     layers: NDArray[np.int32]
     now: NDArray[np.int64]
     mass_bounds: NDArray[np.int64]
@@ -70,21 +71,9 @@ class Events:
     keys: NDArray[np.int32]
     rest: NDArray[np.float32]
 
-    def part(self, where: NDArray[np.bool_], n_heads: int) -> Events:
-        """The events of `where`, rows copied together."""
-        if where.all():
-            return self
-        rows = np.flatnonzero(np.repeat(where, n_heads))
-        mass_bounds, mass = _taken(self.mass_bounds, self.mass, rows)
-        key_bounds, keys = _taken(self.key_bounds, self.keys, rows)
-        return Events(
-            self.request_id, self.is_prompt[where], self.layers[where], self.now[where], mass_bounds, mass, key_bounds, keys,
-            self.rest[rows],
-        )  # fmt: skip
-
 
 def events_of(tape: AttentionTape) -> Iterator[Events]:
-    """The tape's events, request by request within a piece; an event that a piece cuts in two is put together again.
+    """The tape's events, request by request within a piece, prompts first; one that a piece cuts in two is put together again.
 
     Raises ValueError naming the request for heads that are missing or out of order, or a request that the tape does not list.
     """
@@ -103,26 +92,21 @@ def events_of(tape: AttentionTape) -> Iterator[Events]:
 
 
 def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
-    heads = tape.n_heads
+    heads, is_prompt = tape.n_heads, pl.col("reduction") == "column_sum"
     keys = {name: frame[name].to_numpy().reshape(-1, heads) for name in ("request_id", "position", "layer", "kv_head")}
-    if keys["kv_head"].size == 0:
-        return
     same = all((keys[name] == keys[name][:, :1]).all() for name in ("request_id", "position", "layer"))
     if not same or (keys["kv_head"] != np.arange(heads)).any():
         raise ValueError(f"tape {tape.trace_id}: attention rows lack the {heads} heads of each layer in order; record it again")
-    requests = keys["request_id"][:, 0]
-    is_prompt = (frame["reduction"] == "column_sum").to_numpy().reshape(-1, heads)[:, 0]
-    mass_bounds, mass = _flat(frame["mass"], np.float32)
-    key_bounds, listed = _flat(frame["key_positions"], np.int32)
-    everything = Events(
-        -1, is_prompt, keys["layer"][:, 0].astype(np.int32), keys["position"][:, 0].astype(np.int64), mass_bounds, mass,
-        key_bounds, listed, frame["rest"].to_numpy().astype(np.float32),
-    )  # fmt: skip
-    for request_id in np.unique(requests).tolist():
+    for request_id in np.unique(keys["request_id"]).tolist():
         if request_id not in tape.requests:
             raise ValueError(f"tape {tape.trace_id}: attention of request {request_id}, which `requests` does not list")
-        part = everything.part(requests == request_id, heads)
-        yield Events(request_id, *(getattr(part, name) for name in Events.__dataclass_fields__ if name != "request_id"))
+        for of in (True, False):
+            part = frame.filter((pl.col("request_id") == request_id) & (is_prompt == of))
+            if len(part):
+                mass, listed = _flat(part["mass"], np.float32), _flat(part["key_positions"], np.int32)
+                layers, now = (part[name].gather_every(heads).to_numpy() for name in ("layer", "position"))
+                rest = part["rest"].to_numpy().astype(np.float32)
+                yield Events(request_id, of, layers.astype(np.int32), now.astype(np.int64), *mass, *listed, rest)
 
 
 def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -130,13 +114,6 @@ def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[An
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
     values = column.drop_nulls().explode(empty_as_null=False).to_numpy() if lengths.any() else np.zeros(0)
     return np.concatenate(([0], np.cumsum(lengths))), np.ascontiguousarray(values, dtype)
-
-
-def _taken(bounds: NDArray[np.int64], values: NDArray[Any], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    lengths = (bounds[1:] - bounds[:-1])[rows]
-    new = np.concatenate(([0], np.cumsum(lengths)))
-    at = np.arange(new[-1]) + np.repeat(bounds[rows] - new[:-1], lengths)
-    return new, values[at]
 
 
 def prompt_mass(tape: AttentionTape, events: Events, e: int) -> NDArray[np.float64]:

@@ -17,8 +17,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
@@ -55,7 +54,7 @@ _PART_OF = {
     **dict.fromkeys(("proj", "router", "shared", "dense_ffn", "head", "weights"), "dense"),
     **dict.fromkeys(("attend", "kv_read", "kv_write", "recompute"), "attention"),
     "all_reduce": "communication",
-    **dict.fromkeys(("draft", "feed", "launch", "activations", "layer", "step"), "other"),
+    **dict.fromkeys(("elementwise", "draft", "feed", "launch", "activations", "layer", "step"), "other"),
 }
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (

@@ -110,7 +110,7 @@ def run_engine(  # type: ignore[no-untyped-def]
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
-    tokens of a block. survival, seed: of accepted drafts (policies/serving/speculation.py).
+    tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
@@ -118,7 +118,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
-    max_seqs, n_blocks, block_tokens = limits[0], limits[1], limits[2]
+    max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
@@ -134,13 +134,14 @@ def run_engine(  # type: ignore[no-untyped-def]
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
     now, n_done, at = arrival[0], 0, 0
+    seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
         arrived = state[ARRIVED]
-        while arrived < n and arrival[arrived] <= now:
+        while arrived < n and arrival[arrived] <= seen_s:
             arrived += 1
         state[ARRIVED] = arrived
         if state[N_DECODE] == 0 and n_members == 0 and state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == arrived:
-            now = arrival[arrived]
+            now = seen_s = max(now, arrival[arrived])
             continue
         if starts_decoding:
             while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < max_seqs:
@@ -225,6 +226,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
             recorded_n[at, 4] = arrived - state[HEAD] + state[N_REQUEUED]
+        seen_s = now if is_ahead else now + seconds
         now += seconds
         totals[BUSY_S] += seconds
         if kv is not None:

@@ -92,11 +92,14 @@ def footprint(
     of their own only those that are cached lie in it.
     """
     n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
-    copies = max(1.0, n_devices / n_kv_heads)
+    copies = max(1.0, machine.tensor_parallel / n_kv_heads)
     layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * VALUE_BYTES)
     window = max(geometry.sliding_windows, default=0)
     n_windowed = sum(1 for size in geometry.sliding_windows if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16")
+    if machine.data_parallel > 1:
+        routed = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts if geometry.moe_layers else 0
+        weights += (machine.data_parallel - 1) * (weights - routed)
     roles, movable = machine.roles, 0
     if roles.expert_home != roles.weights_home and geometry.moe_layers:
         experts = len(geometry.moe_layers) * geometry.n_experts * geometry.expert_bytes(expert_format)[0]

@@ -52,11 +52,13 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
-    fit a machine), None: memory does not bind."""
+    fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
+    (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
+    schedules_ahead: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_seqs", "kv_blocks", "block_tokens"):
@@ -181,7 +183,7 @@ def run_rule(
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle)),
         rule.step_numbers(),
-        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens], np.int64),
+        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),
         seed,
         *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),

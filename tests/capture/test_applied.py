@@ -9,7 +9,8 @@ import pytest
 
 from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
-from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy
+from tokentape.capture.live.quality import SlicedRun, evaluate_inside
+from tokentape.capture.live.slots import Inside
 from tokentape.flows.scored import scored_trace
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
@@ -20,8 +21,8 @@ REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"]()
 FAMILIES = ("Qwen3Moe", "DeepseekV3", "GptOss")
 
 
-def run_of(system: SliceMoE, **changes: object) -> PolicyRun:
-    return PolicyRun(system, "slicemoe", {"n": 1}, 0.4, prompt_tokens=12, decode_tokens=20, n_items=3, **changes)
+def run_of(system: SliceMoE, **changes: object) -> SlicedRun:
+    return SlicedRun(system, "slicemoe", {"n": 1}, 0.4, prompt_tokens=12, decode_tokens=20, n_items=3, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,13 @@ def text(tmp_path_factory):
 def recorded(model_folder, text, tmp_path_factory):
     """`recorded(family, run)` -> the store, the tape, the row of `quality` and the loop's counts."""
 
-    def record(family: str, run: PolicyRun):
+    def record(family: str, run: SlicedRun):
         store = Store(str(tmp_path_factory.mktemp("applied") / "tape"))
         loaded = models.load(models.find(model_folder(family)), device="cpu")
         tape = AppliedTape(store, loaded, text, run, seed=0)
-        row, totals = evaluate_policy(loaded, text, run, tape=tape)
-        return store, store.open(tape.finish()), row, totals
+        slot = run.slot(loaded, 0)
+        row = evaluate_inside(loaded, text, run, tape=tape, inside=Inside(loaded.model, slot))
+        return store, store.open(tape.finish()), row, slot.totals
 
     return record
 
@@ -85,13 +87,13 @@ def test_a_policy_without_strength_applies_the_models_own_choice(recorded):
 def test_what_a_stopped_run_left_is_replaced_and_a_finished_tape_stays(model_folder, text, tmp_path):
     store, run = Store(str(tmp_path / "tape")), run_of(REROUTING)
     loaded = models.load(models.find(model_folder("Qwen3Moe")), device="cpu")
-    evaluate_policy(loaded, text, run, tape=AppliedTape(store, loaded, text, run, 0))
+    evaluate_inside(loaded, text, run, tape=AppliedTape(store, loaded, text, run, 0))
     assert store.trace_ids() == []  # nobody finished it
     tape = AppliedTape(store, loaded, text, run, 0)
-    evaluate_policy(loaded, text, run, tape=tape)
+    evaluate_inside(loaded, text, run, tape=tape)
     before = store.open(tape.finish()).manifest
     again = AppliedTape(store, loaded, text, run, 0)
-    evaluate_policy(loaded, text, run, tape=again)
+    evaluate_inside(loaded, text, run, tape=again)
     assert store.open(again.finish()).manifest == before
     assert AppliedTape(store, loaded, text, run, 1).trace_id != tape.trace_id
 

@@ -14,13 +14,14 @@ from torch import nn
 
 from tokentape.capture import models
 from tokentape.capture.blocks import find_routers
-from tokentape.capture.closed_loop import FIELDS, ClosedLoop, capacity_of, slices_of
-from tokentape.capture.decode import Request, Sampling, decode
-from tokentape.capture.evaluate_policy import PolicyRun, evaluate_policy, in_loop
 from tokentape.capture.families import FAMILIES, score_rule
+from tokentape.capture.live.copies import experts_of
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.quality import SlicedRun, evaluate_inside
+from tokentape.capture.live.routers import FIELDS, Sliced, capacity_of, slices_of
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import CaptureSettings, capture
-from tokentape.capture.stacked_experts import experts_of
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import dequantise, quantise
 from tokentape.policies.scoring import gates, ranking, weights_of
@@ -55,15 +56,11 @@ def requests(lengths=(9, 4, 12), new=(6, 9, 3), vocabulary=97):
     return [Request(i, prompt, n) for i, (prompt, n) in enumerate(zip(prompts, new, strict=True))]
 
 
-def generate(model, batch, loop=None):
+def generate(model, batch, *slots):
     """Outcomes, and the last column's logits of every pass."""
     seen = []
-    handle = model.register_forward_hook(lambda module, args, output: seen.append(output.logits[:, -1]))
-    run = decode if loop is None else in_loop(loop)
-    try:
-        outcomes = run(model, batch, GREEDY, frozenset(), 0)
-    finally:
-        handle.remove()
+    with Inside(model, *slots) as inside, model.register_forward_hook(lambda _, args, output: seen.append(output.logits[:, -1])):
+        outcomes = decode(model, batch, GREEDY, frozenset(), 0, inside)
     return [o.output_ids for o in outcomes], seen
 
 
@@ -103,8 +100,7 @@ def test_a_policy_without_strength_leaves_every_logit_bit_equal(tiny, name, syst
     plain_ids, plain = generate(model, batch)
     before = state_of(model)
     policy = without_strength(system, model)
-    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None) as loop:
-        ids, logits = generate(model, batch, loop)
+    ids, logits = generate(model, batch, Sliced(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None))
     assert ids == plain_ids
     assert len(logits) == len(plain) == max(r.max_new_tokens for r in batch)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(logits, plain, strict=True))
@@ -116,8 +112,7 @@ def test_critical_experts_all_at_high_precision_are_the_quantised_model(tiny, na
     """tau below 0 asks for every LSB slice: the plain model with its experts at the high width."""
     model, batch = tiny[name], requests()
     policy = SliceMoE(precision=PRECISIONS["dbsc"](tau=-1.0))
-    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4)) as loop:
-        ids, logits = generate(model, batch, loop)
+    ids, logits = generate(model, batch, Sliced(model, policy, capacity_of(model, policy.cache, 0.4)))
     copy = build(name)
     with torch.no_grad():
         for module in experts_of(copy).values():
@@ -141,8 +136,7 @@ def test_low_bit_is_low_from_the_prompt_on_and_amat_from_the_first_decoded_token
     found = {}
     for name in ("low-bit", "amat", "high-bit"):
         policy = SliceMoE(precision=PRECISIONS[name](), cache=SlicedCache(4, 2))
-        with ClosedLoop(model, policy, capacity_of(model, policy.cache, 1.0)) as loop:
-            found[name] = generate(model, batch, loop)[1]
+        found[name] = generate(model, batch, Sliced(model, policy, capacity_of(model, policy.cache, 1.0)))[1]
     assert torch.allclose(found["low-bit"][0], low[0], atol=1e-4)
     assert torch.equal(found["amat"][0], found["high-bit"][0])
     assert not torch.allclose(found["amat"][0], low[0], atol=1e-2)
@@ -156,12 +150,12 @@ def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, name):
     policy = SliceMoE(ROUTERS["cache_prior"](1.0), cache=SlicedCache(4, 2))
 
     def stop(done):
-        loop.record(done)
         if done.kind == "decode":
             raise KeyError("stop")
 
-    with pytest.raises(KeyError), ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5)) as loop:
-        decode(model, batch, GREEDY, frozenset(), 0, on_pass=stop, before_prefill=lambda mask: loop.begin(mask, len(batch)))
+    slot = Sliced(model, policy, capacity_of(model, policy.cache, 0.5))
+    with pytest.raises(KeyError), Inside(model, slot) as inside:
+        decode(model, batch, GREEDY, frozenset(), 0, inside, on_pass=stop)
     assert state_of(model) == before
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(generate(model, batch)[1], plain, strict=True))
 
@@ -169,27 +163,22 @@ def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, name):
 def test_a_loop_that_has_not_begun_watches_only(tiny):
     model, batch = tiny["Qwen3Moe"], requests()
     policy = SliceMoE(ROUTERS["cache_prior"](1.0), precision=HIGH)
-    loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None)
+    inside = Inside(model, Sliced(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None))
     plain = generate(model, batch)[1]
     for _ in range(2):  # a second time, with nothing left of the first
-        with loop:
+        with inside:
             assert all(torch.equal(a, b) for a, b in zip(generate(model, batch)[1], plain, strict=True))
-            generate(model, batch, loop)
+            decode(model, batch, GREEDY, frozenset(), 0, inside)
 
 
 # ------------------------------------------------------------------------------------------------------------- rerouting
 
 
-def recorded(model, batch, loop):
-    """Every pass's routing under the loop: scores (L, n, E), weights and ids (L, n, k) as applied."""
+def recorded(model, batch, slot):
+    """Every pass's routing with the slot inside: scores (L, n, E), weights and ids (L, n, k) as applied."""
     steps = []
-    with loop, RoutingCapture(model) as routing:
-
-        def on_pass(done):
-            loop.record(done)
-            steps.append(routing.take())
-
-        decode(model, batch, GREEDY, frozenset(), 0, on_pass=on_pass, before_prefill=lambda mask: loop.begin(mask, len(batch)))
+    with Inside(model, slot) as inside, RoutingCapture(model) as routing:
+        decode(model, batch, GREEDY, frozenset(), 0, inside, on_pass=lambda done: steps.append(routing.take()))
     return steps
 
 
@@ -198,14 +187,14 @@ def test_rerouting_happens_in_score_space_with_weights_of_unmodified_scores(tiny
     """Against Cache-Prior written out: ids from biased scores within the family's groups, weights as the family gives them."""
     model, batch = tiny[name], [Request(0, tuple(range(3, 15)), 24)]
     policy = SliceMoE(ROUTERS["cache_prior"](0.5, protect=1), precision=HIGH)
-    loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None)
+    loop = Sliced(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None)
     steps = recorded(model, batch, loop)
     rule, params = score_rule(loop.model, loop.top_k)
     oracle = Controller(policy, n_layers(model), 8, loop.top_k, *loop.slices, loop.capacity_bytes)
     spread, resident = np.zeros((n_layers(model), 2)), None
     n_rerouted = 0
     for t, step in enumerate(steps):
-        for i, layer in enumerate(loop.routers):
+        for i, layer in enumerate(loop.blocks):
             scores = step.scores[i].double().numpy()
             values = ranking(step.scores[i].numpy(), rule, params, layer).astype(np.float32)
             dense = gates(step.scores[i].numpy(), rule).astype(np.float32)
@@ -235,7 +224,7 @@ def test_rerouting_happens_in_score_space_with_weights_of_unmodified_scores(tiny
     assert n_rerouted == sum(
         len(set(s.ids[i, 0].tolist()) - set(natural_of(s, i, layer, rule, params, loop.top_k)))
         for s in steps[1:]
-        for i, layer in enumerate(loop.routers)
+        for i, layer in enumerate(loop.blocks)
     )
     assert n_rerouted >= 3
     assert 0 < loop.totals["rerouted"] <= n_rerouted
@@ -266,8 +255,8 @@ def test_changed_logits_alone_change_nothing(tiny, name):
 def test_a_hard_target_of_nothing_reads_nothing(tiny, name):
     model = tiny[name]
     policy = SliceMoE(precision=HIGH, budget=BUDGETS["hard"](0.0), free_steps=2)
-    with ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.9), scheme=None) as loop:
-        generate(model, [Request(0, tuple(range(3, 27)), 16)], loop)
+    loop = Sliced(model, policy, capacity_of(model, policy.cache, 0.9), scheme=None)
+    generate(model, [Request(0, tuple(range(3, 27)), 16)], loop)
     # The first missing expert is still charged; from then on the layers that hold top_k experts route to those.
     assert loop.totals["accesses"] == 13 * n_layers(model) * loop.top_k
     assert loop.totals["misses"] <= loop.top_k
@@ -280,14 +269,12 @@ def test_a_batch_counts_what_its_requests_count_alone(tiny):
     model, batch = tiny["Qwen3Moe"], requests()
     policy = SliceMoE(ROUTERS["cache_prior"](0.5), cache=SlicedCache(4, 2), free_steps=1)
     capacity = capacity_of(model, policy.cache, 0.4)
-    together = ClosedLoop(model, policy, capacity)
-    with together:
-        ids = generate(model, batch, together)[0]
+    together = Sliced(model, policy, capacity)
+    ids = generate(model, batch, together)[0]
     alone = Counter()
     for i, request in enumerate(batch):
-        loop = ClosedLoop(model, policy, capacity)
-        with loop:
-            assert generate(model, [request], loop)[0] == [ids[i]]
+        loop = Sliced(model, policy, capacity)
+        assert generate(model, [request], loop)[0] == [ids[i]]
         alone += Counter(loop.totals)
     assert {k: v for k, v in together.totals.items() if v} == dict(alone)
     decoded = sum(r.max_new_tokens - 1 - policy.free_steps for r in batch)  # the last token is never an input
@@ -304,7 +291,7 @@ def open_loop(model, batch, outputs, loop):
         with torch.inference_mode(), RoutingCapture(model) as routing:
             model(input_ids=torch.tensor([fed]))
             step = routing.take()
-        k, layers = step.ids.shape[2], list(loop.routers)
+        k, layers = step.ids.shape[2], list(loop.blocks)
         controller = Controller(loop.system, len(layers), loop.n_experts, k, *loop.slices, loop.capacity_bytes)
         scores = step.scores.float().numpy()
         values = np.stack([ranking(scores[i], loop.rule, loop.params, layer) for i, layer in enumerate(layers)])
@@ -333,9 +320,8 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
     for name in ("Qwen3Moe", "DeepseekV3", "GptOss"):
         model, batch = tiny[name], requests(new=(14, 20, 8))
         policy = SliceMoE(precision=PRECISIONS[precision](), warmup=WARMUPS[warmup](), free_steps=3)
-        loop = ClosedLoop(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None)
-        with loop:
-            outputs = generate(model, batch, loop)[0]
+        loop = Sliced(model, policy, capacity_of(model, policy.cache, 0.4), scheme=None)
+        outputs = generate(model, batch, loop)[0]
         if warmup == "random":  # each request draws its own
             assert loop.totals["rerouted"] == 0
             continue
@@ -354,14 +340,13 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_p
     policy = SliceMoE(precision=PRECISIONS[precision](), free_steps=2)
     capacity = capacity_of(embedded.model, policy.cache, 0.375)
     replayed = replay_sliced(trace, scores, policy, None, capacity, start="cold").metrics
-    loop = ClosedLoop(embedded.model, policy, capacity, scheme=None)
+    loop = Sliced(embedded.model, policy, capacity, scheme=None)
     tokens = tape.read("tokens")
     for request in tape.read("requests").iter_rows(named=True):
         ids = tokens.filter(tokens["request_id"] == request["request_id"]).sort("position")["token_id"].to_list()
         n = request["n_prompt_tokens"]
         forced = (*ids[n:], 0)  # the last token is never an input, and stands in no tape
-        with loop:
-            generate(embedded.model, [Request(0, tuple(ids[:n]), len(forced), forced)], loop)
+        generate(embedded.model, [Request(0, tuple(ids[:n]), len(forced), forced)], loop)
     assert loop.miss_frac == pytest.approx(replayed["high_bit_miss_frac"].value, rel=1e-12)
     assert loop.miss_frac > 0.1
 
@@ -374,14 +359,14 @@ def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypa
     model = tiny["Qwen3Moe"]
     monkeypatch.delitem(FAMILIES, "Qwen3Moe")
     with pytest.raises(ValueError, match="its score rule is not known") as caught:
-        ClosedLoop(model, SliceMoE(), 1000)
+        Sliced(model, SliceMoE(), 1000)
     assert "\n" not in str(caught.value)
 
 
 def test_a_rule_without_weights_for_other_experts_is_refused_where_a_policy_reroutes(tiny):
     for system in (SliceMoE(ROUTERS["cache_prior"]()), SliceMoE(budget=BUDGETS["hard"]())):
         with pytest.raises(ValueError, match="PhimoeForCausalLM: score rule sparsemixer weighs only the experts") as caught:
-            ClosedLoop(tiny["Phimoe"], system, 1000)
+            Sliced(tiny["Phimoe"], system, 1000)
         assert "\n" not in str(caught.value)
 
 
@@ -393,14 +378,14 @@ def test_experts_that_are_a_list_of_modules_are_refused_in_one_line(scheme):
             module.experts = nn.ModuleList([nn.Linear(4, 4) for _ in range(8)])
     before = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     with pytest.raises(ValueError, match="keeps its experts in a way that is not known") as caught:
-        ClosedLoop(model, SliceMoE(), 1000, scheme)
+        Sliced(model, SliceMoE(), 1000, scheme)
     assert "\n" not in str(caught.value)
     assert [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()] == before
 
 
 def test_a_dense_model_is_refused_in_one_line():
     with pytest.raises(ValueError, match="dense") as caught:
-        ClosedLoop(build("Llama"), SliceMoE(), 1000)
+        Sliced(build("Llama"), SliceMoE(), 1000)
     assert "\n" not in str(caught.value)
 
 
@@ -417,14 +402,15 @@ def test_quality_of_a_policy_without_strength_is_the_models_own(tmp_path, model_
     path.write_text("record once, replay often. " * 60)
     loaded = models.load(models.find(model_folder("Qwen3Moe")), device="cpu")
     system = SliceMoE(ROUTERS["cache_prior"](0.0), precision=HIGH)
-    run = PolicyRun(system, "slicemoe", {"strength": 0.0}, 0.5, scheme=None, prompt_tokens=16, decode_tokens=24, n_items=3)
-    row, totals = evaluate_policy(loaded, str(path), run, seed=1)
+    run = SlicedRun(system, "slicemoe", {"strength": 0.0}, 0.5, scheme=None, prompt_tokens=16, decode_tokens=24, n_items=3)
+    slot = run.slot(loaded, 1)
+    row = evaluate_inside(loaded, str(path), run, seed=1, inside=Inside(loaded.model, slot))
     conform("quality", pa.Table.from_pylist([row]))
     assert row["kl"] == pytest.approx(0.0, abs=1e-6)
     assert row["acceptance"] == pytest.approx(1.0, abs=1e-6)
-    assert (row["n_items"], row["n_tokens"], totals["rerouted"]) == (3, 3 * 23, 0)
+    assert (row["n_items"], row["n_tokens"], slot.totals["rerouted"]) == (3, 3 * 23, 0)
     assert json.loads(row["parameters"]) == {"strength": 0.0}
-    assert evaluate_policy(loaded, str(path), run, seed=2)[0]["perplexity"] != row["perplexity"]  # other windows
+    assert evaluate_inside(loaded, str(path), run, seed=2)["perplexity"] != row["perplexity"]  # other windows
 
 
 def test_quality_compares_the_logits_a_family_scales_after_its_head(tmp_path, model_folder, monkeypatch):
@@ -433,5 +419,5 @@ def test_quality_compares_the_logits_a_family_scales_after_its_head(tmp_path, mo
     monkeypatch.setattr(loaded.model.config, "logits_scaling", 4.0)
     path = tmp_path / "text.txt"
     path.write_text("record once, replay often. " * 20)
-    run = PolicyRun(SliceMoE(precision=HIGH), "slicemoe", {}, 0.5, scheme=None, prompt_tokens=8, decode_tokens=8, n_items=2)
-    assert evaluate_policy(loaded, str(path), run)[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+    run = SlicedRun(SliceMoE(precision=HIGH), "slicemoe", {}, 0.5, scheme=None, prompt_tokens=8, decode_tokens=8, n_items=2)
+    assert evaluate_inside(loaded, str(path), run)["kl"] == pytest.approx(0.0, abs=1e-6)

@@ -12,15 +12,15 @@ from tiny_families import MOE_CONFIGS
 
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp, on_text
-from tokentape.capture.cxl_ndp.loop import Counts, CXLNDPLoop
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-from tokentape.capture.decode import Request, Sampling, decode
-from tokentape.capture.evaluate_policy import in_loop, requests_of
+from tokentape.capture.live.copies import experts_of, inputs_last
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.quality import requests_of
+from tokentape.capture.live.routers import Placed
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.experts import expert_of, matrices_of
 from tokentape.capture.plan import CaptureSettings
-from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import capture
-from tokentape.capture.stacked_experts import experts_of, inputs_last
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
 from tokentape.policies.replicas import WIDTHS, levels
@@ -115,12 +115,12 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
     loaded, tape, experts = made(family)
     run = run_of(tape, bits=2)
     plain = PlainText(loaded, text, run, 0)
-    at_once = CXLNDPLoop(experts, run.policy, run.losses)
+    at_once = Placed(experts, run.policy, run.losses)
     scores = on_text(plain, at_once)
-    one_by_one = CXLNDPLoop(experts, run.policy, run.losses)
+    one_by_one = Placed(experts, run.policy, run.losses)
     requests = requests_of(plain.ids.tolist(), run)
-    with one_by_one:
-        outcomes = in_loop(one_by_one)(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id, with_nll=True)
+    with Inside(loaded.model, one_by_one) as inside:
+        outcomes = decode(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id, inside, with_nll=True)
     nll = torch.stack([o.nll for o in outcomes])[:, run.prompt_tokens :].mean()
     assert scores["perplexity"] == pytest.approx(math.exp(nll), rel=1e-3)
     assert one_by_one.measured == pytest.approx(at_once.measured, rel=1e-6)
@@ -132,8 +132,8 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
 def test_without_hot_experts_and_prompts_the_model_is_a_model_of_replicas(made, text, family):
     loaded, tape, experts = made(family)
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = CXLNDPLoop(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
-    with torch.inference_mode(), loop:
+    loop = Placed(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
+    with torch.inference_mode(), Inside(loaded.model, loop):
         loop.place(plain.seen)
         loop.hold(slice(0, 3), first=0)
         found = loaded.model(input_ids=plain.ids).logits
@@ -159,10 +159,10 @@ def test_the_prompt_is_at_full_precision_and_no_later_token_is(made, text):
     """Windows that share their prompt and differ later: logits of the prompt are the model's, those after it are not."""
     loaded, tape, experts = made("Mixtral")
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = CXLNDPLoop(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
+    loop = Placed(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
     with torch.inference_mode():
         theirs = loaded.model(input_ids=plain.ids).logits
-        with loop:
+        with Inside(loaded.model, loop):
             loop.place(plain.seen)
             loop.hold(slice(0, 3), first=12)
             ours = loaded.model(input_ids=plain.ids).logits
@@ -170,24 +170,19 @@ def test_the_prompt_is_at_full_precision_and_no_later_token_is(made, text):
     assert (ours[:, 12:] - theirs[:, 12:]).abs().amax(dim=-1).min() > 1e-3
 
 
-def test_counts_are_those_of_the_routers_without_padding(made):
-    loaded, _, _ = made("DeepseekV3")
-    prompts = [Request(i, tuple(range(3, 8 + 5 * i)), 0) for i in range(3)]
-    together = Counts(3, 2, 8)
-    with RoutingCapture(loaded.model, with_scores=False) as routing:
-        masks = []
-        decode(loaded.model, prompts, Sampling(), frozenset(), 0, before_prefill=masks.append)
-        step = routing.take()
-        for layer in range(2):
-            together.add(layer, step.ids[layer], step.weights[layer], masks[0].numpy())
-        for i, request in enumerate(prompts):
-            decode(loaded.model, [request], Sampling(), frozenset(), 0)
-            alone = routing.take()
-            for layer in range(2):
-                expected = np.bincount(alone.ids[layer].flatten().numpy(), minlength=8)
-                gates = np.bincount(alone.ids[layer].flatten().numpy(), alone.weights[layer].flatten().numpy(), minlength=8)
-                assert together.selections[i, layer].tolist() == expected.tolist()
-                np.testing.assert_allclose(together.weights[i, layer], gates, rtol=1e-4)
+def test_a_padded_batch_places_each_request_by_its_own_prompt(made):
+    """Widths, hot shares and tokens are those of the requests one by one."""
+    loaded, tape, experts = made("DeepseekV3")
+    requests = [Request(i, tuple(range(3, 8 + 5 * i)), 6) for i in range(3)]
+    found = []
+    for batches in ([requests], [[request] for request in requests]):
+        slot, outcomes, widths = Placed(experts, MixedPrecision(3, 2), loss_table(tape, "rtn")), [], []
+        for batch in batches:
+            with Inside(loaded.model, slot) as inside:
+                outcomes += decode(loaded.model, batch, Sampling(), frozenset(), 0, inside)
+                widths += slot.decided.tolist()
+        found.append(([o.output_ids for o in outcomes], widths, slot.totals["hot"], slot.totals["selected"]))
+    assert found[0] == found[1]
 
 
 def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
@@ -227,9 +222,9 @@ def test_the_model_is_what_it_was(made, text):
     before = {name: id(p) for name, p in loaded.model.named_parameters()}
     run = run_of(tape)
     evaluate_cxl_ndp(loaded, experts, text, run)
-    loop = CXLNDPLoop(experts, run.policy, run.losses)
+    loop = Placed(experts, run.policy, run.losses)
     with pytest.raises(ValueError, match="9 hot experts of 8 per layer"), loop:
-        CXLNDPLoop(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
+        Placed(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
     assert {name: id(p) for name, p in loaded.model.named_parameters()} == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
 

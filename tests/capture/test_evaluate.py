@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tokentape.capture import models
-from tokentape.capture.decode import Outcome
 from tokentape.capture.embedded import texts
 from tokentape.capture.evaluate import answer_in, evaluate
+from tokentape.capture.live.loop import Outcome
 from tokentape.warehouse.tables import conform
 
 

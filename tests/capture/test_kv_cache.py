@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_families import CONFIGS, VOCAB, build
 
-from tokentape.capture.decode import Request, Sampling, decode
-from tokentape.capture.evaluate_policy import in_loop
-from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -43,18 +43,11 @@ def requests(lengths=(12,), n=20, vocabulary=VOCAB, forced=False):
     return [Request(i, draw(k), n, forced=draw(n) if forced else None) for i, k in enumerate(lengths)]
 
 
-def generate(model, batch, loop=None):
+def generate(model, batch, *slots):
     """Outcomes, and the last column's logits of every pass."""
     seen = []
-    handle = model.register_forward_hook(lambda module, args, output: seen.append(output.logits[:, -1]))
-    try:
-        if loop is None:
-            outcomes = decode(model, batch, GREEDY, frozenset(), 0)
-        else:
-            with loop:
-                outcomes = in_loop(loop)(model, batch, GREEDY, frozenset(), 0)
-    finally:
-        handle.remove()
+    with Inside(model, *slots) as inside, model.register_forward_hook(lambda _, args, output: seen.append(output.logits[:, -1])):
+        outcomes = decode(model, batch, GREEDY, frozenset(), 0, inside)
     return [o.output_ids for o in outcomes], torch.stack(seen)
 
 
@@ -67,7 +60,7 @@ def test_no_budget_equals_the_plain_model(tiny, name):
     for model, batch, within in ((double, requests(), 1e-6), (tiny[name], requests((5, 12, 9), 14), 5e-6)):
         ids, logits = generate(model, batch)
         for policy in (FULL, AEP(None), AEP(64, sink=1), TOVA(64)):
-            ours, theirs = generate(model, batch, KVLoop(model, policy))
+            ours, theirs = generate(model, batch, KV(model, policy))
             assert ours == ids
             assert (theirs - logits).abs().max() <= within * max(1.0, float(logits.abs().max()))
 
@@ -76,7 +69,7 @@ def test_no_budget_equals_the_plain_model(tiny, name):
 @pytest.mark.parametrize("name", ["Qwen3Moe", "Mistral", "GptOss", "DeepseekV3", "Gemma2", "OPT"])
 def test_budget_and_positions_hold_in_a_batch(tiny, name, policy):
     batch = requests((5, 12, 9), 14)
-    loop = KVLoop(tiny[name], policy, keeps_trail=True)
+    loop = KV(tiny[name], policy, keeps_trail=True)
     generate(tiny[name], batch, loop)
     budget, sink, _ = policy.limits
     for step, layers in enumerate(loop.trail):
@@ -98,7 +91,7 @@ def test_budget_and_positions_hold_in_a_batch(tiny, name, policy):
 def test_heads_keep_different_tokens_and_shared_ones_the_same(tiny):
     for name, n_heads in (("Qwen3Moe", 2), ("OPT", 4), ("DeepseekV2", 1)):
         for policy, is_shared in ((AEP(6, sink=1), n_heads == 1), (AEP(6, sink=1, is_per_head=False), True)):
-            loop = KVLoop(tiny[name], policy, keeps_trail=True)
+            loop = KV(tiny[name], policy, keeps_trail=True)
             generate(tiny[name], requests(), loop)
             sets = [[frozenset(h[h >= 0].tolist()) for h in layer[0]] for layer in loop.trail[-1]]
             assert all(len(layer) == n_heads for layer in sets)
@@ -109,12 +102,12 @@ def test_heads_keep_different_tokens_and_shared_ones_the_same(tiny):
 def test_slots_hold_the_keys_of_their_original_positions(tiny, name):
     """In the first layer, which no eviction can reach, keys equal those of the full cache at the positions that are kept."""
     model, batch = tiny[name], requests(forced=True)
-    full, loop = KVLoop(model, FULL), KVLoop(model, AEP(7, sink=1))
+    full, loop = KV(model, FULL), KV(model, AEP(7, sink=1))
     found = []
     for each in (full, loop):
-        with each:
-            in_loop(each)(model, batch, GREEDY, frozenset(), 0)
-            layer = each.cache.layers[0]
+        with Inside(model, each) as inside:
+            decode(model, batch, GREEDY, frozenset(), 0, inside)
+            layer = each.current.layers[0]
             found.append((layer.positions()[0], [layer.planes[n][0][0] for n in ("keys", "values")]))
     (all_at, everything), (at, kept) = found
     for name_of, plane in zip(everything, kept, strict=True):
@@ -130,7 +123,7 @@ def test_slots_hold_the_keys_of_their_original_positions(tiny, name):
 def test_masked_attention_equals_deletion(tiny, name, policy):
     """A full cache whose attention is masked, head by head, to what the policy kept gives the logits of the deleting cache."""
     model, batch = tiny[name], requests(forced=True)
-    deleting, masked = KVLoop(model, policy, keeps_trail=True), KVLoop(model, FULL, keeps_trail=True)
+    deleting, masked = KV(model, policy, keeps_trail=True), KV(model, FULL, keeps_trail=True)
     _, deleted = generate(model, batch, deleting)
 
     def mask(layer, query):
@@ -151,7 +144,7 @@ def test_later_tokens_do_not_move_earlier_logits(tiny):
     for model in tiny.values():
         first, second = requests(forced=True), requests(forced=True)
         second = [Request(0, r.prompt_ids, r.max_new_tokens, forced=(*r.forced[:-3], 5, 6, 7)) for r in second]
-        a, b = (generate(model, batch, KVLoop(model, AEP(8, sink=1)))[1] for batch in (first, second))
+        a, b = (generate(model, batch, KV(model, AEP(8, sink=1)))[1] for batch in (first, second))
         assert torch.equal(a[:-2], b[:-2])
         assert not torch.equal(a[-1], b[-1])
 
@@ -159,45 +152,42 @@ def test_later_tokens_do_not_move_earlier_logits(tiny):
 def test_a_batch_equals_one_by_one(tiny):
     for name in ("Qwen3Moe", "Mistral", "GptOss", "DeepseekV3"):
         batch = requests((5, 12, 9), 14)
-        together, _ = generate(tiny[name], batch, KVLoop(tiny[name], AEP(8, sink=1)))
-        apart = [generate(tiny[name], [r], KVLoop(tiny[name], AEP(8, sink=1)))[0][0] for r in batch]
+        together, _ = generate(tiny[name], batch, KV(tiny[name], AEP(8, sink=1)))
+        apart = [generate(tiny[name], [r], KV(tiny[name], AEP(8, sink=1)))[0][0] for r in batch]
         assert together == apart
 
 
 def test_bytes_are_those_of_the_tokens_kept(tiny):
     model, batch = tiny["Qwen3Moe"], requests((12,), 9)  # 3 layers, 2 KV heads of 8, 16 bits
-    loop = KVLoop(model, AEP(6, sink=1))
+    loop = KV(model, AEP(6, sink=1))
     generate(model, batch, loop)
-    assert loop.mean_bytes == 3 * 2 * 6 * 2 * 8 * 2
-    full = KVLoop(model, FULL)
+    assert loop.measured["kv_bytes"] == 3 * 2 * 6 * 2 * 8 * 2
+    full = KV(model, FULL)
     generate(model, batch, full)
-    assert full.mean_bytes == pytest.approx(3 * 2 * np.mean(range(13, 21)) * 2 * 8 * 2)
+    assert full.measured["kv_bytes"] == pytest.approx(3 * 2 * np.mean(range(13, 21)) * 2 * 8 * 2)
 
 
 def test_recomputed_tokens_count_as_layer_inputs(tiny):
     """OPT: four heads of 8, hidden 32. All heads keep the prompt: 64 B a token in place of 4 x 32 B."""
     model, batch = tiny["OPT"], requests((6,), 3)
-    loop = KVLoop(model, AERP(16, sink=1))
+    loop = KV(model, AERP(16, sink=1))
     generate(model, batch, loop)
-    assert loop.mean_bytes == 3 * (6 * 64 + 1.5 * 4 * 32)
+    assert loop.measured["kv_bytes"] == 3 * (6 * 64 + 1.5 * 4 * 32)
     with pytest.warns(UserWarning, match="recompute is off"):
-        physical = KVLoop(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
+        physical = KV(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
     generate(tiny["Qwen3Moe"], batch, physical)
-    assert physical.mean_bytes == 3 * 7.5 * 64
+    assert physical.measured["kv_bytes"] == 3 * 7.5 * 64
 
 
 def test_what_cannot_run_is_refused(tiny):
     model = tiny["Llama"]
     with pytest.raises(ValueError, match="over a tape only"):
-        KVLoop(model, KV_POLICIES["oracle"](8))
+        KV(model, KV_POLICIES["oracle"](8))
     ids = torch.tensor([[5, 6, 7, 8]])
-    with torch.no_grad(), KVLoop(model, AEP(8, sink=1)) as loop:
-        loop.begin(None, 1)
-        out = model(input_ids=ids, use_cache=True)
+    with torch.no_grad(), KV(model, AEP(8, sink=1)) as slot:
+        out = model(input_ids=ids, past_key_values=slot.cache([0]), use_cache=True)
         with pytest.raises(ValueError, match="one token at a time"):
             model(input_ids=ids[:, :2], past_key_values=out.past_key_values, use_cache=True)
-        with pytest.raises(ValueError, match="one batch at a time"):
-            model(input_ids=ids, use_cache=True)
         for what in (lambda c: c.layers[0].crop(-1), lambda c: c.reset(), lambda c: c.reorder_cache(torch.tensor([0]))):
             with pytest.raises(ValueError, match="an evicting cache"):
                 what(out.past_key_values)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_kv_cache import GREEDY, requests
+from test_kv_cache import generate, requests
 from tiny_families import build
 
-from tokentape.capture.evaluate_policy import in_loop
 from tokentape.capture.kv.divergence import agreement, open_trail
-from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.live.attention import KV
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.policies.kv import KV_POLICIES
@@ -29,9 +28,8 @@ def tiny():
 
 
 def both(model, policy, batch):
-    loop = KVLoop(model, policy, keeps_trail=True)
-    with loop:
-        in_loop(loop)(model, batch, GREEDY, frozenset(), 0)
+    loop = KV(model, policy, keeps_trail=True)
+    generate(model, batch, loop)
     return open_trail(model, policy, batch, 0), loop.trail
 
 

@@ -8,9 +8,9 @@ import torch
 from test_kv_cache import generate, requests
 from tiny_families import build
 
-from tokentape.capture.kv.cache import KVLayer
-from tokentape.capture.kv.loop import KVLoop
 from tokentape.capture.kv.storage import Leaking, Rotated
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.caches import KVLayer
 from tokentape.policies.kv.importance import AEP
 from tokentape.policies.kv.quarot import QuaRot
 from tokentape.policies.kv.refresh import BitRates
@@ -24,7 +24,7 @@ def tiny():
 
 
 def logits(model, storage, policy=POLICY):
-    return generate(model, requests((9, 12), 10, forced=True), KVLoop(model, policy, storage))[1]
+    return generate(model, requests((9, 12), 10, forced=True), KV(model, policy, storage))[1]
 
 
 @pytest.mark.parametrize("word", ["int16", "int16-twos", "fp16"])
@@ -102,10 +102,10 @@ def test_four_bits_after_a_rotation_are_near_and_counted(tiny):
     plain = logits(tiny["Qwen3Moe"], None)
     gaps = [float((logits(tiny["Qwen3Moe"], Rotated(QuaRot(bits))) - plain).abs().mean()) for bits in (8, 4, 2)]
     assert gaps[0] < gaps[1] < gaps[2]
-    loops = [KVLoop(tiny["Qwen3Moe"], POLICY, storage) for storage in (None, Rotated())]
+    loops = [KV(tiny["Qwen3Moe"], POLICY, storage) for storage in (None, Rotated())]
     for loop in loops:
         generate(tiny["Qwen3Moe"], requests(), loop)
-    assert loops[1].mean_bytes == loops[0].mean_bytes * (4 + 20 / 8) / 16
+    assert loops[1].measured["kv_bytes"] == loops[0].measured["kv_bytes"] * (4 + 20 / 8) / 16
 
 
 def test_an_unknown_word_is_refused():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_families import VOCAB, build
 
-from tokentape.capture.kv.loop import KVLoop
+from tokentape.capture.live.attention import KV
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
@@ -43,10 +43,10 @@ def positions_kept(model, press, ids):
 
 
 def ours(model, policy, ids):
-    with KVLoop(model, policy) as loop:
-        loop.begin(None, 1)
-        model(input_ids=ids, use_cache=True)
-        by_layer = [layer.positions()[0] for layer in loop.cache.layers]
+    with KV(model, policy) as slot:
+        cache = slot.cache([0])
+        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        by_layer = [layer.positions()[0] for layer in cache.layers]
     return {(layer, h): sorted(p[p >= 0].tolist()) for layer, heads in enumerate(by_layer) for h, p in enumerate(heads)}
 
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from tiny_families import MOE_CONFIGS, build, prompt
 
-from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.live.copies import experts_of
+from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.losses import reservoir, run
 from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
 from tokentape.capture.losses.gptq import DAMPING, Gptq
 from tokentape.capture.losses.reservoir import LEAST, Reservoirs
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture
-from tokentape.capture.stacked_experts import experts_of
 from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import BadTape, Store
@@ -130,7 +130,7 @@ def watched(model, n_prompts=4, batch_size=2, layers=None, **options):
     handles = [experts[layer].register_forward_pre_hook(keep(layer), with_kwargs=True) for layer in layers]
     with Reservoirs(model, layers, **{"seed": 7} | options) as reservoirs:
         for start in range(0, n_prompts, batch_size):
-            decode(model, prompts[start : start + batch_size], Sampling(), frozenset(), 0, before_prefill=reservoirs.begin)
+            decode(model, prompts[start : start + batch_size], Sampling(), frozenset(), 0, before_pass=reservoirs.before)
     for handle in handles:
         handle.remove()
     return reservoirs, seen

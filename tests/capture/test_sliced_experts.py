@@ -8,8 +8,7 @@ from tiny_families import MOE_CONFIGS, build, prompt
 from torch import nn
 
 from tokentape.capture.blocks import find_routers
-from tokentape.capture.sliced_experts import SlicedExperts
-from tokentape.capture.stacked_experts import experts_of
+from tokentape.capture.live.copies import SlicedExperts, experts_of
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import dequantise, quantise
 

@@ -13,11 +13,12 @@ import torch
 from scipy.stats import chisquare
 
 from tokentape.capture import models
-from tokentape.capture.decode import Request, Sampling, decode
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.sampling import distribution
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.speculation.drafters import drafter_of
-from tokentape.capture.speculation.loop import speculate
 from tokentape.capture.speculation.settings import DraftSettings
-from tokentape.capture.speculation.text import distribution
+from tokentape.policies.speculation.tree import Shape
 
 GREEDY = Sampling()
 TREE = {"width": 3, "verify_nodes": 6, "pool_frac": 0.25}
@@ -32,8 +33,8 @@ def embedded():
 def run(loaded, requests, settings, sampling=GREEDY, stop_ids=frozenset(), small=None, seed=0):
     """(outcomes, rounds) of a group."""
     rounds = []
-    with drafter_of(loaded, settings, small, seed) as drafter:
-        return speculate(loaded.model, requests, sampling, stop_ids, drafter, settings.shape, on_round=rounds.append), rounds
+    with Inside(loaded.model, drafter=drafter_of(loaded, settings, small, seed)) as inside:
+        return decode(loaded.model, requests, sampling, stop_ids, 0, inside, on_round=rounds.append), rounds
 
 
 def tiny(name):
@@ -133,10 +134,10 @@ def sampled_p_value(embedded, settings, n):
     expected = exact(prompt, sampling)
     assert len(expected) == 27
     counts = dict.fromkeys(expected, 0)
-    with models.suitable_threads(embedded.model), drafter_of(embedded, settings) as drafter:
+    with models.suitable_threads(embedded.model), Inside(embedded.model, drafter=drafter_of(embedded, settings)) as inside:
         for seed in range(n):
             request = Request(0, prompt, 3, seed=seed)
-            [outcome] = speculate(embedded.model, [request], sampling, frozenset(), drafter, settings.shape)
+            [outcome] = decode(embedded.model, [request], sampling, frozenset(), 0, inside)
             if tuple(outcome.output_ids) not in counts:
                 return 0.0  # a token that cannot be
             counts[tuple(outcome.output_ids)] += 1
@@ -166,7 +167,7 @@ def test_sampled_output_passes_a_chi_square_test_at_length(embedded, settings):
 
 
 def test_the_live_chi_square_sees_a_wrong_acceptance(embedded, monkeypatch):
-    from tokentape.capture.speculation import loop
+    from tokentape.capture.live import loop
 
     def always(draft, nodes, probabilities, rng):
         path = [n for n in nodes[1:] if draft.parents[n] == n - 1]
@@ -275,8 +276,8 @@ def test_every_pair_of_schemes_and_statics_leaves_the_model_as_it_was(embedded):
 class Head:
     """A drafter of one's own: the target's head on its last pass's last hidden state and on its embeddings."""
 
-    throttle = pools = None
-    runs_target = False
+    pool = pools = None
+    runs_target, shape = False, Shape(3)
 
     def __init__(self, model):
         self.model, self.seen = model, []
@@ -291,7 +292,7 @@ class Head:
     def begin(self, number, prompt):
         pass
 
-    def draft(self, request_id, ids, text, draft, sampling, on_pass):
+    def draft(self, request_id, ids, text, draft, sampling, coming):
         state = self.seen[-1]
         for _ in range(draft.shape.depth):
             state = 0.5 * state + self.model.model.embed_tokens(torch.tensor(draft.tokens[-1]))
@@ -300,13 +301,10 @@ class Head:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_head_of_ones_own_drafts_from_the_targets_hidden_states(embedded, temperature):
-    settings = DraftSettings("quant", depth=3)  # for its shape
     request = Request(0, tuple(embedded.tokenizer("def f(x):")["input_ids"]), 20)
-    rounds = []
-    with Head(embedded.model) as drafter:
-        [outcome] = speculate(
-            embedded.model, [request], Sampling(temperature), frozenset(), drafter, settings.shape, on_round=rounds.append
-        )
+    rounds, drafter = [], Head(embedded.model)
+    with Inside(embedded.model, drafter=drafter) as inside:
+        [outcome] = decode(embedded.model, [request], Sampling(temperature), frozenset(), 0, inside, on_round=rounds.append)
     assert len(outcome.output_ids) == 20
     assert all(r.draft.n == 3 for r in rounds if not r.is_clipped)
     if temperature == 0:

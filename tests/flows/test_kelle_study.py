@@ -153,24 +153,17 @@ def test_what_capacity_cannot_explain_is_shown(answers):
 
 def test_derived_numbers_of_the_notes(checks):
     golden = {
-        "area of the weight SRAM": (3.65, 3.52),
-        "area of the eDRAM": (3.40, 3.14),
         "area of Original+SRAM": (9.19, 9.5),
         "refresh of 4 MiB, Original+eDRAM": (25.33, None),
-        "refresh of 4 MiB, 2DRP": (1.082, 1.082),
         "refresh of the activations": (1.583, None),
         "power of Original+SRAM": (20.7, None),
         "power of Original+eDRAM": (44.7, None),
         "power that eDRAM adds": (24.0, 26.9),
-        "power of the sram": (5.8, 2.67),
-        "power of the edram": (1.1, 1.89),
-        "power of the DRAM": (7.13, 11.74),
         "KV of PG19 at batch 16": (73.0, 17.18),
         "KV at budget 2048 and weights": (23.8, 17.18),
         "a KV vector from DRAM": (0.256, 1.1),
         "a KV vector recomputed": (16.4, 3.2),
         "balanced recomputed share": (0.0154, 0.2558),
-        "DRAM energy": (22.93, 22.93),
         "lifetimes of llama-2-7b": (3.167, None),
         "lifetimes of llama-2-13b": (3.038, None),
     }

@@ -22,7 +22,7 @@ def gemm_rows(n_rows: int = 30, slower: float = 1.3, **columns: object) -> pl.Da
     """Products on `My GPU`, timed by the GEMM model itself on an A100 that launches and moves `slower` times as slowly."""
     rng = np.random.default_rng(3)
     shapes = {name: 2 ** rng.integers(5, 13, n_rows) for name in ("m", "n", "k")}
-    constants = np.array([parameter.start for parameter in OPERATORS["gemm"].PARAMETERS])
+    constants = np.array([parameter.start for parameter in OPERATORS["gemm"].parameters])
     seconds = slower * OPERATORS["gemm"].seconds(calibrate.gpu_of(spec.load("a100")), constants, shapes)
     words = {"framework": "VLLM", "version": "0.14.0", "device": "My GPU", "op_name": "gemm", "gemm_dtype": "bfloat16"}
     return pl.DataFrame(

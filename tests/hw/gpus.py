@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokentape.hw.calibrate import gpu_of
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import Gpu
 from tokentape.hw.spec import load
 
 A100, H100 = (gpu_of(load(name)) for name in ("a100", "h100"))

@@ -6,14 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tokentape.hw import calibrate, measured, reachable, validate
 from tokentape.hw.error_table import refreshed
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.fit import errors as mean_errors
+from tokentape.hw.operators import OPERATORS, Parameter
 from tokentape.hw.operators.fit import fit
-from tokentape.hw.operators.parameter import Parameter
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load
 
@@ -46,17 +45,17 @@ def tables():
 @pytest.fixture(scope="module")
 def errors(tables):
     """(operator, split, device) -> row, by the constants that ship."""
-    rows = [row for comparison in validate.compare(tables, calibrate.shipped()) for row in comparison.rows()]
-    return {(row.operator, row.split, row.device): row for row in rows if row.check == "gpu_operator"}
+    rows = validate.errors(pl.concat(validate.compare(tables, calibrate.shipped())))
+    return rows.filter(pl.col("check") == "gpu_operator").rows_by_key(("operator", "split", "device"), named=True, unique=True)
 
 
 @pytest.mark.parametrize("operator", list(OPERATORS))
 def test_shipped_constants_meet_the_bars(errors, operator):
     bar, across = BARS[operator]
     for device in (A100, H100, L40S, RTX):
-        assert errors[operator, "fitted", device].mape_frac <= bar
-        assert errors[operator, "held_out", device].mape_frac <= bar
-        assert errors[operator, "other_device", device].mape_frac <= across
+        assert errors[operator, "fitted", device]["mape_frac"] <= bar
+        assert errors[operator, "held_out", device]["mape_frac"] <= bar
+        assert errors[operator, "other_device", device]["mape_frac"] <= across
 
 
 def test_expert_layers_of_one_rank_are_nearer(tables):
@@ -66,7 +65,7 @@ def test_expert_layers_of_one_rank_are_nearer(tables):
         gpu = calibrate.gpu_of(calibrate.machine_of(table.setup.device))
         found = ours.seconds(gpu, {name: values[alone] for name, values in table.shapes.items()})
         assert (
-            mean_errors(found, table.seconds[alone]).mape_frac
+            np.abs(found / table.seconds[alone] - 1.0).mean()
             <= {A100: 0.10, H100: 0.06, L40S: 0.13, RTX: 0.10}[table.setup.device]
         )
 
@@ -81,14 +80,15 @@ def test_a_plain_roofline_of_each_operator_loses(tables, errors):
             ops, n_bytes = least(shapes)
             return launch_s + np.maximum(ops / (gpu.peak_ops_per_s * ops_frac), n_bytes / (gpu.peak_bytes_per_s * bytes_frac))
 
-        roofline = SimpleNamespace(NAME="roofline", PARAMETERS=ROOFLINE, seconds=seconds)
-        plain = mean_errors(seconds(gpu, fit(roofline, gpu, table.shapes, table.seconds), table.shapes), table.seconds)
-        assert plain.mape_frac > 1.4 * errors[table.operator, "fitted", table.setup.device].mape_frac, table.operator
+        roofline = SimpleNamespace(name="roofline", parameters=ROOFLINE, seconds=seconds)
+        found = seconds(gpu, fit(roofline, gpu, table.shapes, table.seconds), table.shapes)
+        plain = np.abs(found / table.seconds - 1.0).mean()
+        assert plain > 1.4 * errors[table.operator, "fitted", table.setup.device]["mape_frac"], table.operator
 
 
 def test_all_rows_of_the_dtype_are_used(errors):
     """Every bf16 row of the files, repeats included."""
-    counts = {(row.operator, row.device): row.n for row in errors.values() if row.split == "fitted"}
+    counts = {(operator, device): row["n"] for (operator, split, device), row in errors.items() if split == "fitted"}
     assert counts["gemm", H100] == 35_742
     assert counts["moe", A100] == 6_360
     assert counts["prefill_attention", A100] == 5_457
@@ -117,7 +117,7 @@ def test_the_page_shows_these_errors():
 def test_the_readme_shows_these_errors(errors):
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     for operator, name in (("gemm", "GEMM"), ("moe", "MoE"), *((o, o.replace("_", " ")) for o in list(OPERATORS)[2:])):
-        own, others = ([100 * errors[operator, split, of].mape_frac for of in (A100, H100, L40S, RTX)] for split in SHOWN)
+        own, others = ([100 * errors[operator, split, of]["mape_frac"] for of in (A100, H100, L40S, RTX)] for split in SHOWN)
         assert f"| {name} | " + " | ".join(f"{a:.1f} % ({b:.1f} %)" for a, b in zip(own, others, strict=True)) + " |" in readme
 
 
@@ -188,7 +188,7 @@ def test_a_row_beyond_the_peak_by_more_than_a_twentieth_is_named_by_its_place():
 
 
 def test_few_constants():
-    assert all(len(operator.PARAMETERS) <= 6 for operator in OPERATORS.values())
+    assert all(len(operator.parameters) <= 6 for operator in OPERATORS.values())
 
 
 def made_up(n=40):
@@ -196,7 +196,7 @@ def made_up(n=40):
     rng = np.random.default_rng(3)
     shapes = {name: 2 ** rng.integers(4, 13, n) for name in ("m", "n", "k")}
     gpu = calibrate.gpu_of(load("a100"))
-    constants = np.array([p.start for p in OPERATORS["gemm"].PARAMETERS])
+    constants = np.array([p.start for p in OPERATORS["gemm"].parameters])
     table = measured.Measurements(
         "gemm", measured.Setup(A100, "VLLM", "0.14.0", "bfloat16"), shapes, np.ones(n), ("made/up.parquet",)
     )
@@ -211,9 +211,10 @@ def test_held_out_rows_are_not_seen():
     table, unseen = made_up()
     assert 0 < unseen.sum() < 0.4 * unseen.size
     fit = calibrate.calibrate(table, load("a100"))
-    held = {row.split: row for c in validate.compare([table], [{"gemm": fit}]) for row in c.rows() if row.check == "gpu_operator"}
-    assert held["held_out"].n == unseen.sum()
-    assert held["held_out"].median_frac == pytest.approx(2 / 3, abs=0.05)  # off by the factor 3 it could not know
+    rows = validate.errors(pl.concat(validate.compare([table], [{"gemm": fit}])))
+    held = rows.filter(pl.col("check") == "gpu_operator", pl.col("split") == "held_out").row(0, named=True)
+    assert held["n"] == unseen.sum()
+    assert held["median_frac"] == pytest.approx(2 / 3, abs=0.05)  # off by the factor 3 it could not know
 
 
 def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path):

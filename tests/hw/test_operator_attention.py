@@ -8,10 +8,11 @@ from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.operators import decode_attention, prefill_attention
+from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.fit import fit
-from tokentape.hw.operators.gpu import slower
+from tokentape.hw.operators.operator import slower
 
+decode_attention, prefill_attention = OPERATORS["decode_attention"], OPERATORS["prefill_attention"]
 # Of both FlashAttention generations.
 TOY2 = TOY._replace(l2_bytes=1)
 TOY3 = TOY2._replace(smem_bytes_per_sm=227 * 2**10, capability=9.0)

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.hw.calibrate import gpu_of
-from tokentape.hw.operators import gemm
-from tokentape.hw.operators.gpu import slower
+from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators.operator import slower
 from tokentape.hw.spec import load
 
 CYCLE = 1.755  # of the toy's clock, in that of the constants
+gemm = OPERATORS["gemm"]
 TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0])
 CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2])
 # In the measure of the 128x256 tile: (rows columns + 15 (rows + columns)) / (1 + 15 (128 + 256) / (128 256)).

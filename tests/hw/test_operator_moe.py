@@ -8,10 +8,12 @@ from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokentape.hw.operators import moe
+from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.expert_load import expert_load
-from tokentape.hw.operators.gpu import slower
+from tokentape.hw.operators.moe import CUTLASS, TRITON, TRITON_BEFORE_16, TRTLLM
+from tokentape.hw.operators.operator import slower
 
+moe = OPERATORS["moe"]
 CONSTANTS = np.array([2e-5, 0.9, 100.0, 0.95])
 NEMOTRON = (2688, 1856, 128, 6)
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
@@ -106,10 +108,10 @@ def test_leftovers_heaped_or_dealt_out():
         name: np.array([size]) for name, size in zip(("hidden_size", "inter_size", "num_experts", "topk"), NEMOTRON, strict=True)
     }
     for version, kernel, heaped, which, matrices in (
-        ("0.14.0", "vllm_fused_moe", 1.0, moe.TRITON_BEFORE_16, 3.0),
-        ("0.19.0", "vllm_fused_moe", 0.0, moe.TRITON, 3.0),
-        ("0.24.0", "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts", 0.0, moe.CUTLASS, 2.0),
-        ("0.24.0", "vllm_flashinfer_trtllm", 0.0, moe.TRTLLM, 2.0),
+        ("0.14.0", "vllm_fused_moe", 1.0, TRITON_BEFORE_16, 3.0),
+        ("0.19.0", "vllm_fused_moe", 0.0, TRITON, 3.0),
+        ("0.24.0", "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts", 0.0, CUTLASS, 2.0),
+        ("0.24.0", "vllm_flashinfer_trtllm", 0.0, TRTLLM, 2.0),
     ):
         found = moe.of_table(version, np.array([kernel]), sizes)
         expected = {"leftovers_heaped": heaped, "kernel": which, "matrices": matrices, "is_warm": 1.0}
@@ -204,5 +206,5 @@ def test_bad_shapes_are_named(change, words):
 
 def test_ranks_are_one_where_absent():
     shapes = layer(64, 2048, 768, 8, 128)
-    alone = {name: values for name, values in shapes.items() if name not in moe.DEFAULTS}
+    alone = {name: values for name, values in shapes.items() if name not in moe.defaults}
     assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, shapes)

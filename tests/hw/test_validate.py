@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tokentape.hw import calibrate, measured, validate
@@ -17,7 +18,7 @@ SETUP = measured.Setup("NVIDIA A100-SXM4-80GB", "VLLM", "0.14.0", "bfloat16")
 
 def fit_of(setup, factor=1.0):
     """GEMM constants of a made-up calibration; times are `factor` those of the start values."""
-    constants = {p.name: p.start for p in OPERATORS["gemm"].PARAMETERS}
+    constants = {p.name: p.start for p in OPERATORS["gemm"].parameters}
     slow = {**constants, "launch_s": constants["launch_s"] * factor}
     return calibrate.Fit("gemm", setup, "a100", slow, slow, {"m": (1, 64)}, 10, ("made/up.parquet",))
 
@@ -28,33 +29,38 @@ def table(n=25):
     return measured.Measurements("gemm", SETUP, shapes, seconds / 1.25, ("made/up.parquet",))
 
 
+def by_split(*told):
+    """Errors of the table against made-up constants, operator by operator, and the frame that they are of."""
+    found = pl.concat(validate.compare([table()], told))
+    of = validate.errors(found)
+    return of.filter(pl.col("check") == "gpu_operator").rows_by_key("split", named=True, unique=True), of
+
+
 def test_errors_by_hand():
     """Predictions a quarter too slow everywhere."""
-    comparisons = {c.split: c for c in validate.compare([table()], [{"gemm": fit_of(SETUP)}])}
-    assert set(comparisons) == {"fitted", "held_out"}
-    row = next(comparisons["fitted"].rows())
-    assert (row.n, row.operator, row.check) == (25, "gemm", "gpu_operator")
-    assert [row.mape_frac, row.median_frac, row.p95_frac] == pytest.approx([0.25] * 3)
-    assert next(comparisons["held_out"].rows()).n == 5
-    by_regime = [r for r in comparisons["fitted"].rows() if r.check == "gpu_operator_regime"]
-    assert sum(r.n for r in by_regime) == 25
-    assert all(r.operator.startswith("gemm: ") for r in by_regime)
+    rows, every = by_split({"gemm": fit_of(SETUP)})
+    assert set(rows) == {"fitted", "held_out"}
+    assert (rows["fitted"]["n"], rows["fitted"]["operator"], rows["held_out"]["n"]) == (25, "gemm", 5)
+    assert [rows["fitted"][name] for name in ("mape_frac", "median_frac", "p95_frac")] == pytest.approx([0.25] * 3)
+    by_regime = every.filter(pl.col("check") == "gpu_operator_regime", pl.col("split") == "fitted")
+    assert by_regime["n"].sum() == 25
+    assert by_regime["operator"].str.starts_with("gemm: ").all()
 
 
 def test_several_other_devices_are_one_row():
     others = [{"gemm": fit_of(replace(SETUP, device=name), factor)} for name, factor in (("B", 1.0), ("C", 1.0))]
-    (comparison,) = validate.compare([table()], others)
-    row = next(comparison.rows())
-    assert (row.split, row.n) == ("other_device", 50)
-    assert row.mape_frac == pytest.approx(0.25)
+    rows, _ = by_split(*others)
+    assert set(rows) == {"other_device"}
+    assert rows["other_device"]["n"] == 50
+    assert rows["other_device"]["mape_frac"] == pytest.approx(0.25)
 
 
 def test_no_two_rows_share_a_key_and_points_are_few():
-    rows = validate.dram_rows()
-    assert len({astuple(row)[:6] for row in rows}) == len(rows)
-    assert sum(row.n for row in rows) == len(validate.dram_points())
-    (comparison,) = (c for c in validate.compare([table(2000)], [{"gemm": fit_of(SETUP)}]) if c.split == "fitted")
-    points = list(comparison.points())
-    assert len(points) <= validate.MAX_POINTS
-    assert points[0].shape == "m 1, n 256, k 256"
-    assert points[0].predicted == pytest.approx(1.25 * points[0].measured)
+    anchors = validate.dram_anchors()
+    rows = validate.errors(anchors)
+    assert rows.select(validate.WHERE).is_unique().all()
+    assert rows["n"].sum() == validate.points(anchors).height == anchors.height
+    found = validate.points(next(validate.compare([table(2000)], [{"gemm": fit_of(SETUP)}])))
+    assert found.height <= validate.MAX_POINTS
+    assert found["shape"][0] == "m 1, n 256, k 256"
+    assert found["predicted"][0] == pytest.approx(1.25 * found["measured"][0])

@@ -17,8 +17,7 @@ import pytest
 from numba import njit, types
 
 from tokentape.hw.calibrate import gpu_of
-from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.gpu import Gpu
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.spec import load
 from tokentape.policies import lfu
 from tokentape.policies.kernels import (
@@ -174,13 +173,13 @@ def test_a_formula_of_arrays_is_that_of_numbers(name: str, device: str) -> None:
     """Fitted operators: numpy's answers and those of compiled code, over random shapes."""
     module, rng = OPERATORS[name], np.random.default_rng(0)
     gpu = Gpu(*map(float, gpu_of(load(device))))
-    constants = tuple(parameter.start for parameter in module.PARAMETERS)
+    constants = tuple(parameter.start for parameter in module.parameters)
     fixed = {"moe_tp_size": 2.0, "moe_ep_size": 1.0, "num_experts": 128.0, "topk": 8.0, "head_dim": 64.0, "num_heads": 32.0}
     fixed |= {"num_key_value_heads": 4.0, "stores_kv": 1.0, "window_size": 128.0, "matrices": 3.0, "kernel": 0.0, "is_warm": 1.0}
     for _ in range(100):
-        drawn = np.exp(rng.uniform(0.0, 9.0, len(module.ARGUMENTS))).round()
-        arguments = [fixed.get(argument, value) for argument, value in zip(module.ARGUMENTS, drawn.tolist(), strict=True)]
-        shapes = {argument: np.array([value]) for argument, value in zip(module.ARGUMENTS, arguments, strict=True)}
+        drawn = np.exp(rng.uniform(0.0, 9.0, len(module.arguments))).round()
+        arguments = [fixed.get(argument, value) for argument, value in zip(module.arguments, drawn.tolist(), strict=True)]
+        shapes = {argument: np.array([value]) for argument, value in zip(module.arguments, arguments, strict=True)}
         wanted = module.seconds(gpu, np.array(constants), shapes)[0]
         assert of_formula(module.time).compiled(gpu, constants, *arguments) == pytest.approx(wanted, rel=1e-14)
 

@@ -228,26 +228,22 @@ def test_recomputation_that_is_charged_does_not_pay():
 
 def test_the_roofline_turns_where_array_and_dram_take_equally_long():
     points = roofline(LLAMA, OURS[KELLE].machine, PG19, "physical")
-    by_label = {point.label: point for point in points if point.label}
+    by_label = {point["label"]: point for point in points if point["label"]}
     assert set(by_label) == {"none", "moderate", "excessive"}
-    assert by_label["moderate"].step_s == min(point.step_s for point in points)
-    assert by_label["excessive"].is_compute_bound
-    assert not by_label["none"].is_compute_bound
-    assert all(point.ops_per_s <= point.roof_ops_per_s * (1 + 1e-9) for point in points)
+    assert by_label["moderate"]["step_s"] == min(point["step_s"] for point in points)
+    assert by_label["excessive"]["is_compute_bound"]
+    assert not by_label["none"]["is_compute_bound"]
+    assert all(point["ops_per_s"] <= point["roof_ops_per_s"] * (1 + 1e-9) for point in points)
     paper = roofline(LLAMA, OURS[KELLE].machine, PG19, "paper", slowdown=3.2 / 1.1)
-    assert any(point.ops_per_s > 2 * point.roof_ops_per_s for point in paper), "3.2 us are more operations than the array has"
+    assert any(point["ops_per_s"] > 2 * point["roof_ops_per_s"] for point in paper), "3.2 us: more than the array has"
 
 
-def test_a_prompt_is_bound_by_the_array_and_a_request_is_its_parts():
+def test_a_prompt_is_bound_by_the_array():
     work = Work(4096, 128, 16, 2048)
-    seconds, joules = prefill(LLAMA, OURS[KELLE], work)
+    seconds, _ = prefill(LLAMA, OURS[KELLE], work)
     pairs = 4096 * 4097 / 2
     macs = 16 * (4096 * (LLAMA.non_expert_params - 32000 * 4096) + 32000 * 4096 + 32 * 2 * 4096 * pairs)
     assert seconds == pytest.approx(macs / (32 * 32 * 2e9))
-    profile = profile_of(ZERO, OURS[KELLE])
-    whole = prompts.request(LLAMA, OURS[KELLE], work, ZERO.recomputed_frac, profile)
-    step = decode_step(LLAMA, OURS[KELLE], work, ZERO)
-    assert (whole.seconds, whole.joules) == pytest.approx((seconds + 128 * step.seconds, joules + 128 * step.energy_j))
     assert prefill(LLAMA, OURS[KELLE], replace(work, n_context_tokens=0))[0] > 0
 
 
@@ -327,10 +323,10 @@ def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and
         if plain.gain(metric, model, a, b, work) < 1 - 1e-9 and fitted.gain(metric, model, a, b, work) > 1 + 1e-9
     }
     assert wanted
-    assert {(one.metric, one.better, one.worse, work.batch) for one in turned for _, work in one.cells} == wanted
+    named = ("metric", "better", "worse")
+    assert {(*(one[name] for name in named), work.batch) for one in turned for _, work in one["cells"]} == wanted
     assert not reversals(plain, plain, cells)
-    (kelle,) = (one for one in turned if (one.metric, one.better, one.worse) == ("energy", "AERP+SRAM", KELLE))
-    assert str(kelle).startswith("energy: AERP+SRAM over Kelle+eDRAM in ")
+    assert ("energy", "AERP+SRAM", KELLE) in {tuple(one[name] for name in named) for one in turned}
 
 
 def test_what_cannot_be_is_named():

@@ -10,8 +10,9 @@ from typing import Any
 
 from tokentape.capture import models
 from tokentape.capture.kv.divergence import divergence
-from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
+from tokentape.capture.kv.evaluate import KVRun
 from tokentape.capture.kv.orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
+from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
@@ -107,7 +108,7 @@ def _measured(live: Live, job: Job) -> list[Row]:
     run = job.run
     if job.table == "kv_divergence":
         return [row for seed in live.seeds for row in divergence(loaded, job.dataset, run, seed)]
-    return [evaluate_kv(loaded, job.dataset, run, seed) for seed in live.seeds]
+    return [evaluate_inside(loaded, job.dataset, run, seed) for seed in live.seeds]
 
 
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:

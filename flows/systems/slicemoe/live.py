@@ -12,7 +12,7 @@ from typing import Any
 
 from tokentape.capture import models
 from tokentape.capture.evaluate import NOT_MEASURED
-from tokentape.capture.evaluate_policy import evaluate_policy
+from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.orderings import Effort, Lab, orderings
 from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
@@ -22,7 +22,7 @@ from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
-    "policy": ("tokentape.capture.evaluate_policy",),
+    "policy": ("tokentape.capture.live.quality",),
     "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe.cost"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),
@@ -80,7 +80,7 @@ def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
     tried = dict(job.parameters)
     run = sliced_run(tried, job.cache_frac, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
     loaded = models.load(models.find(job.model))
-    return [evaluate_policy(loaded, job.dataset, run, seed)[0] for seed in job.seeds]
+    return [evaluate_inside(loaded, job.dataset, run, seed) for seed in job.seeds]
 
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:

@@ -1,39 +1,62 @@
-"""One request inside one model: its key-value cache, and forward passes over a chain or a tree of tokens behind it.
+"""Requests inside one model: their key-value cache, and forward passes over tokens, a chain or a tree of them behind it.
 
-The cache keeps every position, sliding windows included, so that any of them can be taken back; what a window hides, the mask
-hides. Chains run under the model's own causal mask, trees under one that shows each node its ancestors.
+A cache whose tokens can be taken back keeps every position, sliding windows included; what a window hides, the mask hides. Chains
+run under the model's own causal mask, trees under one that shows each node its ancestors.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from tokentape.capture.decode import Sampling, kept
+from tokentape.capture.live.caches import KVCache
+from tokentape.capture.live.slots import Pass
 from tokentape.capture.models import device_of
-from tokentape.policies.speculation.tree import Probabilities
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")
 
 
-class Text:
-    """A cache and how to feed it; `length`: positions it holds. One request, no padding."""
+class Watch(Protocol):
+    """Told of every pass before and after it."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.config = model, model.config.get_text_config()
+    def before(self, coming: Pass) -> None: ...
+
+    def after(self, done: Pass) -> None: ...
+
+
+class Text:
+    """A cache and how to feed it; `length`: columns it holds. Rows of one request each, padded on the left, or one request.
+
+    cache: None: the model's own. n_prompt: columns of the prompt. A chain or a tree behind it is of one request.
+    """
+
+    def __init__(self, model: PreTrainedModel, watch: Watch, cache: Any = None, n_prompt: int = 0) -> None:
+        self.model, self.config, self.watch = model, model.config.get_text_config(), watch
         self.device = device_of(model)
-        self.cache = DynamicCache()
+        self.cache, self.n_prompt = cache, n_prompt
         self.length = 0
 
-    def feed(self, tokens: list[int], last_only: bool = False) -> torch.Tensor:
-        """(n, V) logits after each token of a chain, or (1, V) after the last."""
-        return self._run(tokens, logits_to_keep=1 if last_only else 0)
+    def run(self, ids: torch.Tensor, coming: Pass, **options: Any) -> torch.Tensor:
+        """(rows, columns or fewer, V) logits of ids (rows, columns)."""
+        self.watch.before(coming)
+        out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, **options)
+        self.cache, logits = out.past_key_values, out.logits
+        self.length += ids.shape[1]
+        self.watch.after(coming)
+        return logits  # type: ignore[no-any-return]  # transformers types no output
 
-    def feed_tree(self, tokens: list[int], depths: list[int], visible: np.ndarray) -> torch.Tensor:
+    def feed(self, tokens: list[int], coming: Pass, last_only: bool = False) -> torch.Tensor:
+        """(n, V) logits after each token of a chain, or (1, V) after the last."""
+        if isinstance(self.cache, KVCache):
+            n, held = len(tokens), self.cache.n_tentative
+            self.cache.expect(range(self.length, self.length + n), np.tri(n, held + n, held, bool))
+        return self.run(torch.tensor([tokens], device=self.device), coming, logits_to_keep=1 if last_only else 0)[0]
+
+    def feed_tree(self, tokens: list[int], coming: Pass, depths: list[int], visible: np.ndarray) -> torch.Tensor:
         """(n, V) logits after each of n tree nodes.
 
         depths: (m,) of all the tree's nodes in the cache once these are in, these last; visible: (n, m) bool, which of the m each
@@ -41,8 +64,12 @@ class Text:
         """
         start = self.length + len(tokens) - len(depths)
         keys = torch.tensor([*range(start), *(start + d for d in depths)], device=self.device)
-        queries = keys[-len(tokens) :]
-        return self._run(tokens, position_ids=queries[None], attention_mask=self._mask(visible, queries, keys))
+        queries, options = keys[-len(tokens) :], {}
+        if isinstance(self.cache, KVCache):
+            self.cache.expect(queries.tolist(), visible)
+        else:
+            options["attention_mask"] = self._mask(visible, queries, keys)
+        return self.run(torch.tensor([tokens], device=self.device), coming, position_ids=queries[None], **options)[0]
 
     def crop(self, length: int) -> None:
         """Takes back all positions from `length` on."""
@@ -52,6 +79,10 @@ class Text:
 
     def keep(self, length: int, offsets: list[int]) -> None:
         """Of the positions from `length` on, keeps those at the offsets, in their order, and takes back the rest."""
+        if isinstance(self.cache, KVCache):
+            self.cache.commit(offsets)
+            self.length = length + len(offsets)
+            return
         if offsets == list(range(len(offsets))):
             self.crop(length + len(offsets))
             return
@@ -61,13 +92,6 @@ class Text:
                 held = getattr(layer, name)
                 setattr(layer, name, held.index_select(-2, chosen.to(held.device)))
         self.length = len(chosen)
-
-    def _run(self, tokens: list[int], **options: Any) -> torch.Tensor:
-        ids = torch.tensor([tokens], device=self.device)
-        out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, **options)
-        self.length += len(tokens)
-        logits: torch.Tensor = out.logits[0]
-        return logits
 
     def _mask(self, visible: np.ndarray, queries: torch.Tensor, keys: torch.Tensor) -> Any:
         """(1, 1, n, length + n) additive mask; one per kind of layer where the model has several."""
@@ -95,12 +119,3 @@ def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:
     attention = getattr(config, "_attn_implementation", None)
     if is_tree and attention not in TREE_ATTENTION:
         raise ValueError(f"{name} runs {attention} attention, which takes no tree mask; leave --draft-width at 1")
-
-
-def distribution(logits: torch.Tensor, sampling: Sampling) -> Probabilities:
-    """(n, V) f64 probabilities that tokens are drawn from; at temperature 0 the plain softmax, which greedy choices rank by."""
-    if sampling.temperature == 0:
-        return logits.double().softmax(-1).cpu().numpy()
-    ordered, ids = kept(logits, sampling)
-    found = torch.zeros_like(ordered, dtype=torch.float64).scatter_(1, ids, ordered.double())
-    return (found / found.sum(-1, keepdim=True)).numpy()

@@ -1,30 +1,33 @@
-"""What a sliced-serving policy does to a live model's quality: perplexity, KL and acceptance on text, exact match on items.
+"""What any decisions inside a live model do to its quality: perplexity, KL and acceptance on text, exact match on items.
 
-Text is cut into windows; the first tokens of each are its prompt (high precision, the model's own routing), the rest are decoded
-with the policy in the loop, teacher-forced, one by one, each window with a cache of its own. Every decoded token but the first,
-whose logits still come from the prompt, is compared with the unmodified model on the same window.
+Text is cut into windows; the first tokens of each are its prompt, the rest are decoded with the decisions in the loop, teacher-
+forced, one by one, each window with caches of its own. Every decoded token but the first, whose logits still come from the
+prompt, is compared with the unmodified model on the same window. Items are answered greedily.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from tokentape.capture import models
-from tokentape.capture.applied import AppliedTape
-from tokentape.capture.closed_loop import ClosedLoop, capacity_of
 from tokentape.capture.datasets import items
-from tokentape.capture.decode import Decoder, Outcome, Pass, Request, Sampling, decode
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
+from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
+from tokentape.capture.live.routers import Sliced, capacity_of
+from tokentape.capture.live.slots import Inside
 from tokentape.policies.sliced import SliceMoE
+
+if TYPE_CHECKING:
+    from tokentape.capture.applied import AppliedTape
 
 DEFAULT_WINDOWS = 16
 ALL_DOCUMENTS = 1 << 16
@@ -43,22 +46,21 @@ class Cut:
             raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
 
-class Loop(Protocol):
-    """A policy inside a model, a context manager: told when a batch begins and of every pass that has run."""
+class Tried(Cut, ABC):
+    """What runs inside a model and how it is tried. name, parameters: as table `quality` holds them."""
 
-    def __enter__(self) -> Self: ...
+    name: str
+    parameters: dict[str, Any]
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
-
-    def begin(self, mask: torch.Tensor | None, n_rows: int = 1) -> None: ...
-
-    def record(self, done: Pass) -> None: ...
+    @abstractmethod
+    def inside(self, loaded: models.Loaded, seed: int) -> Inside:
+        """It in the model; seed: of draws."""
 
 
 @dataclass(frozen=True)
-class PolicyRun(Cut):
-    """A policy and how it is tried. name, parameters: as table `quality` holds them; cache_frac: share of all experts' bytes at
-    the high width; scheme: of the low-bit weights, None: weights as loaded."""
+class SlicedRun(Tried):
+    """Sliced serving. cache_frac: share of all experts' bytes at the high width; scheme: of the low-bit weights, None: weights as
+    loaded."""
 
     system: SliceMoE
     name: str
@@ -71,31 +73,33 @@ class PolicyRun(Cut):
         if not 0.0 < self.cache_frac <= 1.0:
             raise ValueError(f"cache {self.cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
 
+    def inside(self, loaded: models.Loaded, seed: int) -> Inside:
+        return Inside(loaded.model, self.slot(loaded, seed))
 
-def evaluate_policy(
+    def slot(self, loaded: models.Loaded, seed: int) -> Sliced:
+        """The policy alone."""
+        capacity = capacity_of(loaded.model, self.system.cache, self.cache_frac)
+        return Sliced(loaded.model, self.system, capacity, self.scheme, seed)
+
+
+def evaluate_inside(
     loaded: models.Loaded,
     dataset: str,
-    run: PolicyRun,
+    run: Tried,
     seed: int = 0,
     progress: Report = lambda done, total, name: None,
     tape: AppliedTape | None = None,
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """A row of table `quality`, and what the loop counted (capture/closed_loop.py). seed: of draws, and which windows.
+    inside: Inside | None = None,
+) -> dict[str, Any]:
+    """A row of table `quality`. seed: of draws, and which windows or items. inside: `run` in the model, where that is made.
 
     tape: also records natural and applied routing (capture/applied.py); slower, requests run one by one. The caller finishes it.
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
-    model = loaded.model
-    loop = ClosedLoop(model, run.system, capacity_of(model, run.system.cache, run.cache_frac), run.scheme, seed)
-    read = lambda told: on_text(loaded, windows(loaded, dataset, run, seed), run, loop, told, tape)  # noqa: E731
-    scores = scored(loaded, dataset, run, seed, loop, read, progress, tape)
-    totals = loop.totals
-    counted = {
-        "miss_frac": loop.miss_frac,
-        "flash_bytes_per_token": totals["flash_bytes"] / max(1, totals["tokens"]),
-        "dram_bytes_per_token": totals["dram_bytes"] / max(1, totals["tokens"]),
-    }
-    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | counted | scores, totals
+    made = inside or run.inside(loaded, seed)
+    read = lambda told: on_text(loaded, windows(loaded, dataset, run, seed), run, made, told, tape)  # noqa: E731
+    scores = scored(loaded, dataset, run, seed, made, read, progress, tape)
+    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
 
 
 def scored(
@@ -103,7 +107,7 @@ def scored(
     dataset: str,
     run: Cut,
     seed: int,
-    loop: Loop,
+    inside: Inside,
     read: Callable[[Callable[[int, int], None]], dict[str, Any]],
     progress: Report,
     tape: AppliedTape | None = None,
@@ -113,8 +117,8 @@ def scored(
     with models.suitable_threads(loaded.model):
         if any(item.answer is None for item in found):
             return read(lambda n, of: progress(n, of, dataset))
-        with loop:
-            return exact_match(loaded, found[-run.n_items :], dataset, progress, in_loop(loop, tape))
+        with inside:
+            return exact_match(loaded, found[-run.n_items :], dataset, progress, partial(run_in, inside=inside, tape=tape))
 
 
 def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
@@ -123,24 +127,12 @@ def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], datas
     return {"model_id": loaded.source.model_id, "policy": policy, "parameters": told, "dataset": dataset, "seed": seed}
 
 
-def in_loop(loop: Loop, tape: AppliedTape | None = None) -> Decoder:
-    """capture.decode.decode with the policy in it; nll is there in any case where a tape is."""
-
-    def run(
-        model: PreTrainedModel,
-        requests: Sequence[Request],
-        sampling: Sampling,
-        stop_ids: frozenset[int],
-        pad_id: int,
-        *,
-        with_nll: bool = False,
-    ) -> list[Outcome]:
-        if tape is not None:
-            return tape.decode(loop, model, requests, sampling, stop_ids, pad_id)
-        begin = lambda mask: loop.begin(mask, len(requests))  # noqa: E731
-        return decode(model, requests, sampling, stop_ids, pad_id, loop.record, begin, with_nll)
-
-    return run
+def run_in(loaded: models.Loaded, requests: Sequence[Request], inside: Inside, tape: AppliedTape | None = None) -> list[Outcome]:
+    """Requests to their end, greedily or as they are forced, with what they were chosen by; recorded where there is a tape."""
+    if tape is not None:
+        return tape.decode(inside, loaded, requests)
+    stop_ids = frozenset() if requests[0].forced is not None else loaded.stop_ids
+    return decode(loaded.model, requests, Sampling(), stop_ids, loaded.pad_id, inside, with_logits=requests[0].forced is not None)
 
 
 def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[list[int]]:
@@ -174,42 +166,26 @@ def on_text(
     loaded: models.Loaded,
     chosen: list[list[int]],
     run: Cut,
-    loop: Loop,
+    inside: Inside,
     progress: Callable[[int, int], None] = lambda done, total: None,
     tape: AppliedTape | None = None,
 ) -> dict[str, Any]:
-    """Perplexity, KL and acceptance of the policy on windows; `loop` counts the rest."""
+    """Perplexity, KL and acceptance on windows with what is `inside`; its slots count the rest."""
     vocabulary = loaded.model.config.get_text_config().vocab_size
     per_batch = 1 if tape else max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
     nll, kl, acceptance, n_tokens = 0.0, 0.0, 0.0, 0
     for start in range(0, len(chosen), per_batch):
-        batch = chosen[start : start + per_batch]
-        requests = requests_of(batch, run, start)
-        plain, applied = _logits(loaded, batch, requests, loop, tape)
-        targets = torch.tensor([ids[run.prompt_tokens + 1 :] for ids in batch], device=plain.device)
+        batch = torch.tensor(chosen[start : start + per_batch], device=models.device_of(loaded.model))
+        plain = loaded.model(input_ids=batch, use_cache=False).logits[:, run.prompt_tokens : -1].float()
+        with inside:
+            outcomes = run_in(loaded, requests_of(chosen[start : start + per_batch], run, start), inside, tape)
+        applied = torch.stack([o.logits[1:] for o in outcomes if o.logits is not None])
+        targets = batch[:, run.prompt_tokens + 1 :]
         ours, theirs = applied.log_softmax(-1), plain.log_softmax(-1)
         nll += F.nll_loss(ours.flatten(0, 1), targets.flatten(), reduction="sum").item()
         kl += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
         acceptance += torch.minimum(ours.exp(), theirs.exp()).sum().item()
         n_tokens += targets.numel()
-        progress(start + len(batch), len(chosen))
+        progress(min(start + per_batch, len(chosen)), len(chosen))
     shares = {"perplexity": math.exp(nll / n_tokens), "kl": kl / n_tokens, "acceptance": acceptance / n_tokens}
     return {**shares, "n_items": len(chosen), "n_tokens": n_tokens}
-
-
-def _logits(
-    loaded: models.Loaded, batch: list[list[int]], requests: list[Request], loop: Loop, tape: AppliedTape | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(batch, decode_tokens - 1, V) f32 each: of the unmodified model, and with the policy, for the same decoded tokens."""
-    model = loaded.model
-    device = models.device_of(model)
-    n_prompt = len(requests[0].prompt_ids)
-    plain = model(input_ids=torch.tensor(batch, device=device), use_cache=False).logits[:, n_prompt:-1].float()
-    applied: list[torch.Tensor] = []
-    handle = model.register_forward_hook(lambda module, args, output: applied.append(output.logits[:, -1].float()))
-    try:
-        with loop:
-            in_loop(loop, tape)(model, requests, Sampling(), frozenset(), loaded.pad_id)
-    finally:
-        handle.remove()
-    return plain, torch.stack(applied[1:], dim=1)

@@ -2,11 +2,15 @@
 
 A prompt sees all of itself; then each head keeps what the policy chooses and every decoded token enters the slot that the last
 eviction left. Keys stay rotated at their original positions; the logical length goes on counting, so the model's positions are
-right. What a mask function would make of such a cache is wrong, so masks come from here (capture/kv/loop.py).
+right. What a mask function would make of such a cache is wrong, so masks come from here (capture/live/attention.py).
+
+Where tokens can be taken back, those of a pass stand behind the slots until they are decided: then the accepted ones enter, score
+and evict one by one, by the attention that the pass paid, and the others are gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,25 +18,30 @@ import torch
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from tokentape.capture.kv.storage import Plain
+from tokentape.capture.kv.storage import Plain, Planes
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.slots import Slots, salts_of
 
 ONE_BY_ONE = "an evicting cache decodes one token at a time: its kept positions have gaps"
+NO_TOKENS = np.zeros(0, np.int64)
 
 
 class KVLayer(CacheLayerMixin):
     """One layer: planes of keys and values (batch, heads, slots, width) and the slots that say which token lies where.
 
     window: tokens a sliding layer attends to, 0: all. pads: (batch,) padded columns before each request's first token.
+    takes_back: of one request, whose tokens stay tentative until `commit`.
     """
 
     is_croppable = False
 
-    def __init__(self, index: int, policy: KVPolicy, storage: Plain, window: int, n_heads: int, pads: np.ndarray) -> None:
+    def __init__(
+        self, index: int, policy: KVPolicy, storage: Plain, window: int, n_heads: int, pads: np.ndarray, takes_back: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
         self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
+        self.takes_back = takes_back
         self.is_sliding = window > 0
         self.n_heads, self.n_sets = n_heads, n_heads if policy.per_head else 1
         self.slots = Slots(policy, np.tile(salts_of(index, self.n_sets), len(pads)))
@@ -41,6 +50,10 @@ class KVLayer(CacheLayerMixin):
         self.planes: dict[str, list[torch.Tensor]] = {}
         self.is_x: np.ndarray | None = None  # (batch, tokens) what AERP stores as layer inputs
         self._prompt: dict[str, torch.Tensor] = {}
+        self._behind: dict[str, list[torch.Tensor]] = {}
+        self.mass: np.ndarray | None = None  # attention that the prompt's queries have paid so far
+        self.tentative = self.coming = NO_TOKENS  # positions: behind the slots, and of the pass under way
+        self._paid = np.zeros((0, 0, 0))  # (tentative tokens, sets, slots and tentative tokens) attention they paid
 
     # --------------------------------------------------------------------------------------------- as transformers calls it
 
@@ -49,38 +62,60 @@ class KVLayer(CacheLayerMixin):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """What attention runs over: a prompt itself, or all slots in use with the new token among them."""
-        given = {"keys": key_states, "values": value_states}
-        n = key_states.shape[-2]
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.seen, self._prompt = n, given
-            return key_states, value_states
+        given, n = {"keys": key_states, "values": value_states}, key_states.shape[-2]
+        if not self.planes:  # a prompt, or a slice of it
+            self.is_initialized = True
+            self.seen += n
+            if self._prompt:
+                given = {name: torch.cat([self._prompt[name], x], dim=-2) for name, x in given.items()}
+            self._prompt = given
+            return given["keys"], given["values"]
+        if self.takes_back:
+            n_held = self.n_tentative
+            self.tentative = np.concatenate([self.tentative, self.coming[-n:]])
+            for name, x in given.items():
+                self._append(name, x, n_held)
+            return self._read(key_states.device, len(self.tentative))
         if n != 1:
             raise ValueError(f"{ONE_BY_ONE} (a pass of {n} came)")
-        if self._prompt:
-            raise ValueError("an evicting cache needs the attention of the prompt; run the model inside its KVLoop")
         self.seen += 1
         slots = self.slots.place(self._now())
         self.width = max(self.width, int(slots.max()) + 1)
         for name, x in given.items():
-            self._insert(name, x, slots)
-        is_hst = self._groups(key_states.device) if self.storage.needs_groups else None
-        return tuple(
-            self.storage.read(tuple(p[:, :, : self.width] for p in self.planes[name]), is_hst, (self.index, name))
-            for name in given
-        )
+            self._insert(name, self.storage.write(x, (self.index, name), is_prompt=False), slots)
+        return self._read(key_states.device, 0)
+
+    def _read(self, device: torch.device, n_behind: int) -> Any:
+        """Keys and values of the slots in use, and of so many tentative tokens behind them."""
+        is_hst = self._groups(device, n_behind) if self.storage.needs_groups else None
+        held = {name: [p[:, :, : self.width] for p in planes] for name, planes in self.planes.items()}
+        if n_behind:
+            held = {
+                name: [torch.cat([p, b], dim=2) for p, b in zip(planes, self._behind[name], strict=True)]
+                for name, planes in held.items()
+            }
+        return tuple(self.storage.read(tuple(planes), is_hst, (self.index, name)) for name, planes in held.items())
+
+    @property
+    def n_tentative(self) -> int:
+        return len(self.tentative)
 
     def get_seq_length(self) -> int:
-        return self.seen
+        return self.seen + self.n_tentative
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.seen + query_length, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        raise ValueError("an evicting cache cannot take tokens back; use it without assisted decoding")
+        """Takes back the last -tokens_to_remove tentative tokens."""
+        n = self.n_tentative + tokens_to_remove
+        if n < 0 or not self.takes_back:
+            raise ValueError("an evicting cache cannot take tokens back; use it without assisted decoding")
+        self.tentative = self.tentative[:n]
+        self._behind = {name: [plane[:, :, :n] for plane in planes] for name, planes in self._behind.items()}
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         raise ValueError("an evicting cache cannot change its batch; use it without beam search")
@@ -89,6 +124,31 @@ class KVLayer(CacheLayerMixin):
         raise ValueError("an evicting cache is for one batch; begin the next one")
 
     # --------------------------------------------------------------------------------------------------- as its loop calls it
+
+    def pay(self, weights: np.ndarray) -> None:
+        """The attention that the pass under way paid: (1, sets, queries, slots in use and tentative tokens)."""
+        self._paid = weights[0].transpose(1, 0, 2)
+
+    def commit(self, offsets: list[int]) -> None:
+        """Of the tentative tokens, those at the offsets enter the slots in their order; the others are gone."""
+        before, n_slots, taken = self.slots.positions[:, : self.width].copy(), self.width, list[tuple[int, np.ndarray]]()
+        for offset in offsets:
+            now = np.full(self.n_sets, self.tentative[offset])
+            assert int(now[0]) == self.seen
+            self.seen += 1
+            slots = self.slots.place(now)
+            taken.append((offset, slots))
+            self.width = max(self.width, int(slots.max()) + 1)
+            for name, planes in self._behind.items():
+                self._insert(name, tuple(plane[:, :, offset : offset + 1] for plane in planes), slots)
+            mass = np.zeros((self.n_sets, self.width))
+            held, paid = self.slots.positions[:, :n_slots], self._paid[offset]
+            mass[:, :n_slots] = np.where((held == before) & (held >= 0), paid[:, :n_slots], 0.0)
+            for earlier, at in taken:
+                for g in np.flatnonzero(self.slots.positions[np.arange(self.n_sets), at] == self.tentative[earlier]):
+                    mass[g, at[g]] = paid[g, n_slots + earlier]
+            self.end_step(mass)
+        self.tentative, self._behind = NO_TOKENS, {}
 
     def end_prompt(self, mass: np.ndarray) -> None:
         """Evicts after a prompt. mass (batch, heads, columns) f64: the attention its queries paid, padding included."""
@@ -105,7 +165,7 @@ class KVLayer(CacheLayerMixin):
             kept = x.gather(2, place.expand(-1, -1, -1, x.shape[-1]))
             planes = self.storage.write(kept, (self.index, name), is_prompt=True)
             self.planes[name] = [self._roomy(plane) for plane in planes]
-        self._prompt = {}
+        self._prompt, self.mass = {}, None
         self._judge(range(c - int(self.pads.min())))
 
     def end_step(self, mass: np.ndarray) -> None:
@@ -174,26 +234,33 @@ class KVLayer(CacheLayerMixin):
         room[:, :, : plane.shape[2]] = plane
         return room
 
-    def _insert(self, name: str, x: torch.Tensor, slots: np.ndarray) -> None:
+    def _append(self, name: str, x: torch.Tensor, n_held: int) -> None:
+        """Puts tokens behind the slots, after the n_held that are there."""
+        written = self.storage.write(x, (self.index, name), is_prompt=False)
+        held = self._behind.get(name) if n_held else None
+        self._behind[name] = list(written) if held is None else [torch.cat(p, 2) for p in zip(held, written, strict=True)]
+
+    def _insert(self, name: str, written: Planes, slots: np.ndarray) -> None:
         planes = self.planes[name]
         if planes[0].shape[2] < self.slots.positions.shape[1]:
             planes[:] = [self._roomy(plane) for plane in planes]
-        written = self.storage.write(x, (self.index, name), is_prompt=False)
         if (slots == slots[0]).all():
             for plane, new in zip(planes, written, strict=True):
                 plane[:, :, int(slots[0])] = new[:, :, 0]
             return
-        at = self._by_head(torch.from_numpy(slots)[:, None]).to(x.device)[..., None]
+        at = self._by_head(torch.from_numpy(slots)[:, None]).to(planes[0].device)[..., None]
         for plane, new in zip(planes, written, strict=True):
             plane.scatter_(2, at.expand(-1, -1, -1, plane.shape[-1]), new)
 
-    def _groups(self, device: torch.device) -> torch.Tensor:
-        """(batch, heads, slots in use) bool: tokens whose score is at least their head's median (HST, ties too)."""
+    def _groups(self, device: torch.device, n_behind: int = 0) -> torch.Tensor:
+        """(batch, heads, slots in use) bool: tokens whose score is at least their head's median (HST, ties too); n_behind
+        tentative tokens follow, which have no score yet."""
         held = self.slots.positions[:, : self.width] >= 0
         rank = np.where(held, self.slots.rank[:, : self.width], np.inf)
         ranks, middle = np.sort(rank, axis=1), held.sum(axis=1)[:, None]
         median = 0.5 * (np.take_along_axis(ranks, (middle - 1) // 2, 1) + np.take_along_axis(ranks, middle // 2, 1))
-        return self._by_head(torch.from_numpy(held & (rank >= median))).to(device)
+        is_hst = np.pad(held & (rank >= median), ((0, 0), (0, n_behind)))
+        return self._by_head(torch.from_numpy(is_hst)).to(device)
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:
@@ -211,11 +278,32 @@ class KVCache(Cache):
     layers: list[KVLayer]  # type: ignore[assignment]  # transformers types a list of all its kinds, and reads it only
 
     def __init__(
-        self, policy: KVPolicy, storage: Plain, windows: list[int], n_heads: int, pads: np.ndarray, x_width: int
+        self, policy: KVPolicy, storage: Plain, windows: list[int], n_heads: int, pads: np.ndarray, x_width: int, takes_back: bool
     ) -> None:
-        super().__init__(layers=[KVLayer(i, policy, storage, w, n_heads, pads) for i, w in enumerate(windows)])
+        super().__init__(layers=[KVLayer(i, policy, storage, w, n_heads, pads, takes_back) for i, w in enumerate(windows)])
         for layer in self.layers:
             layer.x_width = x_width
+        self.visible = np.zeros((0, 0), np.bool_)  # (n, m) which of the tentative tokens those of the pass under way see
+
+    @property
+    def n_tentative(self) -> int:
+        return self.layers[0].n_tentative
+
+    def expect(self, positions: Iterable[int], visible: np.ndarray) -> None:
+        """A pass of tokens at these positions comes, which see so of the tentative tokens, themselves the last of them."""
+        self.visible = visible
+        for layer in self.layers:
+            layer.coming = np.fromiter(positions, np.int64)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """See KVLayer.crop."""
+        for layer in self.layers:
+            layer.crop(tokens_to_remove)
+
+    def commit(self, offsets: list[int]) -> None:
+        """See KVLayer.commit."""
+        for layer in self.layers:
+            layer.commit(offsets)
 
     def stored_bytes(self) -> np.ndarray:
         """(batch,) over all layers."""

@@ -1,0 +1,191 @@
+"""A KV policy inside a live model: the model attends to what the policy kept, and to nothing else.
+
+    with Inside(model, KV(model, policy, storage)) as inside:
+        decode(model, requests, ..., inside)
+
+A registered attention function (capture/attention.py) calls the family's own eager attention, so soft-caps, sinks and sliding
+windows are that family's. After the prompt its column sums choose what stays; after each token its row moves the scores on, by
+the kernels that a tape's replay uses. The mask is the loop's own: slots that hold nothing are masked; nothing else needs to be.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from tokentape.capture.attention import AttentionCapture, eager_of
+from tokentape.capture.kv.storage import Plain
+from tokentape.capture.live.caches import KVCache, KVLayer, windows_of
+from tokentape.capture.live.slots import Pass, Slot
+from tokentape.policies.kv import KVPolicy
+from tokentape.policies.kv.importance import AERP
+from tokentape.policies.kv.recompute import Widths, pays
+
+if TYPE_CHECKING:
+    from tokentape.capture.live.loop import Request
+
+
+class KV(AttentionCapture, Slot):
+    """A KV policy, in a causal language model. keeps_trail: also remember what every pass retained (tests, divergence).
+
+    Raises ValueError for a bound, which needs a tape, and for families whose attention or cache cannot be replaced.
+    """
+
+    def __init__(self, model: PreTrainedModel, policy: KVPolicy, storage: Plain | None = None, keeps_trail: bool = False) -> None:
+        super().__init__(model)
+        if policy.is_bound:
+            raise ValueError(f"{type(policy).__name__} sees the future: it runs over a tape only; use `tokentape decide kv`")
+        self.policy, self.storage, self.keeps_trail = policy, storage or Plain(), keeps_trail
+        self.windows = windows_of(model)
+        text = model.config.get_text_config()
+        self.x_width = 0
+        if isinstance(policy, AERP):
+            head_dim = getattr(text, "head_dim", None) or text.hidden_size // self.n_heads
+            pair = text.kv_lora_rank + text.qk_rope_head_dim if self.is_latent else 2 * head_dim
+            widths = Widths(2 * text.hidden_size, 2 * pair, self.n_kv_heads)
+            self.x_width = text.hidden_size if pays(widths, policy.accounting) else 0
+        self.current: KVCache | None = None  # the last one
+        self._active: KVCache | None = None  # of the pass under way
+        self.trail: list[list[np.ndarray]] = []  # by pass and layer: positions (batch, heads, slots)
+        self.totals = {"tokens": 0, "kv_bytes": 0.0}
+        self._coming: Pass | None = None
+        self._of: dict[int, tuple[KVCache, int]] = {}  # a request's cache and its row there
+
+    def _enter(self, stack: ExitStack) -> None:
+        super()._enter(stack)
+        stack.callback(self._forget)
+
+    def _forget(self) -> None:
+        self.current = self._active = self._coming = None
+        self._of = {}
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """A column of table `quality`: bytes a request's cache held after a decoded token, all layers; mean."""
+        return {"kv_bytes": self.totals["kv_bytes"] / max(1, self.totals["tokens"])}
+
+    def cache(self, pads: list[int], takes_back: bool = False) -> KVCache:
+        """Empty, for a batch; its words lose bits on their own, by the same draws."""
+        storage = copy.copy(self.storage)
+        storage.begin()
+        self.current = self._active = KVCache(
+            self.policy, storage, self.windows, self.n_kv_heads, np.array(pads, np.int64), self.x_width, takes_back
+        )
+        return self.current
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        self._forget()
+        self.trail = []
+
+    def before(self, coming: Pass) -> None:
+        cache = coming.text.cache if coming.text is not None else None
+        self._coming = coming
+        if isinstance(cache, KVCache):
+            self.current = self._active = cache
+            self._of |= {name: (cache, row) for name, row in zip(coming.request_ids, coming.rows, strict=True)}
+
+    def after(self, done: Pass) -> None:
+        self._active = None
+        if self.keeps_trail and self.current is not None and done.kind in ("prefill", "decode"):
+            self.trail.append([layer.positions().copy() for layer in self.current.layers])
+
+    def commit(self, request_id: int, kept: list[int]) -> None:
+        """Counts what the request holds."""
+        cache, row = self._of[request_id]
+        self.totals["tokens"] += len(kept)
+        self.totals["kv_bytes"] += len(kept) * float(cache.stored_bytes()[row])
+
+    def _mask(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own for a prompt; while decoding none, since _attend makes it."""
+        is_slots = self._active is not None and self._active.layers[0].planes
+        return None if is_slots else eager_mask(*args, **kwargs)
+
+    def _attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        eager = eager_of(module)
+        layer = self._active.layers[module.layer_idx] if self._active is not None else None  # type: ignore[index]
+        if layer is None or not layer.is_initialized:  # a pass without a cache
+            return eager(module, query, key, value, mask, **kwargs)[0], None
+        is_prompt = not layer.planes
+        if not is_prompt:
+            mask = self._slot_mask(layer, query)
+        output, weights = eager(module, query, key, value, mask, **kwargs)
+        if self.policy.needs_raw:
+            weights = _logits(query, key, mask, kwargs.get("scaling"))
+        if is_prompt:
+            self._prompt(layer, weights)
+        elif layer.takes_back:
+            layer.pay(self._by_set(layer, weights))
+        else:
+            layer.end_step(self._by_set(layer, weights)[:, :, -1])
+        return output, None
+
+    def _slot_mask(self, layer: KVLayer, query: torch.Tensor) -> torch.Tensor | None:
+        """(batch, query heads or 1, queries or 1, slots and tentative tokens): lowest where nothing is, or is seen."""
+        hidden = layer.free()
+        if layer.takes_back:
+            hidden = self._tentative_hidden(layer, query.shape[2])
+        elif hidden is not None:
+            hidden = hidden[:, :, None]
+        if hidden is None:
+            return None
+        lowest = torch.finfo(query.dtype).min
+        mask = torch.zeros(hidden.shape, dtype=query.dtype).masked_fill_(torch.from_numpy(hidden), lowest).to(query.device)
+        return mask.repeat_interleave(query.shape[1] // hidden.shape[1], dim=1) if hidden.shape[1] > 1 else mask
+
+    def _tentative_hidden(self, layer: KVLayer, n: int) -> np.ndarray:
+        """(1, sets, n, slots and tentative tokens) bool, of the last n tentative tokens."""
+        assert self._active is not None
+        held = layer.slots.positions[:, : layer.width]
+        at, seen = layer.tentative, np.broadcast_to(self._active.visible, (n, layer.n_tentative))
+        hidden = np.concatenate([np.repeat((held < 0)[:, None], n, 1), np.repeat(~seen[None], len(held), 0)], axis=2)
+        if layer.window:
+            keys = np.concatenate([held, np.repeat(at[None], len(held), 0)], axis=1)
+            hidden |= at[-n:][None, :, None] - keys[:, None] >= layer.window
+        return hidden[None]
+
+    def _by_set(self, layer: KVLayer, weights: torch.Tensor) -> np.ndarray:
+        """(batch, heads, queries, slots) -> (batch, sets, queries, slots) f64, a set's heads summed in f32 as a tape has them."""
+        batch, heads, *rest = weights.shape
+        if heads != self.n_kv_heads:
+            weights = weights.float().view(batch, self.n_kv_heads, heads // self.n_kv_heads, *rest).sum(dim=2)
+        mass = weights.detach().float().cpu().numpy().astype(np.float64)
+        return mass if layer.n_sets == self.n_kv_heads else mass.sum(axis=1, keepdims=True)
+
+    def _prompt(self, layer: KVLayer, weights: torch.Tensor) -> None:
+        """Adds up what the queries pay that the policy's first scores need, padded ones left out; evicts after the last."""
+        coming, n = self._coming, weights.shape[2]
+        is_last = coming is None or coming.is_last
+        if self.policy.prompt_queries is not None:
+            n_prompt = layer.seen if is_last else coming.text.n_prompt  # type: ignore[union-attr]
+            n = min(n, max(0, layer.seen - (n_prompt - self.policy.prompt_queries)))
+        if n:
+            weights = weights[:, :, -n:]
+            columns = torch.arange(layer.seen - n, layer.seen)
+            is_padded = bool(layer.pads.any())
+            self.query_mask = columns >= torch.from_numpy(layer.pads)[:, None] if is_padded else None
+            mass = self._reduce(weights).detach().cpu().numpy().astype(np.float64)
+            self.query_mask = None
+            if layer.mass is not None:
+                mass[:, :, : layer.mass.shape[2]] += layer.mass
+            layer.mass = mass
+        if is_last:
+            assert layer.mass is not None
+            layer.end_prompt(layer.mass)
+
+
+def _logits(query: torch.Tensor, key: torch.Tensor, mask: Any, scaling: float | None) -> torch.Tensor:
+    """(batch, heads, queries, keys) f32: q.k as the softmax gets it, 0 where masked."""
+    groups = query.shape[1] // key.shape[1]
+    raw = torch.matmul(query, key.repeat_interleave(groups, dim=1).transpose(2, 3)).float()
+    raw = raw * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return raw if mask is None else raw.masked_fill(mask < torch.finfo(mask.dtype).min / 2, 0.0)

@@ -1,0 +1,78 @@
+"""How the next token is chosen: greedy, drawn, or told; and how well tokens were foretold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from tokentape.policies.speculation.tree import Probabilities
+
+NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(
+                f"sampling: temperature {self.temperature} must be >= 0 (0: greedy), top_p {self.top_p} in (0, 1], "
+                f"top_k {self.top_k} >= 0 (0: all)"
+            )
+
+
+def drawn(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Generator]) -> torch.Tensor:
+    """(batch,) a draw per row, on the host, with each request's generator."""
+    probabilities, ids = kept(logits, sampling)
+    drawn = torch.cat([torch.multinomial(p, 1, generator=g) for p, g in zip(probabilities, generators, strict=True)])
+    return ids.gather(1, drawn.unsqueeze(1)).squeeze(1).to(logits.device)
+
+
+def kept(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """(batch, V) each, on the host: probabilities by falling logit and the tokens they are of; zero for what is cut off.
+
+    Temperature, then top-k, then top-p (the smallest set that reaches it). Rows that are cut do not sum to 1.
+    """
+    scaled = logits.float().cpu() / sampling.temperature
+    ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
+    if sampling.top_k:
+        ordered[:, sampling.top_k :] = -torch.inf
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    probabilities[before >= sampling.top_p] = 0.0
+    return probabilities, ids
+
+
+def distribution(logits: torch.Tensor, sampling: Sampling) -> Probabilities:
+    """(n, V) f64 probabilities that tokens are drawn from; at temperature 0 the plain softmax, which greedy choices rank by."""
+    if sampling.temperature == 0:
+        return logits.double().softmax(-1).cpu().numpy()
+    ordered, ids = kept(logits, sampling)
+    found = torch.zeros_like(ordered, dtype=torch.float64).scatter_(1, ids, ordered.double())
+    return (found / found.sum(-1, keepdim=True)).numpy()
+
+
+def nll_of(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(n,) nats of each id under its row of logits (n, V)."""
+    return F.cross_entropy(logits.float(), ids, reduction="none")
+
+
+def prompt_nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(batch, columns - 1): nll of each token given the earlier ones, a few columns at a time."""
+    batch, width, vocab = logits.shape
+    if width == 1:
+        return logits.new_zeros((batch, 0), dtype=torch.float32)
+    chunk = max(1, NLL_CHUNK_ELEMENTS // (batch * vocab))
+    parts = []
+    for start in range(0, width - 1, chunk):
+        stop = min(start + chunk, width - 1)
+        flat = nll_of(logits[:, start:stop].flatten(0, 1), ids[:, start + 1 : stop + 1].flatten())
+        parts.append(flat.view(batch, -1))
+    return torch.cat(parts, dim=1)

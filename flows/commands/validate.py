@@ -1,0 +1,82 @@
+"""validate: this engine's predictions beside what real engines measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tokentape.flows.options import JsonOption, argument, option
+
+
+def serving(
+    paths: Annotated[list[Path], argument("PATH...", "Folders: request logs (meta.json), or experiments (experiments.json).")],
+    hardware: Annotated[
+        str, option("The GPU, or my.toml. For an engine of N of them NAMExN is taken, where it ships.", "--hardware")
+    ],
+    model: Annotated[str | None, option("In place of the model that the log names: a shipped one or a config.json.")] = None,
+    front_end_ms: Annotated[float, option("Of client and server, before the engine takes a request.", "--front-end-ms")] = 0.0,
+    seed: Annotated[int, option("Of arrivals that are told by their rate.", "--seed")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve what a real engine served, with its settings, and print predicted against measured by metric and statistic.
+
+    Chunked prefill within the token budget, KV blocks of the log or of the machine's memory, batches fixed one iteration ahead
+    where the version does so. Nothing is fitted to what is compared.
+
+    \b
+    Examples:
+      tokentape validate serving my-vllm-log/ --hardware h100
+      tokentape validate serving experiments/ --hardware h100 --json
+    """
+    import json
+    from dataclasses import asdict
+
+    from tokentape.flows.console import note, percent, print_table, progress_bar, say
+    from tokentape.flows.grid import load_hardware
+    from tokentape.hw import spec
+    from tokentape.replay.serving.engine_logs import METRICS, Served, read
+    from tokentape.replay.serving.validation import Row, compare, served_by
+    from tokentape.warehouse import models
+
+    stages = [served for path in paths for served in read(path, seed)]
+    load_hardware(hardware)
+    rows, skipped = list[Row](), dict[str, str]()
+
+    def run(served: Served) -> list[Row]:
+        n = served.tensor_parallel * served.data_parallel
+        machine = load_hardware(f"{hardware}x{n}" if n > 1 and f"{hardware}x{n}" in spec.shipped() else hardware)
+        geometry = models.load(model or models.like(served.model)).geometry
+        return list(compare(served, served_by(served, geometry, machine, front_end_ms / 1e3)))
+
+    with progress_bar("validate") as show:
+        for i, served in enumerate(stages):
+            show(i, len(stages), f"{served.source}, stage {served.stage}")
+            try:
+                rows += run(served)
+            except ValueError as error:
+                skipped[served.source] = str(error)
+    for source, reason in skipped.items():
+        note(f"{source}: not run: {reason}")
+    if not rows:
+        raise ValueError(f"nothing could be compared: {next(iter(skipped.values()))}")
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    head = ("engine", "stage", "metric", "statistic", "measured", "predicted", "off by")
+    shown = [
+        (
+            row.source,
+            str(row.stage),
+            row.metric,
+            row.statistic,
+            f"{row.measured:.4g}",
+            f"{row.predicted:.4g}",
+            percent(row.rel_err),
+        )
+        for row in rows
+    ]
+    print_table("predicted against measured", head, shown)
+    for metric in METRICS:
+        means = [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (metric, "mean")]
+        if means:
+            say(f"{metric}, mean of {len(means)} stages: {percent(sum(means) / len(means))} off")

@@ -1,0 +1,149 @@
+"""What a GPU operator is: a closed form of its time with few fitted constants, over shapes (arrays by name, one entry per call).
+
+Formulas are written in functions that numpy has for arrays and a compiler for numbers; `where` of numbers is `a if c else b`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+where = np.where
+MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens")
+
+Shapes = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+
+# Fixed costs of kernels and tiles are cycles; constants state them in seconds at this clock, an H100's.
+REFERENCE_HZ = 1.755e9
+# The L2 cache feeds every SM with as many bytes in a cycle: a fifth of the 64 that its port takes. Chosen for all devices with
+# the L40S and RTX PRO 6000 tables in view, as is the sharpness with which a footprint that outgrows the cache is missed.
+_L2_BYTES_PER_CYCLE = 12.8
+_L2_SHARPNESS = 6.0
+COLD = 1e18  # a footprint that no cache holds
+
+
+class Gpu(NamedTuple):
+    """Datasheet numbers of one GPU that operator times follow from.
+
+    n_sms: streaming multiprocessors; clock_hz: the clock at which the peaks hold; peak_ops_per_s: dense tensor throughput of
+    the operands' dtype (a multiply-add is two); peak_bytes_per_s: off-chip memory; l2_bytes: last-level cache;
+    smem_bytes_per_sm: shared memory that one SM's thread blocks can use together; capability: CUDA's compute capability (8.0:
+    A100, 8.9: Ada, 9.0: Hopper, 10.x: data-centre Blackwell, 12.x: other Blackwell), which decides the kernels that run.
+    """
+
+    n_sms: float
+    clock_hz: float
+    peak_ops_per_s: float
+    peak_bytes_per_s: float
+    l2_bytes: float
+    smem_bytes_per_sm: float
+    capability: float
+
+
+def slower(gpu: Gpu) -> float:
+    """How much longer a cycle is than an H100's."""
+    return REFERENCE_HZ / gpu.clock_hz
+
+
+def s_per_byte(gpu: Gpu, efficiency_frac: float, footprint_bytes: Floats) -> Floats:
+    """Seconds per byte that is read again after `footprint_bytes` of others, from L2 where they fit; (n,)."""
+    memory = gpu.peak_bytes_per_s * efficiency_frac
+    l2 = np.maximum(_L2_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz, memory)
+    hit = 1.0 / (1.0 + (footprint_bytes / gpu.l2_bytes) ** _L2_SHARPNESS)
+    made: Floats = hit / l2 + (1.0 - hit) / memory
+    return made
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A constant that is fitted to measurements; `start`, `low`, `high` are in `unit` ("frac" for a dimensionless efficiency)."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """columns: arguments that measured tables have; arguments: all of `time`; defaults: what they are where shapes do not say;
+    grows: sizes with which a call takes longer, whatever the tiles.
+
+    terms: parts of the time of calls, of a GPU, constants in the order of `parameters`, and arguments; whole: the time that they
+    make; time: whole of terms, element by element, as a compiler takes it. least: operations and bytes of shapes, (n,) each,
+    which no device can do without. of_shapes: arguments of `terms` where they are not `arguments`; of_table: arguments that a
+    measured table has no column for, by the framework's version, the kernels' names and the shapes.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    arguments: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    grows: tuple[str, ...]
+    terms: Callable[..., Any]
+    whole: Callable[[Any], Floats]
+    time: Callable[..., Floats]
+    least: Callable[[Shapes], tuple[Floats, Floats]]
+    of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]]
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    of_shapes: Callable[[Shapes, Gpu], Iterable[Any]] | None = None
+
+    def seconds(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
+        """Seconds of each shape, (n,) f64. Raises ValueError naming what is missing, below 1 or unknown."""
+        return self.whole(self._terms(gpu, constants, shapes))
+
+    def regime(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
+        """Name of the largest part of each shape's time, (n,): the fields of its terms, each (n,) seconds, without their "_s"."""
+        terms = self._terms(gpu, constants, shapes)
+        names = np.array([name.removesuffix("_s") for name in terms._fields])
+        return np.asarray(names[np.argmax(np.stack(terms), axis=0)])
+
+    def _terms(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Any:
+        given = self.of_shapes(shapes, gpu) if self.of_shapes else columns(shapes, self.arguments, self.defaults)
+        return self.terms(gpu, constants, *given)
+
+
+class Terms(NamedTuple):
+    """Parts of a time, each (n,) f64 seconds."""
+
+    launch_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor number of a framework's version. Raises ValueError if the text is not one."""
+    parts = version.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise ValueError(f"version {version!r} is not a version such as 0.19.0")
+    return int(parts[0]), int(parts[1])
+
+
+def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, float] | None = None) -> list[Floats]:
+    """The named arguments as (n,) f64, the default where one is absent. The first name must be given: it says how long they are.
+
+    Raises ValueError naming the first one that is missing, or below 1 where it may not be.
+    """
+    names, defaults = list(names), defaults or {}
+    absent = [name for name in names if name not in shapes and name not in defaults]
+    if absent:
+        raise ValueError(f"shapes have no {absent[0]!r}; give {', '.join(names)}")
+    made = []
+    for name in names:
+        values = np.asarray(shapes[name] if name in shapes else defaults[name], dtype=np.float64)
+        if not np.all(values >= 1) and name not in MAY_BE_0:
+            raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
+        made.append(np.broadcast_to(values, np.shape(shapes[names[0]])))
+    return made
+
+
+def overlap(a: Floats, b: Floats, sharpness: float) -> Floats:
+    """Time of two parts that run side by side: a smooth maximum, (n,). sharpness 1 adds them, infinity takes the larger."""
+    return (a**sharpness + b**sharpness) ** (1.0 / sharpness)

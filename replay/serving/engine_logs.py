@@ -1,0 +1,179 @@
+"""What real engines measured: request logs of one run, and experiments of which means and percentiles by stage are known.
+
+A log is a folder with meta.json (settings of the engine) and requests.jsonl (a request a line: input_toks, output_toks,
+queued_ts, first_token_ts, last_token_ts in seconds). Experiments are a folder with experiments.json (settings, stages of a
+constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tokentape.replay.serving.workload import Requests
+
+Floats = NDArray[np.float64]
+METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
+STATISTICS = ("mean", "p50", "p90", "p99")
+_STAMPS = ("queued_ts", "first_token_ts", "last_token_ts")
+_ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Served:
+    """One stage of one engine: settings, requests, and what was measured, by metric and statistic.
+
+    model: as its hub names it; kv_blocks: of 16 tokens, None where the log tells none.
+    """
+
+    source: str
+    stage: int
+    model: str
+    max_seqs: int
+    budget_tokens: int
+    kv_blocks: int | None
+    tensor_parallel: int
+    data_parallel: int
+    expert_parallel: bool
+    schedules_ahead: bool
+    weight_format: str
+    requests: Requests = field(repr=False)
+    measured: dict[tuple[str, str], float] = field(repr=False)
+
+
+def read(folder: Path, seed: int = 0) -> list[Served]:
+    """The stages of a log or of experiments. seed: of the arrivals, which experiments tell by their rate alone.
+
+    Raises ValueError naming the file, row or field that is unusable.
+    """
+    if (folder / "meta.json").is_file():
+        return [_of_log(folder)]
+    if (folder / "experiments.json").is_file():
+        return _of_experiments(folder, seed)
+    raise ValueError(f"{folder}: neither a request log (meta.json, requests.jsonl) nor experiments (experiments.json)")
+
+
+def statistics(values: Floats) -> dict[str, float]:
+    """Mean and percentiles by the names of STATISTICS."""
+    return dict(zip(STATISTICS, (float(values.mean()), *np.percentile(values, (50, 90, 99)).tolist()), strict=True))
+
+
+def latencies(arrival_s: Floats, first_s: Floats, last_s: Floats, n_output: NDArray[np.int64]) -> dict[tuple[str, str], float]:
+    """Metrics of requests by name and statistic; the tokens per second of all, from the first arrival to the last token."""
+    several = n_output > 1
+    by_name = {"ttft_s": first_s - arrival_s, "e2e_s": last_s - arrival_s}
+    if several.any():
+        by_name["tpot_s"] = (last_s - first_s)[several] / (n_output[several] - 1)
+    found = {(name, which): value for name, values in by_name.items() for which, value in statistics(values).items()}
+    return found | {("output_tokens_per_s", "mean"): float(n_output.sum() / (last_s.max() - arrival_s.min()))}
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as JSON ({error})") from None
+
+
+def _of_log(folder: Path) -> Served:
+    meta, path = _json(folder / "meta.json"), folder / "requests.jsonl"
+    settings = _field(meta, "engine_kwargs", folder / "meta.json")
+    try:
+        rows = pl.read_ndjson(path).sort("queued_ts")
+        prompt, output = (rows[name].cast(pl.Int64).to_numpy() for name in ("input_toks", "output_toks"))
+        queued, first, last = (rows[name].cast(pl.Float64).to_numpy() for name in _STAMPS)
+        requests = Requests(queued - queued[0], prompt, output, origin=folder.name)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"{path}: {told}; a row is input_toks, output_toks, {', '.join(_STAMPS)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    bad = ~((queued <= first) & (first <= last))
+    if bad.any():
+        raise ValueError(f"{path}: request {int(np.argmax(bad))}: its first token is not between its queueing and its last")
+    version = tuple(int(part) for part in str(meta.get("vllm_version", "0.0")).split(".")[:2])
+    return Served(
+        source=folder.name,
+        stage=0,
+        model=_field(meta, "model", folder / "meta.json"),
+        max_seqs=_field(settings, "max_num_seqs", folder / "meta.json"),
+        budget_tokens=_field(settings, "max_num_batched_tokens", folder / "meta.json"),
+        kv_blocks=None,
+        tensor_parallel=settings.get("tensor_parallel_size", 1),
+        data_parallel=settings.get("data_parallel_size", 1),
+        expert_parallel=settings.get("enable_expert_parallel", False),
+        schedules_ahead=version >= _ASYNC_FROM,
+        weight_format="bf16",
+        requests=requests,
+        measured=latencies(queued, first, last, output),
+    )
+
+
+def _of_experiments(folder: Path, seed: int) -> list[Served]:
+    path = folder / "measured_ms.csv"
+    try:
+        rows = pl.read_csv(path, schema_overrides={"id": pl.String})
+        measured = {(i, stage, metric): value / 1e3 for i, stage, metric, value in rows.iter_rows()}
+    except (OSError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are id, stage, metric, measured_ms") from None
+    return [
+        served
+        for experiment in _json(folder / "experiments.json")
+        for served in _stages(experiment, measured, folder / "experiments.json", seed)
+    ]
+
+
+def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, seed: int) -> list[Served]:
+    """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
+    after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
+    load = _field(experiment, "workload", path)
+    name, n_output = str(experiment["id"]), int(load["output_tokens"])
+    n_prompts = load["system_prompts"] * load["users_per_system_prompt"]
+    length = load["system_prompt_tokens"] + load["question_tokens"]
+    found = []
+    for stage, of in enumerate(load["stages"]):
+        n = round(of["duration_s"] * of["requests_per_s"])
+        gaps = np.random.default_rng((seed, stage)).exponential(size=n)
+        cached = np.full(n, (length - 1) // 16 * 16)
+        if stage == 0:
+            cached[:n_prompts] = 0
+        requests = Requests(
+            np.cumsum(gaps) * of["duration_s"] / gaps.sum(), np.full(n, length), np.full(n, n_output), cached, f"{name}, {stage}"
+        )
+        told = {
+            (f"{metric}_s", which): measured[name, stage, f"{metric}_{which}"]
+            for metric in ("e2e", "ttft", "itl")
+            for which in STATISTICS
+            if (name, stage, f"{metric}_{which}") in measured
+        }
+        told["tpot_s", "mean"] = (told["e2e_s", "mean"] - told["ttft_s", "mean"]) / (n_output - 1)
+        found.append(
+            Served(
+                source=name,
+                stage=stage,
+                model=_field(experiment, "model", path),
+                max_seqs=_field(experiment, "max_num_seqs", path),
+                budget_tokens=_field(experiment, "max_num_batched_tokens", path),
+                kv_blocks=experiment.get("kv_blocks_of_16_tokens"),
+                tensor_parallel=experiment.get("tensor_parallel", 1),
+                data_parallel=1,
+                expert_parallel=False,
+                schedules_ahead=True,
+                weight_format="fp8" if experiment.get("precision") == "FP8" else "bf16",
+                requests=requests,
+                measured=told,
+            )
+        )
+    return found
+
+
+def _field(table: dict[str, Any], name: str, path: Path) -> Any:
+    if name not in table:
+        raise ValueError(f"{path}: field {name} is missing")
+    return table[name]
