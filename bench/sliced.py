@@ -16,7 +16,7 @@ from tokentape.policies.sliced import Controller, SliceMoE
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.precision import Critical, HighBit
-from tokentape.replay.slicemoe.replay import slices_of
+from tokentape.replay.system.routes import slices_of
 from tokentape.warehouse.models import load
 
 N_TOKENS, N_TOKENS_PEER, CAPACITY_BYTES = 4000, 100, 2_400_000_000

@@ -1,4 +1,4 @@
-"""Token-layer events per CPU second of the loop: a cache alone, with a placement, a KV track in its room, drafts; batches 1, 16."""
+"""Token-layers per CPU second of the loop: a cache alone, with a placement, a KV track in its room, drafts; at batch 1 and 16."""
 
 from __future__ import annotations
 

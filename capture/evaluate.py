@@ -52,11 +52,11 @@ def evaluate(
     with models.suitable_threads(loaded.model):
         for name in datasets:
             found = items(name, DEFAULT_ITEMS if n_items is None else n_items)
-            answered = [item for item in found if item.answer is not None]
-            if answered and len(answered) < len(found):
-                missing = len(found) - len(answered)
+            told = [item for item in found if item.answer is not None]
+            if told and len(told) < len(found):
+                missing = len(found) - len(told)
                 raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
-            scores = exact_match(loaded, answered, name, progress) if answered else _bits_per_byte(loaded, found, name, progress)
+            scores = exact_match(loaded, told, name, progress) if told else _bits_per_byte(loaded, found, name, progress)
             row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
             rows.append(row | NOT_MEASURED | scores)
     return rows
@@ -115,7 +115,13 @@ def _plain(loaded: models.Loaded, requests: Sequence[Request]) -> list[Outcome]:
 
 
 def exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain) -> dict[str, Any]:
-    """Share of the items that are answered right, greedily. run: of the model with something inside it."""
+    """Share of the items that are answered right."""
+    right, n_tokens = answered(loaded, found, name, progress, run)
+    return {"accuracy": sum(right) / len(found), "n_items": len(found), "n_tokens": n_tokens}
+
+
+def answered(loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain) -> tuple[list[bool], int]:
+    """Whether each item is answered right, greedily, and all tokens. run: of the model with something inside it."""
     tokenizer = loaded.tokenizer
     is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
     room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
@@ -125,7 +131,7 @@ def exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: R
         raise ValueError(f"data set {name}: answers of {room} tokens exceed the context ({context}); give another model")
     prompts = [tuple(tokenizer(item.prompt)["input_ids"][-limit:]) for item in found]
     order = sorted(range(len(found)), key=lambda i: -len(prompts[i]))  # equal lengths together: little padding
-    n_right = n_tokens = 0
+    right, n_tokens = [False] * len(found), 0
     for start in range(0, len(order), BATCH_ITEMS):
         batch = order[start : start + BATCH_ITEMS]
         requests = [Request(i, prompts[i], room) for i in batch]
@@ -133,10 +139,10 @@ def exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: R
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
             assert isinstance(said, str)  # not a list: one sequence was given
-            n_right += is_right(said, found[i].answer or "", is_worked)
+            right[i] = is_right(said, found[i].answer or "", is_worked)
             n_tokens += len(prompts[i]) + len(outcome.output_ids)
         progress(start + len(batch), len(order), name)
-    return {"accuracy": n_right / len(found), "n_items": len(found), "n_tokens": n_tokens}
+    return right, n_tokens
 
 
 def is_right(said: str, answer: str, is_worked: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -11,10 +10,9 @@ import polars as pl
 
 from tokentape.dashboards.engine import in_words, turn_of
 from tokentape.dashboards.theme import ROLES
-from tokentape.dashboards.units import joined, percent, signed, significant
-from tokentape.warehouse.claim_errors import COMPARED, POINTS
+from tokentape.dashboards.units import percent, signed, significant
+from tokentape.warehouse.claim_errors import COMPARED
 
-NEAR_FRAC = 0.1  # an answer this close to the paper's number is called near
 RATIOS = {"replay": "ratio", "low": "ratio_low", "high": "ratio_high"}  # columns of claims -> over the paper's number
 # How parts of a quantity's name are said.
 SPELLED = {
@@ -79,41 +77,8 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def answer(rows: pl.DataFrame) -> str:
-    """How near the fitted, the predicted and the other answers are, which bounds hold, and what has no answer."""
-    answered = rows.drop_nulls("replay")
-    values, bounds = answered.filter(pl.col("bound") == ""), answered.filter(pl.col("bound") != "")
-    said = []
-    for role, words in (("calibrate", "fitted"), ("predict", "predicted"), ("report", "reported only")):
-        of_role = (
-            values.filter(pl.col("role") == role).drop_nulls("error").sort(pl.col("error").abs().round_sig_figs(6), "claim_id")
-        )
-        for worst in of_role.tail(1).to_dicts():
-            near = of_role.filter(pl.col("error").abs() <= NEAR_FRAC).height
-            said.append(f"{near} of {of_role.height} {words} (worst: {signed(worst['error'], worst['unit'])}, {_named(worst)})")
-    points = f" ({100 * NEAR_FRAC:.0f} points where it is a percentage)" if (values["unit"] == POINTS).any() else ""
-    near_said = f"Within {percent(NEAR_FRAC, 0)} of the paper{points}: {joined(said)}. " if said else ""
-    held = f"{bounds.filter('holds').height} of {bounds.height} bounds hold. " if not bounds.is_empty() else ""
-    return near_said + held + unanswered(rows)
-
-
-def unanswered(rows: pl.DataFrame) -> str:
-    """What the study does not speak to, by quantity."""
-    without = rows.filter(pl.col("replay").is_null())
-    if without.is_empty():
-        return ""
-    kinds = without.group_by("quantity").len().sort(["len", "quantity"], descending=[True, False]).rows()
-    said = f"{without.height} of {rows.height} numbers have no answer: {joined([f'{name} ({n})' for name, n in kinds])}"
-    unprinted = without.filter(pl.col("paper").is_null()).height
-    return f"{said}" + (f"; for {unprinted} of them the paper prints no value." if unprinted else ".")
-
-
 def written(value: float, unit: str) -> str:
     """A number of the paper, or ours for it, with its unit."""
     if unit in ("fraction", "percent"):
         return percent(value if unit == "fraction" else value / 100)
     return f"{significant(value)} {'×' if unit == 'x' else unit}"
-
-
-def _named(row: Mapping[str, Any]) -> str:
-    return f"{row['quantity']}, {row['model'] or row['setting']}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import duckdb
 import polars as pl
 
-from tokentape.dashboards import answers, rows, theme
-from tokentape.dashboards.engine import Figure, Page
+from tokentape.dashboards import rows, theme
+from tokentape.dashboards.engine import Ask, Drawn, Page, some, with_figures
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.experts.charts import cost_panel
-from tokentape.dashboards.experts.words import REPLAY_FIRST
 from tokentape.dashboards.units import percent, significant
 
 FILE, TITLE = "index.html", "What is in the store"
@@ -26,49 +26,44 @@ EMPTY = (
 
 def page(connection: duckdb.DuckDBPyConnection) -> Page:
     """Tapes, one headline chart, a table of its numbers, and the provenance of every replay."""
-    tapes = rows.traces(connection)
-    # One-off replays decide nothing here: they have what was asked for beside them and not what one compares it with.
-    is_captured = pl.col("origin") == "captured"
-    studied = tapes.filter(pl.col("n_studied") > 0).sort(is_captured, "n_studied", descending=True, maintain_order=True)
-    runs = _headline_runs(rows.runs(connection, studied["trace_id"].head(1).to_list(), studied=True))
+    tapes, ask = rows.traces(connection), Ask(connection, Path(__file__).parent)
     lead = f"{tapes.height} tapes, {int(tapes['n_replays'].sum() or 0):,} replays. Record once, replay anywhere."
-    return Page(
-        FILE,
-        TITLE,
-        lead if not tapes.is_empty() else EMPTY,
-        "index.html",
-        figures=(_figure(runs, studied),),
-        data={} if runs.is_empty() else {"runs": runs.drop("family", "policy_params", "denominator")},
-        extra={"tapes": [_tape(t) for t in tapes.to_dicts()], "numbers": _numbers(runs), "provenance": _provenance(connection)},
-    )
+    numbers = _numbers(ask.made(_headline_runs))
+    extra = {"tapes": [_tape(t) for t in tapes.to_dicts()], "numbers": numbers, "provenance": _provenance(connection)}
+    return with_figures(Page(FILE, TITLE, EMPTY if tapes.is_empty() else lead, "index.html", extra=extra), ask, ["headline"])
 
 
-def _headline_runs(runs: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the rules that most replays share, on every hardware and in both scopes."""
+def _studied(ask: Ask) -> pl.DataFrame:
+    """Tapes of a study, captured ones first. One-off replays decide nothing here: they have not what one compares them with."""
+    tapes = rows.traces(ask.connection).filter(pl.col("n_studied") > 0)
+    return tapes.sort(pl.col("origin") == "captured", "n_studied", descending=True, maintain_order=True)
+
+
+def _headline_runs(ask: Ask) -> pl.DataFrame:
+    """Of the best studied tape: the rows of the rules that most replays share, on every hardware and in both scopes."""
+    runs = rows.runs(ask.connection, ask.made(_studied)["trace_id"].head(1).to_list(), studied=True)
     if runs.is_empty():
         return runs
     shared = runs.group_by("rules").len().sort("len", "rules", descending=[True, False])["rules"][0]
     return runs.filter(pl.col("rules") == shared)
 
 
-def _figure(runs: pl.DataFrame, studied: pl.DataFrame) -> Figure:
+def headline(ask: Ask) -> Drawn:
     """Latency and energy against capacity, one column per hardware and scope."""
-    chart, answer, reading = None, "", ""
-    if not runs.is_empty():
-        answer, chart = answers.cost(runs), _chart(runs)
-        reading = (
-            "Tape {trace_id}: {model_id} on {dataset}, {origin}; ".format(**studied.row(0, named=True))
-            + f"{rows.rules_sentence(runs['rules'][0])}. Dashed: the bounds. global: {_scope('global')}; per-layer: "
-            f"{_scope('per-layer')}. {_extrapolated(runs)}"
-            f"Other tapes and settings, and one-off replays, are on the page {experts.TITLE}."
-        )
-    question = "Which policy, at which capacity, at what latency and energy?"
-    return Figure("headline", question, chart, {"": answer}, (), reading, REPLAY_FIRST)
-
-
-def _extrapolated(runs: pl.DataFrame) -> str:
+    runs, studied = some(ask.made(_headline_runs)), ask.made(_studied)
     n = runs.filter("extrapolated").height
-    return f"{n:,} of the {runs.height:,} settings drawn lie outside what the hardware's costs were measured on. " if n else ""
+    outside = f"{n:,} of the {runs.height:,} settings drawn lie outside what the hardware's costs were measured on. " if n else ""
+    facts = {
+        "where": "Tape {trace_id}: {model_id} on {dataset}, {origin}".format(**studied.row(0, named=True)),
+        "semantics": rows.rules_sentence(runs["rules"][0]),
+        "in_one": experts.SCOPES["global"],
+        "in_each": experts.SCOPES["per-layer"],
+        "experts": experts.TITLE,
+        "extrapolated": outside,
+        "reference": rows.reference_of,
+    }
+    chart = _chart(runs)
+    return Drawn({"runs": experts.shown(runs)}, facts=facts, said=runs, chart=lambda start: chart)
 
 
 def _chart(runs: pl.DataFrame) -> alt.HConcatChart | None:
@@ -94,7 +89,7 @@ def _numbers(runs: pl.DataFrame) -> dict[str, Any] | None:
     """
     if runs.is_empty():
         return None
-    half = answers.reference(runs)
+    half = rows.reference(runs)
     machines = half["hardware"].unique().sort().to_list()
     first = pl.col("step_ms").filter(pl.col("hardware") == machines[0])
     order = half.group_by("policy", "bound").agg(first.min().alias("step_ms"), pl.col("hit_decode").max())

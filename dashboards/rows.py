@@ -14,7 +14,10 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine.ask import rows_of
+from tokentape.dashboards.engine.grammar import turn_of
+from tokentape.dashboards.engine.say import Rows
 
+REFERENCE_CAPACITY = 0.5  # sentences quote the replayed capacity nearest to half of the experts
 SQL = Path(__file__).with_suffix(".sql")
 
 
@@ -26,9 +29,25 @@ def traces(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 def runs(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], studied: bool = False) -> pl.DataFrame:
     """Replayed settings: capacity, hit rates, milliseconds and millijoules per decoded token; `policy` is the display name.
 
-    studied: of studies alone, without one-off replays.
+    turn: a policy's place in the house order. studied: of studies alone, without one-off replays.
     """
-    return _named(rows_of(connection, SQL, "runs", traces=trace_ids, studied=studied))
+    found = _named(rows_of(connection, SQL, "runs", traces=trace_ids, studied=studied))
+    return found.with_columns(turn=turn_of("family", theme.POLICIES))
+
+
+def reference(runs: pl.DataFrame) -> pl.DataFrame:
+    """The rows at the capacity nearest to half, of those at which most settings have LRU and a bound; methods before bounds, best
+    hit rate first."""
+    compared = (pl.col("family") == "lru").any() & pl.col("bound").any()
+    found = runs.group_by("capacity", "hardware", "scope").agg(n=compared).group_by("capacity").agg(pl.col("n").sum())
+    order = [-pl.col("n").cast(pl.Int64), (pl.col("capacity") - REFERENCE_CAPACITY).abs(), "capacity"]
+    nearest = found.sort(order)["capacity"][0]
+    return runs.filter(pl.col("capacity") == nearest).sort("bound", "hit_decode", descending=[False, True])
+
+
+def reference_of(found: Rows) -> Rows:
+    """As above, of a template."""
+    return Rows(reference(found.frame))
 
 
 def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:

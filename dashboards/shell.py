@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,29 +74,6 @@ class Page:
             fitting = (row for row in self.choices if all(row.get(name, value) == value for name, value in found.items()))
             found |= next(({control.name: row[control.name]} for row in fitting if control.name in row), {})
         return found
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a page takes in at its end: figures with menus, selections and rows of their own."""
-
-    figures: tuple[Figure, ...]
-    controls: tuple[Control, ...] = ()
-    choices: tuple[Mapping[str, str], ...] = ()
-    data: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-
-
-def with_parts(page: Page, *parts: Part) -> Page:
-    """The page and the parts as one."""
-    for part in parts:
-        page = replace(
-            page,
-            figures=(*page.figures, *part.figures),
-            controls=(*page.controls, *part.controls),
-            choices=(*page.choices, *part.choices),
-            data={**page.data, **part.data},
-        )
-    return page
 
 
 def render(page: Page, pages: list[tuple[str, str]]) -> str:

@@ -8,7 +8,7 @@ import polars as pl
 
 from tokentape.warehouse.claim_errors import signed
 
-__all__ = ["highest", "joined", "lowest", "mean_of", "number", "percent", "quantity", "signed", "significant"]
+__all__ = ["highest", "joined", "lowest", "mean_of", "number", "percent", "quantity", "share", "signed", "significant"]
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _SCALED = ("B", "B/s", "bit/s", "op/s", "Hz", "J", "W", "s")  # units that take a prefix; pJ/bit and mm2 already have one
@@ -37,6 +37,11 @@ def number(key: str, value: float, unit: str) -> str:
 def percent(fraction: float, digits: int = 1) -> str:
     """A share as a person reads it."""
     return f"{fraction * 100:.{digits}f} %"
+
+
+def share(fraction: float) -> str:
+    """Whole per cent, without a zero for what is there."""
+    return "< 1 %" if 0.0 < fraction < 0.005 else percent(fraction, 0)
 
 
 def significant(value: float) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import polars as pl
+
 from tokentape.flows import machines, steps
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate
@@ -14,7 +16,6 @@ from tokentape.hw.clock import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Operation, Step, place
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate
@@ -36,29 +37,22 @@ class Estimated:
     step_id: str
     title: str
     machine: HardwareSpec
-    operations: tuple[Operation, ...]
+    operations: pl.DataFrame
     coverage: tuple[str, ...]
     outside: tuple[str, ...]
-    step: Step
     joules: dict[str, tuple[float, float, float]]
     seconds: float
     band_s: tuple[float, float]
 
-    def by_name(self) -> list[tuple[str, int, float, float, float]]:
-        """(operation, times, seconds, bytes, operations) over all layers, the longest first."""
-        found: dict[str, list[Operation]] = {}
-        for operation in self.operations:
-            found.setdefault(operation.name, []).append(operation)
-        rows = [
-            (name, len(of), sum(o.seconds for o in of), sum(o.bytes for o in of), sum(o.ops for o in of))
-            for name, of in found.items()
-        ]
-        return sorted(rows, key=lambda row: -row[2])
+    def by_name(self) -> pl.DataFrame:
+        """operation, how often it runs, seconds, bytes and ops over all layers, the longest first."""
+        found = self.operations.group_by("operation", maintain_order=True).agg(pl.len(), pl.sum("seconds", "bytes", "ops"))
+        return found.sort("seconds", descending=True, maintain_order=True)
 
     def write(self, store: Store) -> None:
         """Records the step in table `operations`, and its machine beside it."""
         machines.record(store, self.machine)
-        steps.write(store, self.step_id, self.title, self.machine, self.step)
+        steps.write(store, self.step_id, self.title, self.machine, self.operations)
 
 
 def estimated(
@@ -88,13 +82,12 @@ def estimated(
     title += f", {how} coverage" if how else ""
     parts = (load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
     step_id = "/".join(filter(None, parts))
-    step, cost = made.step(), made.cost
-    operations = tuple(placed.operation for placed in place(step)[0])
+    cost = made.cost
     energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
     power_w = float(cost.joules.value[0]) / seconds
     outside = (*made.outside, *power_findings(machine, power_w))
-    return Estimated(step_id, title, machine, operations, sentences, outside, step, energy, seconds, (low_s, high_s))
+    return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

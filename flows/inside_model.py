@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokentape.flows.scored import composed
 from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.names import unknown
 from tokentape.policies.resolve import Value, convert, resolve
+from tokentape.policies.slots import System
+from tokentape.replay.capacity import bytes_of
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Store, Tape
 
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
     from tokentape.capture.kv.evaluate import KVRun
     from tokentape.capture.live.quality import SlicedRun
+    from tokentape.capture.live.system import SystemTried
 
 SLICEMOE, CXL_NDP = "slicemoe", "cxl_ndp"
 OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
 OF_WINDOWS = ("prompt_tokens", "decode_tokens")
 OF_REPLICAS = ("losses", "method")
+OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bits": int, "pool_frac": float}
 
 
 class Replicated(NamedTuple):
@@ -82,6 +87,32 @@ def cxl_ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None =
     losses = loss_table(tape, method)
     policy = resolve("system", CXL_NDP, {"hot": tape.geometry.n_experts // 2} | of_policy)
     return Replicated(CXLNDPRun(policy, losses, n_items=n_items, **_windows(params)), tape, method)
+
+
+def system_tried(
+    system: System, params: Mapping[str, Value], n_items: int, scheme: str = "amat", store: Store | None = None
+) -> SystemTried:
+    """A system. params: `draft_depth`, `draft_width`, `draft_bits`, `pool_frac` of a draft slot; `losses` and `method` of a
+    precision slot; `prompt_tokens` and `decode_tokens`. Raises ValueError for others."""
+    from tokentape.capture.cxl_ndp.replicas import ReplicaExperts  # needs torch
+    from tokentape.capture.live.system import SystemTried
+    from tokentape.capture.speculation.settings import DraftSettings
+
+    for name in params:
+        if name not in (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS):
+            raise unknown("parameter of a system inside a model", name, (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS))
+    drafting = {name.removeprefix("draft_"): convert(name, params[name], of) for name, of in OF_DRAFTS.items() if name in params}
+    told: dict[str, Any] = {slot: text for slot, text in system.told().items() if text != "none"} | dict(params)
+    replicas, losses = None, None
+    if "losses" in params:
+        tape, method = (store or Store()).open(str(params["losses"])), str(params.get("method", "gptq"))
+        replicas, losses = lambda loaded: ReplicaExperts(loaded, tape, method), loss_table(tape, method)
+    tried = SystemTried(
+        system, system.name, told, bytes_of, DraftSettings(**drafting), None if scheme == "none" else scheme, replicas, losses,
+        n_items=n_items, **_windows(params),
+    )  # fmt: skip
+    lengths = {length: getattr(tried, length) for length in OF_WINDOWS}
+    return dataclasses.replace(tried, parameters=told | lengths)
 
 
 def _windows(params: Mapping[str, Any]) -> dict[str, int]:

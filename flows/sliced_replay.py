@@ -13,7 +13,8 @@ from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.resolve import Value
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.result import ReplayResult, tables_of
-from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
+from tokentape.replay.slicemoe.replay import describe, replay_sliced
+from tokentape.replay.system.routes import slices_of
 from tokentape.replay.trace import Trace
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of

@@ -12,7 +12,6 @@ from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, rep
 from tokentape.hw import spec
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Placed, Step, place
 from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
@@ -24,8 +23,8 @@ WHICH = ("slowest", "median")
 
 def of_replay(
     store: Store, prefix: str, which: str, policy: str | None, hardware: str | None, profile: str | None = None
-) -> tuple[str, str, list[Placed], float]:
-    """Runs the replay again and writes one pass's operations; the step's id and title, its operations on the clock, its end.
+) -> tuple[str, str, pl.DataFrame]:
+    """Runs the replay again and writes one pass's operations; the step's id and title, and its operations.
 
     which: slowest or median decode pass, or a pass number. policy, hardware, profile: a user's own, which a result only
     names.
@@ -52,11 +51,12 @@ def of_replay(
     made = resolve(RESIDENCY, cell.policy, dict(cell.params))
     trace = load_trace(store, ran["trace_id"])
     settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id, cell.profile)
-    step = replay_step(trace, made, machine, semantics, *settings)
+    operations = replay_step(trace, made, machine, semantics, *settings)
     step_id = f"{replay_id}/{pass_id}"
     kind = f" ({which})" if which in WHICH else ""
     title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id}{kind} of {ran['trace_id']}"
-    return step_id, title, *write(store, step_id, title, machine, step)
+    write(store, step_id, title, machine, operations)
+    return step_id, title, operations
 
 
 def _machine(ran: dict[str, Any], hardware: str | None) -> HardwareSpec:
@@ -72,27 +72,11 @@ def _machine(ran: dict[str, Any], hardware: str | None) -> HardwareSpec:
     return machine
 
 
-def write(store: Store, step_id: str, title: str, machine: HardwareSpec, step: Step) -> tuple[list[Placed], float]:
-    """Places a step on the clock and writes it; an earlier version of it is replaced."""
-    placed, end_s = place(step)
-    rows: list[dict[str, Any]] = [
-        {
-            "step_id": step_id,
-            "title": title,
-            "hardware": machine.name,
-            "place": i,
-            "operation": p.operation.name,
-            "resource": p.operation.resource,
-            "op_layer": p.operation.layer,
-            "start_s": p.start_s,
-            "seconds": p.operation.seconds,
-            "bytes": p.operation.bytes,
-            "ops": p.operation.ops,
-        }
-        for i, p in enumerate(placed)
-    ]
-    write_rows(store, "operations", rows, of=step_id)
-    return placed, end_s
+def write(store: Store, step_id: str, title: str, machine: HardwareSpec, operations: pl.DataFrame) -> None:
+    """Writes a step; an earlier version of it is replaced."""
+    where = {"step_id": step_id, "title": title, "hardware": machine.name}
+    named = operations.with_columns(**{name: pl.lit(value) for name, value in where.items()}).with_row_index("place")
+    write_rows(store, "operations", named.to_dicts(), of=step_id)
 
 
 def _pass(timeline: pl.DataFrame, which: str, replay_id: str) -> int:

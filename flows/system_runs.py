@@ -126,9 +126,8 @@ class Asked:
         """Raises ValueError as `system_of`."""
         system = system_of(self.system, self.changes)
         options = {slot: dict(given) for slot, given in system.options.items()}
-        slot = "residency" if system.residency is not None else "place" if system.place is not None else ""
-        if self.budget and slot:
-            options.setdefault(slot, {})["budget"] = self.budget
+        if self.budget and system.room:
+            options.setdefault(system.room, {})["budget"] = self.budget
         if self.workload.batch:
             options.setdefault("schedule", {})["max_seqs"] = str(self.workload.batch)
         return replace(system, name=self.name or system.name, options=options)
@@ -204,7 +203,7 @@ def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
     if all(tape.has(name) for name in TABLES):
         drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), drafted)
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), drafted=drafted)
 
 
 def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:

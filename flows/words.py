@@ -19,7 +19,6 @@ COMMANDS = {
     "speculate": "step elmoe3d",
     "step": "step gpu|kelle|elmoe3d|cxl_ndp",  # that of a GPU was the only one
     "train-embedded": "models train",
-    "validate": "hardware validate",
 }
 NAMES = {"cxl-ndp": "cxl_ndp", "layered-prefill": "layered_prefill", "ndp": "cxl_ndp"}
 NAMING = ("calibrate cxl_ndp", "claims", "evaluate", "orderings", "serve", "step cxl_ndp", "study")

@@ -53,6 +53,9 @@ KINDS = {
         "pool policy", "tokentape.policies.speculation", "DRAFTS", "DRAFT",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
+    "route": Kind(
+        "router", "tokentape.policies.routes", "ROUTES", "Route", "is derived from policies.sliced.ranking.Router (docs/systems.md)"
+    ),
     "refresh": Kind(
         "refresh policy", "tokentape.policies.kv.refresh", "REFRESH", "Refresh",
         "needs `harmonic_mean_us` (policies/kv/refresh.py)",

@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "schedule": {"max_seqs": "1"},
     "kv": {"storage": "plain", "bits": "4"},
 }
-IN_THE_LOOP = ("schedule", "draft", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
+IN_THE_LOOP = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,16 @@ class System:
         if slot in SLOTS:
             return self.policies.get(slot)
         raise AttributeError(slot)
+
+    @property
+    def sliced(self) -> Any:
+        """SliceMoE, where it fills route, precision and residency; else None."""
+        return self.route if "residency" in getattr(self.route, "slots", ()) else None
+
+    @property
+    def room(self) -> str:
+        """The slot whose option `budget` says how much room experts have; empty where nothing bounds it."""
+        return "residency" if self.residency is not None or self.sliced is not None else "place" if self.place is not None else ""
 
     def option(self, slot: str, name: str) -> str:
         return self.options.get(slot, {}).get(name, OPTIONS[slot][name])
@@ -134,11 +144,11 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
             raise unknown(f"system {name}: slot", slot, SLOTS)
         given = dict(value)
         policy = str(given.pop("policy", "none"))
+        options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}
         if policy == "none":
             continue
         if slot not in registry.KINDS:
             raise ValueError(f"system {name}: no policy of slot {slot} is shipped; leave it out")
-        options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}
         try:
             policies[slot] = resolve(slot, policy, given)
         except ValueError as error:
@@ -161,8 +171,8 @@ def shipped() -> tuple[str, ...]:
 def _as_table(path: Path, slot: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"policy": value}
-    if isinstance(value, dict) and "policy" in value:
-        return value
+    if isinstance(value, dict) and ("policy" in value or value.keys() <= OPTIONS.get(slot, {}).keys()):
+        return value  # options alone: of the slot that another slot's policy fills
     raise ValueError(f'{path}: slot {slot} is {slot} = {{ policy = "NAME", ... }} or {slot} = "NAME", found {value!r}')
 
 
@@ -176,9 +186,10 @@ def _is_of(kind: str, policy: Any) -> bool:
 
 def _words(slot: str, system: System) -> list[str]:
     policy = system.policies.get(slot)
-    if policy is None:
+    filling = next((of for of, other in system.policies.items() if slot in slots_of(of, other)), None)
+    if policy is None and filling is None:
         return ["none"]
-    name, params = told(slot, policy)
+    name, params = told(slot, policy) if policy is not None else (f"by {filling}", {})
     return [name, *(f"{key}={value}" for key, value in {**params, **system.options.get(slot, {})}.items() if value != "")]
 
 

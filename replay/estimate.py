@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Step
 from tokentape.hw.work import Work
 from tokentape.replay.operations import operations_of
 from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
@@ -58,7 +58,7 @@ class Estimate:
     fits: Mapping[str, Fit]
     outside: tuple[str, ...]
 
-    def step(self) -> Step:
+    def operations(self) -> pl.DataFrame:
         """The operations on one device, in the order they run, layer by layer."""
         return operations_of(self.work, self.cost, self.machine)
 

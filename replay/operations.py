@@ -1,44 +1,63 @@
-"""A priced step as named operations on the machine's resources, to be placed on a clock (hw/timeline.py)."""
+"""A priced step as named operations on the machine's resources, and when each resource is busy: rows of table `operations`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import polars as pl
 
 from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Operation, Parallel, Serial, Step
 from tokentape.hw.work import Rows, Work
 
+END = pl.col("start_s") + pl.col("seconds")
 
-def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int = 0) -> Step:
-    """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them.
 
-    Bytes and operations are one device's share. What its cost overlaps otherwise, the tree does not.
+def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int = 0) -> pl.DataFrame:
+    """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them. A
+    row that is moved is on every tier and link that it leaves or crosses at the same time.
+
+    Columns operation, resource, op_layer (-1 outside the layers), start_s, seconds, bytes, ops: bytes and operations are one
+    device's share. What its cost overlaps otherwise, this does not.
     """
-    shape = (work.n_steps, work.n_blocks)
-    in_order: list[list[Step]] = [[] for _ in range(work.n_blocks)]
-    ahead: list[Step] = []
+    shape, found = (work.n_steps, work.n_blocks), []
     for rows in work.rows:
         seconds = np.broadcast_to(cost.rows_s[id(rows)], shape)[index] if id(rows) in cost.rows_s else np.zeros(work.n_blocks)
         n_bytes, ops = (
             np.broadcast_to(work.by_cell(rows, values), shape)[index]
             for values in (np.asarray(rows.bytes) + rows.activation_bytes, rows.ops)
         )
-        for block in np.flatnonzero((seconds > 0) | (n_bytes > 0) | (ops > 0)).tolist():
-            layer = block if block < work.n_blocks - 1 else -1
-            moved = (float(n_bytes[block]) / machine.n_devices, float(ops[block]) / machine.n_devices)
-            step = _operation(rows, machine, layer, float(seconds[block]), *moved)
-            (ahead if rows.kind == "prefetch" else in_order[block]).append(step)
-    steps = Serial(tuple(step for block in in_order for step in block))
-    return Parallel((Serial(tuple(ahead)), steps)) if ahead else steps
+        at = np.flatnonzero((seconds > 0) | (n_bytes > 0) | (ops > 0))
+        moved = {"seconds": seconds[at], "bytes": n_bytes[at] / machine.n_devices, "ops": ops[at] / machine.n_devices}
+        where = {"operation": rows.name, "resource": [_resources(rows, machine)] * at.size, "block": at}
+        found.append(pl.DataFrame({**where, "is_ahead": rows.kind == "prefetch", **moved}, schema_overrides=_TYPES))
+    in_order = pl.concat(found).sort(pl.when("is_ahead").then(-1).otherwise("block"), maintain_order=True)
+    started = in_order.with_columns(
+        start_s=pl.col("seconds").cum_sum().shift(1, fill_value=0.0).over("is_ahead"),
+        op_layer=pl.when(pl.col("block") < work.n_blocks - 1).then("block").otherwise(-1),
+    )
+    return started.explode("resource").select("operation", "resource", "op_layer", "start_s", "seconds", "bytes", "ops")
 
 
-def _operation(rows: Rows, machine: HardwareSpec, layer: int, seconds: float, n_bytes: float, ops: float) -> Step:
-    """On its engine; what is moved, on every tier and link that it leaves or crosses."""
-    resources = [machine.roles.of(rows.engine) if rows.engine else machine.roles.main]
-    if rows.target:
-        ends = (machine.roles.of(rows.tier), machine.roles.of(rows.target))
-        links = [name for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends]
-        resources = [*(() if ends[0] == ends[1] else ends[:1]), *links[:1]]
-    made = [Operation(name=rows.name, resource=on, layer=layer, seconds=seconds, bytes=n_bytes, ops=ops) for on in resources]
-    return made[0] if len(made) == 1 else Parallel(tuple(made))
+_TYPES: dict[str, Any] = {"operation": pl.String, "resource": pl.List(pl.String), "is_ahead": pl.Boolean}
+
+
+def _resources(rows: Rows, machine: HardwareSpec) -> list[str]:
+    if not rows.target:
+        return [machine.roles.of(rows.engine) if rows.engine else machine.roles.main]
+    ends = (machine.roles.of(rows.tier), machine.roles.of(rows.target))
+    links = [name for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends]
+    return [*(() if ends[0] == ends[1] else ends[:1]), *links[:1]]
+
+
+def end_s(operations: pl.DataFrame) -> float:
+    """When the last one ends."""
+    return float(operations.select(END.max()).item() or 0.0)
+
+
+def busy_s(operations: pl.DataFrame) -> dict[str, float]:
+    """Seconds each resource works; overlapping operations count once."""
+    before = END.cum_max().shift(1, fill_value=0.0).over("resource")
+    alone = operations.sort("start_s", END).select("resource", seconds=(END - pl.max_horizontal("start_s", before)).clip(0.0))
+    return dict(alone.group_by("resource", maintain_order=True).agg(pl.sum("seconds")).rows())

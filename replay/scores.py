@@ -32,6 +32,13 @@ class Scores:
     gates: Floats
     is_full: bool = True
 
+    def at(self, rows: NDArray[np.int64], n: int) -> Scores:
+        """The same as these of n rows; zeros elsewhere."""
+        moved = [np.zeros((n, table.shape[1]), np.float32) for table in (self.values, self.gates)]
+        for table, mine in zip(moved, (self.values, self.gates), strict=True):
+            table[rows] = mine
+        return Scores(moved[0], moved[1], self.is_full)
+
 
 def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, params: Mapping[str, Any]) -> Scores:
     """Scores of a tape from its `scores` table and the manifest's score_rule and score_params.

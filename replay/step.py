@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.timeline import Step
 from tokentape.replay.experts import by_layer, look_up, make_cache
 from tokentape.replay.operations import operations_of
 from tokentape.replay.passes import pass_costs
@@ -27,8 +27,8 @@ def replay_step(
     seed: int,
     pass_id: int,
     profile: str = PHYSICAL,
-) -> Step:
-    """The pass `pass_id` of the replay that these arguments give. Raises ValueError if the tape has no such pass."""
+) -> pl.DataFrame:
+    """Operations of pass `pass_id` of the replay that these arguments give. Raises ValueError if the tape has no such pass."""
     found = np.flatnonzero(trace.pass_ids == pass_id)
     if not found.size:
         first, last = trace.pass_ids[0], trace.pass_ids[-1]

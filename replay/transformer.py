@@ -259,6 +259,8 @@ class _Layers:
     ) -> None:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
+        # Of the busiest replica, for which the others wait: its share of the decodes, and the prompts, which are all its own.
+        self.tokens = (sums.tokens + (self.dp - 1) * sums.prompt) / self.dp
         self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
@@ -276,12 +278,12 @@ class _Layers:
             phase=self.phase,
             blocks=blocks,
             bytes=self.d * n * k * self.weight,
-            activation_bytes=self.tp * m * (n + k) * _VALUE,
-            ops=self.tp * 2.0 * m * n * k,
+            activation_bytes=self.d * m * (n + k) * _VALUE,
+            ops=self.d * 2.0 * m * n * k,
             count=1.0,
             times=self.turns,
             operator="gemm",
-            shapes={"m": m / self.dp, "n": n, "k": k},
+            shapes={"m": m, "n": n, "k": k},
         )
 
     def attention(self) -> tuple[Rows, ...]:
@@ -293,12 +295,12 @@ class _Layers:
             *(self._decode(heads) if np.any(self.sums.decodes) else ()),
             *(self._prefill(heads, value_dim) if np.any(self.sums.prompt) else ()),
             *self._kv_write(),
-            self.product("proj", "attention output", self.all, self.sums.tokens, g.hidden, heads * value_dim),
+            self.product("proj", "attention output", self.all, self.tokens, g.hidden, heads * value_dim),
         )
 
     def _projections(self, heads: float) -> tuple[Rows, ...]:
         """Query, key and value; for MLA through their latents."""
-        g, m = self.g, self.sums.tokens
+        g, m = self.g, self.tokens
         if not g.kv_lora_rank:
             width = (heads + 2 * self._kv_heads) * g.head_dim
             return (self.product("proj", "query, key, value", self.all, m, width, g.hidden),)
@@ -334,7 +336,7 @@ class _Layers:
         g, sums = self.g, self.sums
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
-        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt / self.dp}
+        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
             bytes=self.tp * sums.keys * self._cached_token_bytes,
@@ -350,12 +352,12 @@ class _Layers:
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, sums = self.g, self.sums
-        shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.prompts / self.dp), "isl": np.maximum(1.0, sums.length)}
+        shapes = self._heads(heads) | {"batch_size": sums.prompts, "isl": np.maximum(1.0, sums.length)}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
-            bytes=self.tp * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
-            activation_bytes=self.tp * sums.prompt * 2 * heads * g.head_dim * _VALUE,
-            ops=self.tp * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
+            bytes=self.d * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
+            activation_bytes=self.d * sums.prompt * 2 * heads * g.head_dim * _VALUE,
+            ops=self.d * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
         )
         return self._placed(row)
 
@@ -406,7 +408,7 @@ class _Layers:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
         g, moe = self.g, self.blocks.moe
         dense = np.setdiff1d(self.all, moe)
-        router = (self.product("router", "router", moe, self.sums.tokens, g.n_experts, g.hidden),) if moe.size else ()
+        router = (self.product("router", "router", moe, self.tokens, g.n_experts, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", dense, g.dense_intermediate))
 
@@ -415,14 +417,14 @@ class _Layers:
             return ()
         g, up = self.g, (self.g.ffn_matrices - 1) * width / self.tp
         return (
-            self.product(kind, f"{name}, up", blocks, self.sums.tokens, up, g.hidden),
-            self.product(kind, f"{name}, down", blocks, self.sums.tokens, g.hidden, width / self.tp),
+            self.product(kind, f"{name}, up", blocks, self.tokens, up, g.hidden),
+            self.product(kind, f"{name}, down", blocks, self.tokens, g.hidden, width / self.tp),
         )
 
     def head(self) -> Rows:
         """Logits of every decode, and of the last token of a prompt."""
         last = np.array([self.blocks.n - 1])
-        return self.product("head", "output head", last, self.sums.logits, self.g.vocab / self.tp, self.g.hidden)
+        return self.product("head", "output head", last, self.sums.logits / self.dp, self.g.vocab / self.tp, self.g.hidden)
 
     def elementwise(self) -> tuple[Rows, ...]:
         """Kernels between the products, whose activations every device passes over: of the layers, and of the sampler."""
@@ -437,7 +439,7 @@ class _Layers:
             engine="main",
             phase=self.phase,
             blocks=self.all,
-            activation_bytes=self.tp * self.sums.tokens * values * _VALUE,
+            activation_bytes=self.d * self.tokens * values * _VALUE,
             count=_LAYER_KERNELS,
             times=self.turns,
         )
@@ -457,23 +459,23 @@ class _Layers:
     def all_reduce(self) -> tuple[Rows, ...]:
         """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
         Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
-        return (self._collective("all-reduce", self.all, self.tp, 1.0),)
+        return (self._collective("all-reduce", self.all, self.tp, 1.0, self.g.hidden),)
 
     def hand_over(self) -> tuple[Rows, ...]:
-        """Tokens to their experts' devices and back: an all-gather and a reduce-scatter move what an all-reduce of all does."""
-        return (
-            (self._collective("tokens to their experts and back", self.blocks.moe, self.d, 2.0),) if self.blocks.moe.size else ()
-        )
+        """Tokens to their experts' devices and back: all-gathers of hidden states and router scores, a reduce-scatter of sums;
+        one of either moves half of what an all-reduce does."""
+        moe, width = self.blocks.moe, self.g.hidden + self.g.n_experts / 2.0
+        return (self._collective("tokens to their experts and back", moe, self.d, 3.0, width),) if moe.size else ()
 
-    def _collective(self, name: str, blocks: NDArray[np.int64], n: int, count: float) -> Rows:
-        """Hidden states of all tokens among n devices, every group of them."""
+    def _collective(self, name: str, blocks: NDArray[np.int64], n: int, count: float, width: float) -> Rows:
+        """So many values of every token among n devices, in every group of them."""
         return Rows(
             kind="all_reduce",
             name=name,
             tier="peer",
             target="peer",
             blocks=blocks,
-            bytes=2.0 * (n - 1) * self.sums.tokens * self.g.hidden * _VALUE,
+            bytes=2.0 * (n - 1) * self.sums.tokens * width * _VALUE,
             count=count,
             times=self.turns,
         )

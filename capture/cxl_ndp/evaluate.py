@@ -103,7 +103,7 @@ def evaluate_cxl_ndp(
 
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
-    placed = Placed(experts, run.policy, run.losses)
+    placed = Placed(loaded.model, experts, run.policy, run.losses)
     read = lambda told: on_text(plain or PlainText(loaded, dataset, run, seed), placed, told)  # noqa: E731
     scores = scored(loaded, dataset, run, seed, Inside(loaded.model, placed), read, progress)
     return key_of(loaded, NAME, run.parameters(experts), dataset, seed) | NOT_MEASURED | scores | placed.measured

@@ -24,7 +24,7 @@ from tokentape.capture.orderings import Ordering, measured, over
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AEP
 from tokentape.policies.kv.random_eviction import RandomEviction
-from tokentape.policies.kv.refresh import BitRates, Intervals, uniform_like
+from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Streaming
 
 DATASET = "code"
@@ -99,7 +99,7 @@ def _mean_score(budget: int) -> AEP:
 def _against_uniform(mean_us: int) -> Ordering:
     """2DRP over one interval for all, which takes as many refreshes."""
     intervals = REFRESH_SETS[mean_us]
-    ratio = over("flipped", (BitRates.of(intervals),), (BitRates.of(uniform_like(intervals)),))
+    ratio = over("flipped", (BitRates.of(intervals),), (BitRates.of(Intervals.uniform(intervals.harmonic_mean_us)),))
     return Ordering(f"perplexity 2DRP / uniform, {mean_us} us, int16", True, 1.0, ratio)
 
 

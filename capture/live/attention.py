@@ -72,7 +72,7 @@ class KV(AttentionCapture, Slot):
         """A column of table `quality`: bytes a request's cache held after a decoded token, all layers; mean."""
         return {"kv_bytes": self.totals["kv_bytes"] / max(1, self.totals["tokens"])}
 
-    def cache(self, pads: list[int], takes_back: bool = False) -> KVCache:
+    def new_cache(self, pads: list[int], takes_back: bool = False) -> KVCache:
         """Empty, for a batch; its words lose bits on their own, by the same draws."""
         storage = copy.copy(self.storage)
         storage.begin()

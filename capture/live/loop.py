@@ -210,7 +210,7 @@ class _Run:
         for rows in groups:
             width = max(len(row.ids) for row in rows)
             pads = [width - len(row.ids) for row in rows]
-            cache = inside.cache(pads, self.drafter is not None)
+            cache = inside.new_cache(pads, self.drafter is not None)
             if cache is None and self.drafter is not None:
                 cache = DynamicCache()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
             self.queue.append(Batch(rows, Text(model, self, cache, width), pad_id, pads))

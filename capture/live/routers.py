@@ -218,16 +218,19 @@ def _aligned(natural: np.ndarray, values: np.ndarray, events: Events) -> tuple[n
 class Placed(RouterSlot):
     """Placement and bit widths: a prompt runs at full precision, its routing decides, and what follows runs on that.
 
-    Routing stays the model's own; a selection of an expert that is not hot is computed by its replica. losses (L, E, 4): at 1 to
-    4 bits, of the model (warehouse/losses.py). Where prompts were counted before, windows run in one pass, outside the loop:
+    Routing stays the model's own; a selection of an expert that is not hot is computed by its replica; experts None: by itself.
+    losses (L, E, 4): at 1 to 4 bits, of the model (warehouse/losses.py). Where prompts were counted before, windows run in one
+    pass, outside the loop:
 
         placed.place(seen)
         placed.hold(rows, n_prompt)
         model(windows[rows])
     """
 
-    def __init__(self, experts: ReplicaExperts, policy: MixedPrecision, losses: NDArray[np.float64]) -> None:
-        super().__init__(experts.model)
+    def __init__(
+        self, model: nn.Module, experts: ReplicaExperts | None, policy: MixedPrecision, losses: NDArray[np.float64]
+    ) -> None:
+        super().__init__(model)
         self.experts, self.policy, self.losses = experts, policy, losses
         self.totals = {"selected": 0, "hot": 0, "cold": 0, "table_loss": 0.0}
         self.decided = np.zeros((0, *losses.shape[:2]), np.int8)  # (sequences, L, E) bits, 0: full precision
@@ -237,7 +240,8 @@ class Placed(RouterSlot):
 
     def _enter(self, stack: ExitStack) -> None:
         stack.callback(self.begin, ())
-        stack.enter_context(self.experts)
+        if self.experts is not None:
+            stack.enter_context(self.experts)
 
     @property
     def measured(self) -> dict[str, float]:
@@ -279,7 +283,7 @@ class Placed(RouterSlot):
             copy = of_layer[np.arange(len(of_layer))[:, None, None], chosen]
             self._serve(copy[:, first:])
             copy[:, :first] = 0
-            self.experts.copy_of[choice.layer] = torch.from_numpy(copy.reshape(len(ids), -1)).to(ids.device)
+            self._send(choice, copy.reshape(len(ids), -1))
         elif coming is not None and coming.kind == "prefill":
             weights, applied = choice.weights.float().cpu().numpy(), ids.cpu().numpy()
             for name, rows in zip(coming.request_ids, coming.places(len(ids)), strict=True):
@@ -291,7 +295,11 @@ class Placed(RouterSlot):
             for name, rows in zip(coming.request_ids, coming.places(len(ids)), strict=True):
                 copies[rows] = self.decided[self._at[name], index][applied[rows]]
                 self._serve(copies[rows])
-            self.experts.copy_of[choice.layer] = torch.from_numpy(copies).to(ids.device)
+            self._send(choice, copies)
+
+    def _send(self, choice: Choice, copy: np.ndarray) -> None:
+        if self.experts is not None:
+            self.experts.copy_of[choice.layer] = torch.from_numpy(copy).to(choice.ids.device)
 
     def _serve(self, copy: np.ndarray) -> None:
         self.totals["hot"] += int((copy == 0).sum())

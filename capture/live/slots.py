@@ -99,6 +99,9 @@ class Slot(Hooked):
     def begin(self, requests: Sequence[Request]) -> None:
         """A new group of requests comes; their ids differ."""
 
+    def new_cache(self, pads: list[int], takes_back: bool) -> Any:
+        """An empty cache for a batch with so many padded columns before each request; None: it asks for none of its own."""
+
     def before(self, coming: Pass) -> None:
         """A pass comes."""
 
@@ -221,10 +224,10 @@ class Inside(Hooked):
         """What the slots counted, as columns of table `quality`."""
         return {name: value for slot in self.slots for name, value in slot.measured.items()}
 
-    def cache(self, pads: list[int], takes_back: bool) -> Any:
+    def new_cache(self, pads: list[int], takes_back: bool) -> Any:
         """An empty cache for a batch with so many padded columns before each request; None: the model makes its own."""
-        made = [slot.cache(pads, takes_back) for slot in self.slots if hasattr(slot, "cache")]
-        return made[0] if made else None
+        made = (slot.new_cache(pads, takes_back) for slot in self.slots)
+        return next((cache for cache in made if cache is not None), None)
 
     def begin(self, requests: Sequence[Request]) -> None:
         """A new group of requests comes."""

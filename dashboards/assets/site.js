@@ -4,7 +4,8 @@
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
 const views = new Map();
-const chosen = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+const linked = [...new URLSearchParams(location.hash.slice(1))];
+const chosen = Object.fromEntries(linked.filter(([name]) => page.controls.some((control) => control.name === name)));
 const PICK = "policy_pick_store"; // where Vega-Lite keeps what is picked in a legend
 
 // A row of choices that leaves a control out goes with any value of it.
@@ -107,6 +108,9 @@ fillControls();
 writeAnswers();
 showParts();
 Promise.all(Object.entries(page.charts).map(([name, chart]) => draw(name, chart))).then(
-  () => { document.body.dataset.drawn = views.size; },
+  () => {
+    document.body.dataset.drawn = views.size;
+    document.getElementById(location.hash.slice(1))?.scrollIntoView(); // a link of the contents: charts had no height before
+  },
   (error) => console.error(error),
 );

@@ -126,8 +126,3 @@ def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
     there = [frame.select(by, "rank") for frame in frames if not frame.is_empty()]
     found = pl.concat(there).unique() if there else pl.DataFrame(schema={by: pl.String, "rank": pl.Int32})
     return found.sort("rank", by, descending=[False, True])[by].to_list()
-
-
-def times(value: float) -> str:
-    """A gain as it is said."""
-    return f"{value:.1f} ×"

@@ -12,7 +12,7 @@ from tokentape.dashboards.elmoe3d import rows
 from tokentape.dashboards.elmoe3d.words import ACCEPTED, MODES, facts, law_words
 from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, some
 
-HOTNESS, RANDOM = "hotness", "random"
+HOTNESS = "hotness"
 SCHEME_WORDS = {
     "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded",
     "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",

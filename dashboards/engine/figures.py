@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -20,25 +20,13 @@ from tokentape.dashboards.engine.ask import Ask, Nothing, some
 from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.engine.say import Rows, filled
-from tokentape.dashboards.shell import Control, Figure, Page, Part, with_parts
+from tokentape.dashboards.shell import Control, Figure, Page
 from tokentape.warehouse.sql import one_line
 
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
 KEYS = {
-    "question",
-    "question_empty",
-    "missing",
-    "rows",
-    "given",
-    "query",
-    "answer",
-    "by",
-    "depends",
-    "params",
-    "reading",
-    "like",
-    "chart",
-    "panels",
+    *("question", "question_empty", "missing", "rows", "given", "query", "answer", "by", "depends", "params", "reading", "like"),
+    *("chart", "panels"),
 }
 
 
@@ -47,12 +35,13 @@ class Drawn:
     """What a figure is drawn from. data: named rows; facts: what its file calls by name.
 
     said: the rows that the file's `answer` is of, else the first of the data. controls, choices: menus and selections of its own.
+    chart: of a figure that is drawn by code, what makes it of the values that the page's menus open with.
     """
 
     data: Mapping[str, pl.DataFrame]
-    answers: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     said: pl.DataFrame | None = None
+    chart: Callable[[Mapping[str, str]], Any] | None = None
     controls: tuple[Control, ...] = ()
     choices: tuple[Mapping[str, str], ...] = ()
 
@@ -60,95 +49,72 @@ class Drawn:
 Make = Callable[[Ask], Drawn]
 
 
-def sentences(found: pl.DataFrame, keys: Sequence[str], answer: Callable[[pl.DataFrame], str]) -> dict[str, str]:
-    """A sentence for each selection; none where there is nothing to say."""
-    told = ((key, answer(of)) for key, of in found.group_by(keys, maintain_order=True))
-    return {"|".join(f"{one:g}" if isinstance(one, float) else f"{one}" for one in key): said for key, said in told if said}
-
-
-def rows_like(found: pl.DataFrame, of: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Rows that have in these columns what all of the rows `of` have."""
-    return found.filter(pl.col(name) == of[name][0] for name in columns)
-
-
 def options(name: str, values: Iterable[Any], opening: Any = None) -> tuple[dict[str, str], ...]:
     """The choices of a menu; `opening` comes first if it is there."""
     return tuple({name: str(value)} for value in sorted(values, key=lambda value: value != opening))
 
 
-def with_figures(page: Page, ask: Ask, names: Iterable[str | Part], digits: int | None = None) -> Page:
-    """The page with its figures: names of files, or parts that are drawn by code. Controls that nothing can be chosen of go.
+def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None = None) -> Page:
+    """The page with the figures of these files, and their menus. Controls that nothing can be chosen of go.
 
     digits: of a number, as the page carries it.
     """
     own = f"tokentape.dashboards.{ask.folder.name}.words"
     words = vars(theme) | (vars(import_module(own)) if (ask.folder / "words.py").exists() else {})
-    told = [(name, load(ask.folder, name), ask) if isinstance(name, str) else name for name in names]
-    parts = [(one, None) if isinstance(one, Part) else _part(*one, words) for one in told]
-    page = with_parts(page, *(replace(part, figures=()) for part, _ in parts))
-    held = {name for row in page.choices for name in row}
-    controls = {control.name: control for control in page.controls if control.name in held}
-    page = replace(page, controls=tuple(controls.values()), choices=_once(page.choices))
+    drawn = {name: _drawn(ask, name) for name in names}
+    there = [one for one in drawn.values() if one]
+    parts: list[Page | Drawn] = [page, *there]
+    choices = [row for of in parts for row in of.choices]
+    held = {name for row in choices for name in row}
+    controls = {control.name: control for of in parts for control in of.controls if control.name in held}
+    data = {name: frame for of in parts for name, frame in of.data.items() if not frame.is_empty()}
     if digits is not None:
-        rounded = {name: frame.with_columns(cs.float().round_sig_figs(digits)) for name, frame in page.data.items()}
-        page = replace(page, data=rounded)
-    figures = [figure for part, make in parts for figure in ((make(page),) if make else part.figures)]
-    return replace(page, figures=(*page.figures, *figures))
+        data = {name: frame.with_columns(cs.float().round_sig_figs(digits)) for name, frame in data.items()}
+    once = {tuple(row.items()): row for row in choices}  # several figures may bring the same menu
+    page = replace(page, controls=tuple(controls.values()), choices=tuple(once.values()), data=data)
+    return replace(page, figures=tuple(_figure(ask.folder, name, one, words, page.opening) for name, one in drawn.items()))
 
 
-def _once(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-    """Rows without repetition: several figures may bring the same menu."""
-    return tuple({tuple(row.items()): row for row in rows}.values())
-
-
-def _part(name: str, told: Mapping[str, Any], ask: Ask, words: Mapping[str, Any]) -> tuple[Part, Callable[[Page], Figure]]:
-    """Everything of a figure but its chart, which needs to know what the whole page opens with."""
-    make = _rows(ask.folder, name, told)
-    scope = Scope(f"{ask.folder.name}/figures/{name}.toml", dict(words), {})
+def _drawn(ask: Ask, name: str) -> Drawn | None:
+    """None: there is nothing to draw."""
     try:
-        drawn = make(ask)
-        if all(frame.is_empty() for frame in drawn.data.values()):
-            raise Nothing
+        drawn = _rows(ask.folder, name, load(ask.folder, name))(ask)
     except Nothing:
+        return None
+    return drawn if any(not frame.is_empty() for frame in drawn.data.values()) else None
+
+
+def _figure(folder: Path, name: str, drawn: Drawn | None, words: Mapping[str, Any], start: Mapping[str, str]) -> Figure:
+    """start: what the page's menus open with."""
+    told, scope = load(folder, name), Scope(f"{folder.name}/figures/{name}.toml", dict(words), {})
+    if drawn is None:
         question = _text(scope, told, "question_empty" if "question_empty" in told else "question")
-        missing = Figure(name, question, None, {}, (), "", _text(scope, told, "missing"))
-        return Part(()), lambda page: missing
-    data = {key: frame for key, frame in drawn.data.items() if not frame.is_empty()}
+        return Figure(name, question, None, {}, (), "", _text(scope, told, "missing"))
     scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames=drawn.data)
-
-    answers = _answers(scope, told, drawn) if "answer" in told else drawn.answers
-
-    def figure(page: Page) -> Figure:
-        return Figure(
-            name,
-            _text(scope, told, "question"),
-            chart(scope, told, page.opening, told.get("params", told.get("depends", ()))),
-            answers,
-            tuple(told.get("depends", ())),
-            _text(scope, told, "reading"),
-            _text(scope, told, "missing"),
-        )
-
-    return Part((), drawn.controls, drawn.choices, data), figure
+    depends = tuple(told.get("depends", ()))
+    made = drawn.chart(start) if drawn.chart else chart(scope, told, start, told.get("params", depends))
+    texts = {key: _text(scope, told, key) for key in ("question", "reading", "missing")}
+    return Figure(name, chart=made, answers=_answers(scope, told, drawn), depends=depends, **texts)
 
 
 def _answers(scope: Scope, told: Mapping[str, Any], drawn: Drawn) -> dict[str, str]:
-    """A sentence for each value of the columns `by`, else of what the figure depends on.
+    """A sentence for each value of the columns `by`, else of what the figure depends on; none where there is nothing to say.
 
     In the template `rows` are those of the selection; other rows, facts and words go by their names.
     """
     rows = next(iter(drawn.data.values())) if drawn.said is None else drawn.said
     frames = {name: Rows(of) for name, of in {**drawn.data, **drawn.facts}.items() if isinstance(of, pl.DataFrame)}
-    names = ChainMap({}, frames, dict(scope.names))
-
-    def answer(of: pl.DataFrame) -> str:
+    names = ChainMap(frames, dict(scope.names))
+    found: dict[str, str] = {}
+    for key, of in (
+        rows.group_by(told.get("by", told.get("depends", [])), maintain_order=True) if told.get("depends") else [((), rows)]
+    ):
         try:
-            return filled(told["answer"], names.new_child({"rows": Rows(of)}))
+            said = filled(told["answer"], names.new_child({"rows": Rows(of)}))
         except (jinja2.TemplateError, pl.exceptions.PolarsError, TypeError, KeyError) as error:
             raise scope.inside("answer").bad(one_line(error)) from error
-
-    keys = told.get("by", told.get("depends"))
-    return sentences(rows, keys, answer) if keys else {"": answer(rows)}
+        found |= {"|".join(f"{one:g}" if isinstance(one, float) else f"{one}" for one in key): said} if said else {}
+    return found
 
 
 def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
@@ -193,8 +159,7 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     for key in told:
         if key not in KEYS:
             raise BadFigure(f"{where}: {key}: no part of a figure; there are {', '.join(sorted(KEYS))}")
-    wanted = ("query", "answer") if "query" in told else ("rows",)
-    for key in ("question", "missing", "reading", *wanted):
+    for key in ("question", "missing", "reading", "answer", "query" if "query" in told else "rows"):
         if key not in told:
             raise BadFigure(f"{where}: {key}: missing")
     return told

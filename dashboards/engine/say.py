@@ -156,7 +156,7 @@ expression = cache(pl.sql_expr)
 
 
 FORMS: dict[str, Callable[..., str]] = {
-    **{name: getattr(units, name) for name in ("percent", "quantity", "signed", "significant")},
+    **{name: getattr(units, name) for name in ("percent", "quantity", "share", "signed", "significant")},
     "times": lambda value, digits=2: f"{value:.{digits}f} ×",
 }
 

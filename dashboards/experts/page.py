@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import duckdb
 import polars as pl
 
-from tokentape.dashboards import answers, rows, theme
-from tokentape.dashboards.engine import Ask, Control, Drawn, Figure, Page, Part, with_figures
+from tokentape.dashboards import rows, theme
+from tokentape.dashboards.engine import Ask, Control, Drawn, Page, some, with_figures
 from tokentape.dashboards.experts import charts as expert_charts
-from tokentape.dashboards.experts.words import REPLAY_FIRST
 
 FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
-FIGURES = ("popularity", "reuse", "locality", "similarity")  # after those of policies, which share a pick and are drawn by code
+FIGURES = ("hits", "cost", "popularity", "reuse", "locality", "similarity")
 PHASES = ("decode", "prefill")
 SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
 LEAD = (
@@ -33,9 +32,8 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
     catalogue = rows.traces(connection)
     shown = catalogue.head(max_traces)
     trace_ids = shown["trace_id"].to_list()
-    runs = rows.runs(connection, trace_ids)
-    choices = _choices(runs, trace_ids)
-    start = choices[0] if choices else {}
+    ask = asked(connection, trace_ids, max_traces)
+    runs = ask.made(_replays)
     few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
     own = Page(
         FILE,
@@ -43,52 +41,43 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
         LEAD + few * (catalogue.height > shown.height),
         "page.html",
         controls=_controls(shown, runs),
-        choices=tuple(choices),
-        data={} if runs.is_empty() else {"runs": runs.drop("family", "policy_params", "denominator")},
+        choices=tuple(_choices(runs, trace_ids)),
     )
-    ask = asked(connection, trace_ids, max_traces)
-    return with_figures(own, ask, (Part(tuple(_policy_figures(runs, start))), *FIGURES))
+    return with_figures(own, ask, FIGURES)
 
 
 def popularity(ask: Ask) -> Drawn:
     return Drawn({"popularity": ask("popularity")}, said=ask("crowd"))
 
 
-def _policy_figures(runs: pl.DataFrame, start: dict[str, str]) -> Iterator[Figure]:
-    """Hit rate, then latency and energy, against capacity."""
-    lines = theme.lines(runs.select("family", "policy", "bound").unique().iter_rows())
+def hits(ask: Ask) -> Drawn:
+    """Hit rate against capacity."""
+    runs, lines = _runs(ask)
     counted = " and ".join(runs["denominator"].drop_nulls().unique().sort().to_list()) or "unique lookups"
-    yield Figure(
-        "hits",
-        "How often is the expert already there?",
-        None if runs.is_empty() else expert_charts.hit_rate(lines, start),
-        _answers(runs, SETTING, lambda group: {phase: answers.hit_rate(group, phase) for phase in PHASES}),
-        (*SETTING, "phase"),
-        f"Hit rate is hits divided by {counted}: an expert that several tokens of one step use counts once. "
-        "Means over seeds where a policy draws at random. Click a policy in a legend to see it alone in every chart; "
-        "double-click for all.",
-        REPLAY_FIRST,
-    )
-    timed = runs.drop_nulls("step_ms")
-    yield Figure(
-        "cost",
-        "What does a decoded token cost?",
-        None if timed.is_empty() else expert_charts.cost(lines, start),
-        _answers(timed, SETTING, lambda group: {"": answers.cost(group)}),
-        SETTING,
-        "Mean decode step and its energy on the simulated hardware; prefill is not in it. Where the hardware file gives ranges, "
-        "the picked policy shows its band.",
-        REPLAY_FIRST,
-    )
+    each = pl.concat(runs.with_columns(phase=pl.lit(phase), hit=f"hit_{phase}") for phase in PHASES)
+    facts = {"counted": counted, "reference": rows.reference_of}
+    return Drawn({"runs": shown(runs)}, facts=facts, said=each, chart=lambda start: expert_charts.hit_rate(lines, start))
 
 
-def _answers(frame: pl.DataFrame, by: tuple[str, ...], say: Callable[[pl.DataFrame], dict[str, str]]) -> dict[str, str]:
-    """One sentence per selection; `say` may add a last part to the key."""
-    return {
-        "|".join([*map(str, key), last] if last else map(str, key)): sentence
-        for key, group in frame.group_by(by, maintain_order=True)
-        for last, sentence in say(group).items()
-    }
+def cost(ask: Ask) -> Drawn:
+    """Latency and energy against capacity."""
+    runs, lines = _runs(ask)
+    timed = some(runs.drop_nulls("step_ms"))
+    facts = {"reference": rows.reference_of}
+    return Drawn({"runs": shown(runs)}, facts=facts, said=timed, chart=lambda start: expert_charts.cost(lines, start))
+
+
+def _replays(ask: Ask) -> pl.DataFrame:
+    return rows.runs(ask.connection, ask.params["traces"])
+
+
+def _runs(ask: Ask) -> tuple[pl.DataFrame, theme.Lines]:
+    runs = some(ask.made(_replays))
+    return runs, theme.lines(runs.select("family", "policy", "bound").unique().iter_rows())
+
+
+def shown(runs: pl.DataFrame) -> pl.DataFrame:
+    return runs.drop("family", "policy_params", "denominator", "turn")
 
 
 def _choices(runs: pl.DataFrame, trace_ids: list[str]) -> list[dict[str, str]]:

@@ -8,8 +8,8 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Ask, Drawn, some
-from tokentape.dashboards.hardware import answers
-from tokentape.dashboards.units import quantity
+from tokentape.dashboards.hardware import roofline
+from tokentape.dashboards.units import quantity, share
 
 EARLY_LAYERS = 4
 
@@ -17,6 +17,27 @@ EARLY_LAYERS = 4
 def steps(ask: Ask) -> pl.DataFrame:
     """Recorded steps, spread over the machines."""
     return ask("steps")
+
+
+def pairs(ask: Ask) -> pl.DataFrame:
+    """Machines with their steps; without one, "" of no layer."""
+    return ask("machines").select("hardware").join(
+        ask.made(steps).select("hardware", "step", "n_layers"), on="hardware", how="left", maintain_order="left_right"
+    ).with_columns(pl.col("step").fill_null(""), pl.col("n_layers").fill_null(0))  # fmt: skip
+
+
+def roof(ask: Ask) -> Drawn:
+    """Drawn by code: labels are placed where they cover nothing."""
+    ceilings, found = ask("ceilings"), ask.made(points)
+    frames, roofs, words, placed = roofline.roofs(ceilings, found)
+    held = ask.made(pairs).filter(pl.col("hardware").is_in(list(frames)))
+    data = {"roofs": roofs, "roof_words": words, "points": placed}
+    return Drawn(
+        data,
+        facts={"ceilings": ceilings, "on": found},
+        said=held,
+        chart=lambda start: roofline.chart(start, frames, ask.made(colours), not placed.is_empty()),
+    )
 
 
 def points(ask: Ask) -> pl.DataFrame:
@@ -36,15 +57,11 @@ def clock(ask: Ask) -> Drawn:
     found = ask.made(steps)
     bars, busy = lanes(ask("bars", steps=found["step"].to_list()), found)
     some(bars)
-    by_step, by_lane = (of.partition_by("step", as_dict=True) for of in (ask.made(points), busy))
-    said = {
-        f"{row['hardware']}|{row['step']}": answers.clock(row, by_lane[row["step"],], by_step[row["step"],])
-        for row in found.to_dicts()
-        if (row["step"],) in by_lane
-    }
     early = dict(bars.filter("early").group_by("step").agg(pl.max("end")).iter_rows())
     hues = ask.made(colours)
     own = {
+        "busy": busy,
+        "points": ask.made(points),
         "names": list(hues),
         "colours": list(hues.values()),
         "operations_of": {step: sorted(set(of), key=list(hues).index) for step, of in _names(ask.made(points)).items()},
@@ -52,14 +69,13 @@ def clock(ask: Ask) -> Drawn:
         "shown": {"expr": "operations_of[step] || [' ']"},
         "domain": [0, {"expr": "(ends[step] || [1, 1])[window === 'all' ? 0 : 1]"}],
     }
-    return Drawn({"bars": bars}, said, own)
+    return Drawn({"bars": bars}, facts=own, said=found.join(busy, on="step", how="semi", maintain_order="left"))
 
 
 def energy(ask: Ask) -> Drawn:
     found = some(costs(ask("energy")))
-    by_machine = found.explode("machines").sort("machines").partition_by("machines", as_dict=True)
-    said = {str(key[0]): answers.energy(str(key[0]), of) for key, of in by_machine.items()}
-    return Drawn({"energy": found}, said, {"height": 22 * found["place"].n_unique()})
+    each = found.explode("machines").sort("machines", maintain_order=True)
+    return Drawn({"energy": found}, facts={"height": 22 * found["place"].n_unique()}, said=each)
 
 
 def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -69,7 +85,7 @@ def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     held = spans.group_by("step", "resource", maintain_order=True).agg(pl.sum("adds_s").alias("busy_s"), pl.min("lane"))
     held = held.join(steps.select("step", "seconds"), on="step").with_columns(busy=pl.col("busy_s") / pl.col("seconds"))
     held = held.sort("step", "busy", descending=[False, True])
-    words = pl.col("busy").map_elements(answers.share, return_dtype=pl.String)
+    words = pl.col("busy").map_elements(share, return_dtype=pl.String)
     held = held.with_columns(word=pl.format("{}: {} busy", "resource", words))
     layers = spans.filter(pl.col("op_layer") >= 0).with_columns(pl.col("op_layer").rank("dense").over("step").alias("nth"))
     until = layers.filter(pl.col("nth") <= EARLY_LAYERS).group_by("step").agg(pl.max("end_s").alias("until_s"))

@@ -15,8 +15,7 @@ import altair as alt
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.hardware.answers import share
-from tokentape.dashboards.units import quantity
+from tokentape.dashboards.units import quantity, share
 
 WIDTH, HEIGHT = 1060, 440
 LETTER, LINE, GAP = 6.7, 16, 6  # pixels: width and height of a label's text, and its distance from a point

@@ -9,7 +9,14 @@ from machines m left join steps using (hardware) left join sourced using (hardwa
 order by n_steps desc, hardware
 
 -- numbers: Every number of every machine, by key.
-select hardware, key, value, low, high, unit, source, is_assumed from hardware_numbers order by hardware, key
+-- Grouped by what they belong to: engines, tiers, links, then the whole machine; key: within its group.
+with parts as (
+    select *, split_part(key, '.', 2) as part,
+        list_position(['engines', 'tiers', 'links'], split_part(key, '.', 1)) as place from hardware_numbers
+)
+select hardware, if(place is null, key, array_to_string(string_split(key, '.')[3:], '.')) as key, value, low, high, unit, source,
+    is_assumed, if(place is null, 'whole machine', part || ' (' || ['engine', 'tier', 'link'][place] || ')') as title
+from parts order by hardware, coalesce(place, 9), title, parts.key
 
 -- ceilings: Per machine: peak and reached operations/s of engines, bytes/s of tiers and links; is_main: the two that make its roof.
 -- One row per engine, tier and link: its peak, and the share of it that is reached. An engine that reads its memory in another

@@ -144,11 +144,6 @@ def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     return frame.filter(pl.col(column).n_unique().over("reading") == pl.col(column).n_unique())
 
 
-def times(value: float) -> str:
-    """A gain as it is said."""
-    return f"{value:.2f} ×"
-
-
 def tasks(frame: pl.DataFrame) -> list[str]:
     """Tasks of the rows, by length."""
     return known(dict.fromkeys(WORKLOADS, ""), frame["workload"])

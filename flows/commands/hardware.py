@@ -314,7 +314,7 @@ def step(
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
     rows = [
         (name, n, quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), number(ops / n_bytes, ",.1f"))
-        for name, n, seconds, n_bytes, ops in made.by_name()
+        for name, n, seconds, n_bytes, ops in made.by_name().rows()
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
     low, high = (quantity(end, "s") for end in made.band_s)

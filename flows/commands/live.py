@@ -34,6 +34,10 @@ def evaluate(
             "random, full; my.py:MyPolicy. [default: the model as it is]"
         ),
     ] = None,
+    system: Annotated[
+        str | None, option("Run a whole system inside the model: a shipped name, or my.toml (docs/systems.md).", "--system")
+    ] = None,
+    changes: Annotated[list[str] | None, option("Of --system: SLOT=POLICY or SLOT.PARAMETER=VALUE.", "--set")] = None,
     param: ParamOption = None,
     cache: CacheOption = CACHE_FRAC,
     scheme: SchemeOption = SCHEME,
@@ -56,9 +60,10 @@ def evaluate(
       tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
       tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
       tokentape evaluate --datasets code --policy full --param storage=quarot
+      tokentape evaluate --datasets code,recall --system kelle --set kv.budget=64
       tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
-    from tokentape.flows.console import note, print_table, progress_bar
+    from tokentape.flows.console import note, progress_bar
     from tokentape.policies.registry import blamed
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -67,6 +72,12 @@ def evaluate(
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
     tapes: list[str] = []
+    if system is not None:
+        others, on = (cache, scheme, policy, tape), (seeds, device, dtype)
+        _evaluate_system(model, names, system, changes, param or [], others, max_items, *on, place)
+        return
+    if changes:
+        raise ValueError("--set changes a system; give --system")
     with blamed("kv", policy), progress_bar("evaluate") as show:
         if policy is None:
             from tokentape.capture.evaluate import evaluate as measure
@@ -78,8 +89,7 @@ def evaluate(
                 raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
             rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
     write_rows(place, "quality", rows)
-    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
-    print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    _show(model, rows)
     for trace_id in tapes:
         note(f"tape {trace_id}: applied routing, and the model's own as natural_ids; `tokentape replay` takes it")
 
@@ -247,6 +257,54 @@ def _measure_cxl_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, sho
 
     experts = ReplicaExperts(loaded, chosen.tape, chosen.method, show)
     return [evaluate_cxl_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
+
+
+def _evaluate_system(
+    model: str,
+    names: list[str],
+    system: str,
+    changes: list[str] | None,
+    param: list[str],
+    others: tuple[str, str, str | None, bool],
+    max_items: int | None,
+    seeds: int,
+    device: str,
+    dtype: str,
+    store: Any,
+) -> None:
+    """Rows of `quality` of a system, and how its accuracy stands against the plain model's."""
+    from tokentape.capture import models
+    from tokentape.capture.live.quality import DEFAULT_WINDOWS
+    from tokentape.capture.live.system import evaluate_system
+    from tokentape.flows.console import note, progress_bar
+    from tokentape.flows.inside_model import system_tried
+    from tokentape.policies.resolve import parse
+    from tokentape.policies.slots import parse_settings, system_of
+    from tokentape.warehouse.results import write_rows
+
+    cache, scheme, policy, tape = others
+    if policy is not None or tape or cache != CACHE_FRAC:
+        raise ValueError("--system says what runs: leave out --policy, --tape and --cache (room: --set residency.budget=25%)")
+    chosen = system_of(system, parse_settings(changes))
+    run = system_tried(chosen, parse(param), max_items or DEFAULT_WINDOWS, scheme, store)
+    loaded = models.load(models.find(model), device, dtype)
+    with progress_bar(f"evaluate {chosen.name}") as show:
+        found = [evaluate_system(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))]
+    write_rows(store, "quality", [row for row, _ in found])
+    _show(f"{model}: {chosen.name}", [row for row, _ in found])
+    for row, against in found:
+        if against is not None:
+            note(
+                f"{row['dataset']} seed {row['seed']}: accuracy {row['accuracy']:.3f}, plain {against.plain:.3f}; difference "
+                f"{against.difference:+.3f} (95 %: {against.low:+.3f} to {against.high:+.3f})"
+            )
+
+
+def _show(title: str, rows: list[dict[str, Any]]) -> None:
+    from tokentape.flows.console import print_table
+
+    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
+    print_table(title, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
 
 
 MEASURED = (

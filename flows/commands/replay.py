@@ -145,14 +145,13 @@ def timeline(
     """
     from tokentape.flows import steps
     from tokentape.flows.console import note, percent, print_table, quantity
-    from tokentape.hw.timeline import busy_s
+    from tokentape.replay.operations import busy_s, end_s
     from tokentape.warehouse.tape import Store
 
-    step_id, title, placed, end_s = steps.of_replay(Store(store), result, which, policy, hardware, profile)
-    rows = [
-        (name, quantity(busy, "s"), percent(busy / end_s)) for name, busy in sorted(busy_s(placed).items(), key=lambda b: -b[1])
-    ]
-    print_table(f"{title}: {quantity(end_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))
+    step_id, title, operations = steps.of_replay(Store(store), result, which, policy, hardware, profile)
+    whole_s, busy = end_s(operations), sorted(busy_s(operations).items(), key=lambda b: -b[1])
+    rows = [(name, quantity(seconds, "s"), percent(seconds / whole_s)) for name, seconds in busy]
+    print_table(f"{title}: {quantity(whole_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))
     note(f"step {step_id} recorded: `tokentape load` and `tokentape site` draw it")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from tokentape.policies.resolve import convert
 
@@ -18,7 +18,6 @@ FIRST_US = 45.0  # retention time that the paper's eDRAM is rated for
 FAILURE_AT_45_US = 3e-6
 MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
 WORST = 0.5  # a bit that is lost is as likely right as wrong
-MATCHES = ("interval", "rate")
 
 
 @runtime_checkable
@@ -31,10 +30,29 @@ class Refresh(Protocol):
         ...
 
 
+class _ByGroup:
+    """A number for each of HST-MSB, HST-LSB, LST-MSB and LST-LSB."""
+
+    word: ClassVar[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """One for all bits, or four by group. Raises ValueError for anything else."""
+        parts = [convert(cls.word, part, float) for part in text.split(",")]
+        if len(parts) not in (1, 4):
+            raise ValueError(f"{cls.word}={text}: give one for all bits, or four: HST-MSB,HST-LSB,LST-MSB,LST-LSB")
+        return cls(*(parts * 4 if len(parts) == 1 else parts))
+
+    @classmethod
+    def uniform(cls, value: float) -> Self:
+        return cls(*(value,) * 4)
+
+
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(_ByGroup):
     """Refresh intervals of the four groups in us, as the paper sets them. Raises ValueError for one that is not above 0."""
 
+    word: ClassVar[str] = "intervals"
     hst_msb_us: float = 360.0
     hst_lsb_us: float = 5400.0
     lst_msb_us: float = 1440.0
@@ -46,17 +64,13 @@ class Intervals:
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must be above 0")
 
     @classmethod
-    def parse(cls, text: str) -> Intervals:
+    def parse(cls, text: str) -> Self:
         """2drp, one interval in us, or four by group. Raises ValueError for anything else."""
-        return cls() if text == "2drp" else cls(*_by_group("intervals", text))
-
-    @classmethod
-    def uniform(cls, interval_us: float) -> Intervals:
-        return cls(interval_us, interval_us, interval_us, interval_us)
+        return cls() if text == "2drp" else super().parse(text)
 
     @property
     def all_us(self) -> tuple[float, float, float, float]:
-        return self.hst_msb_us, self.hst_lsb_us, self.lst_msb_us, self.lst_lsb_us
+        return astuple(self)
 
     @property
     def harmonic_mean_us(self) -> float:
@@ -142,9 +156,10 @@ CURVE = RetentionCurve.anchored()  # the default
 
 
 @dataclass(frozen=True)
-class BitRates:
+class BitRates(_ByGroup):
     """Share of bits lost in each group."""
 
+    word: ClassVar[str] = "rate"
     hst_msb: float = 0.0
     hst_lsb: float = 0.0
     lst_msb: float = 0.0
@@ -156,31 +171,5 @@ class BitRates:
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
 
     @classmethod
-    def parse(cls, text: str) -> BitRates:
-        """One rate for all bits, or four by group. Raises ValueError for anything else."""
-        return cls(*_by_group("rate", text))
-
-    @classmethod
     def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> BitRates:
         return cls(*(curve.failure_frac(t) for t in intervals.all_us))
-
-    @classmethod
-    def uniform(cls, rate: float) -> BitRates:
-        return cls(rate, rate, rate, rate)
-
-
-def uniform_like(intervals: Intervals, curve: RetentionCurve = CURVE, match: str = "interval") -> Intervals:
-    """The uniform intervals to compare with: match interval (equal harmonic mean, as Table 4 lists) or rate (equal mean failure
-    rate, as its text says). The two differ for any curve that is not a straight line."""
-    if match not in MATCHES:
-        raise ValueError(f"match {match!r} is unknown; choose {', '.join(MATCHES)}")
-    if match == "interval":
-        return Intervals.uniform(intervals.harmonic_mean_us)
-    return Intervals.uniform(curve.interval_at(curve.mean_failure(intervals.all_us)))
-
-
-def _by_group(name: str, text: str) -> list[float]:
-    parts = [convert(name, part, float) for part in text.split(",")]
-    if len(parts) not in (1, 4):
-        raise ValueError(f"{name}={text}: give one for all bits, or four: HST-MSB,HST-LSB,LST-MSB,LST-LSB")
-    return parts * 4 if len(parts) == 1 else parts

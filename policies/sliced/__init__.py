@@ -6,7 +6,7 @@ One file and one line in a dict add a part. The dicts map the name a person type
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tokentape.policies.resolve import NAMES
 from tokentape.policies.sliced.buddy import Buddy
@@ -18,11 +18,12 @@ from tokentape.policies.sliced.cumsum import Cumsum
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.max_rank import MaxRank
 from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from tokentape.policies.sliced.ranking import Router
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 __all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
 
-ROUTERS: dict[str, type] = {
+ROUTERS: dict[str, type[Router]] = {
     "lru": Stock,
     "cache_prior": CachePrior,
     "cumsum": Cumsum,
@@ -37,7 +38,7 @@ WARMUPS: dict[str, type] = {"empty": Empty, "last_layer": LastLayer, "random": R
 
 @dataclass(frozen=True)
 class SliceMoE:
-    """The whole policy. free_steps: decode steps of a generation before the budget acts and misses are counted.
+    """The whole policy: route, precision and residency of a system. free_steps: decode steps of a generation before the budget acts and misses are counted.
 
     Raises ValueError for a combination that cannot work.
     """
@@ -48,6 +49,7 @@ class SliceMoE:
     budget: Any = field(default_factory=NoBudget, metadata={NAMES: BUDGETS})
     warmup: Any = field(default_factory=PCW, metadata={NAMES: WARMUPS})
     free_steps: int = 10
+    slots: ClassVar = ("route", "precision", "residency")
 
     def __post_init__(self) -> None:
         if self.free_steps < 0:

@@ -12,31 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
+from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router
 
 
-@kernel(SELECT_SIGNATURE)
-def _substituted(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
-    k = uint64(chosen.shape[0])
-    n_experts = uint64(values.shape[0])
-    top_k(values, chosen.shape[0], keys, order)
-    for e in range(n_experts):
-        scratch[e] = 1.0 if values[e] > -np.inf and resident[e] else 0.0  # who may still stand in
-    for j in range(k):
-        chosen[j] = order[j]
-        if order[j] >= 0:
-            scratch[uint64(order[j])] = 0.0
-    for j in range(k):
-        if chosen[j] < 0 or resident[uint64(chosen[j])]:
-            continue
-        missing = uint64(chosen[j])
-        closest, has_buddy = params[0], False
+@kernel(CHOOSE_SIGNATURE)
+def _substituted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    k, n_experts, may = uint64(ids.shape[1]), uint64(values.shape[1]), work[0]
+    of_layer = uint64(1) + uint64(layer) * n_experts * n_experts
+    for i in range(uint64(values.shape[0])):
         for e in range(n_experts):
-            likeness = table[missing, e]
-            if scratch[e] > 0.0 and (likeness > closest or (likeness == closest and not has_buddy)):
-                closest, has_buddy = likeness, True
-                chosen[j] = e
-        scratch[uint64(chosen[j])] = 0.0
+            may[e] = values[i, e] > -np.inf and resident[e]  # stand in
+        for j in range(k):
+            ids[i, j] = natural[i, j]
+            if natural[i, j] >= 0:
+                may[uint64(natural[i, j])] = 0
+        for j in range(k):
+            if ids[i, j] < 0 or resident[uint64(ids[i, j])]:
+                continue
+            missing = uint64(ids[i, j])
+            closest, has_buddy = params[0], False
+            for e in range(n_experts):
+                likeness = params[of_layer + missing * n_experts + e]
+                if may[e] and (likeness > closest or (likeness == closest and not has_buddy)):
+                    closest, has_buddy = likeness, True
+                    ids[i, j] = e
+            may[uint64(ids[i, j])] = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +49,13 @@ class Buddy(Router):
 
     similarity: NDArray[np.float32] = field(repr=False)
     threshold: float = 0.5
-    select = staticmethod(_substituted)
+    choose = staticmethod(_substituted)
 
-    def params(self) -> NDArray[np.float64]:
-        return np.array([self.threshold], np.float64)
-
-    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
+    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         wanted = (n_layers, n_experts, n_experts)
         if self.similarity.shape != wanted:
             raise ValueError(f"buddy: similarity is {self.similarity.shape}, the model needs {wanted} (layers, experts, experts)")
-        return np.ascontiguousarray(self.similarity, np.float32)
+        return np.append(self.threshold, self.similarity).astype(np.float64)
 
 
 def gate_similarity(layer: NDArray[np.int32], gates: NDArray[np.float32], n_layers: int) -> NDArray[np.float32]:

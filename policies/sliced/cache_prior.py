@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import int32, kernel, uint64
-from tokentape.policies.sliced.ranking import INFINITE, RULED_OUT, SELECT_SIGNATURE, Router, from_ordered, to_ordered, top_k
+from tokentape.policies.sliced.ranking import (
+    CHOOSE_SIGNATURE,
+    INFINITE,
+    RULED_OUT,
+    Router,
+    from_ordered,
+    key_of,
+    take,
+    to_ordered,
+)
 
 
 @kernel(inline="always")
@@ -25,23 +34,21 @@ def _spread(values):  # type: ignore[no-untyped-def]
     return from_ordered(high) - from_ordered(low) if high >= low else np.float32(0.0)
 
 
-@kernel(SELECT_SIGNATURE)
-def _boosted(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
-    k, protect = chosen.shape[0], int(params[0])
-    n = uint64(values.shape[0])
-    memory[0] += _spread(values)
-    memory[1] += 1.0
-    bonus = np.float32(strength * memory[0] / memory[1])
-    for e in range(n):
-        scratch[e] = values[e] + bonus * np.float32(resident[e])
-    top_k(values, protect, keys, order)
-    for j in range(uint64(protect)):
-        if order[j] >= 0:
-            e = uint64(order[j])
-            scratch[e] = values[e] + bonus
-    top_k(scratch, k, keys, order)
-    for j in range(uint64(k)):
-        chosen[j] = order[j]
+@kernel(CHOOSE_SIGNATURE)
+def _boosted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    n, k, keys, mean = uint64(values.shape[1]), uint64(ids.shape[1]), work[0], uint64(2 + 2 * layer)
+    for i in range(uint64(values.shape[0])):
+        row = values[i]
+        params[mean] += _spread(row)
+        params[mean + uint64(1)] += 1.0
+        bonus = np.float32(params[0] * params[mean] / params[mean + uint64(1)])
+        for e in range(n):
+            keys[e] = key_of(row[e] + bonus * np.float32(resident[e]), e)
+        for j in range(min(uint64(int(params[1])), k)):
+            if natural[i, j] >= 0:
+                e = uint64(natural[i, j])
+                keys[e] = key_of(row[e] + bonus, e)
+        take(ids.shape[1], keys, ids[i])
 
 
 @dataclass(frozen=True)
@@ -55,16 +62,14 @@ class CachePrior(Router):
 
     strength: float = 0.2
     protect: int = 2
-    select = staticmethod(_boosted)
+    choose = staticmethod(_boosted)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength <= 1.0 or self.protect < 0:
             raise ValueError(f"cache_prior: strength {self.strength} must lie in 0..1 and protect {self.protect} be 0 or more")
 
-    def params(self) -> NDArray[np.float64]:
-        return np.array([self.protect], np.float64)
-
-    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
+    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
+        """Behind the two: the sum of a layer's spreads, and of how many tokens."""
         if self.protect > n_experts:
             raise ValueError(f"cache_prior: protect {self.protect} is more than the {n_experts} experts of a layer")
-        return super().table(n_layers, n_experts)
+        return np.append((self.strength, self.protect), np.zeros(2 * n_layers))

@@ -1,6 +1,6 @@
-"""Sliced serving, event by event: one object for a recorded tape and for a live model.
+"""Sliced serving, event by event: what its kernels hold, and one sequence's rows through them.
 
-It decides and counts; it moves no weights and knows no time. One sequence at a time: prefill, end_prefill, decode, and again.
+It decides and counts; it moves no weights and knows no time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.sliced import state as at
-from tokentape.policies.sliced.decode import drop_used_lsb, run_decode
-from tokentape.policies.sliced.prefill import load_prompt, route_prompt
+from tokentape.policies.sliced.event import serve_rows
 from tokentape.policies.sliced.ranking import compiled
-from tokentape.policies.sliced.warmup import Prefilled
+from tokentape.policies.sliced.warmup import begin_decode, begin_prompt, clear, warm_up
 
 if TYPE_CHECKING:
     from tokentape.policies.sliced import SliceMoE
@@ -43,8 +42,8 @@ class Events:
     dram_bytes: NDArray[np.int64]
 
 
-class Controller:
-    """Runs `system` over a model of n_layers x n_experts.
+class State:
+    """What the kernels hold of `system` over a model of n_layers x n_experts, for n_requests that share a cache.
 
     msb_bytes, lsb_bytes: the two slices of one expert; lsb_bytes 0: equal widths, no LSB slices. capacity_bytes: of the one cache
     of all layers; a slice larger than it is streamed. Raises ValueError on sizes that cannot be and a router that does not fit.
@@ -60,6 +59,7 @@ class Controller:
         lsb_bytes: int,
         capacity_bytes: int,
         seed: int = 0,
+        n_requests: int = 1,
     ) -> None:
         if min(msb_bytes, n_layers) < 1 or min(lsb_bytes, capacity_bytes) < 0 or not 0 < top_k <= n_experts:
             raise ValueError(
@@ -67,91 +67,35 @@ class Controller:
                 f"in {capacity_bytes} B cannot be; sizes must be positive and top_k at most the experts"
             )
         self.system, self.n_layers, self.n_experts, self.top_k = system, n_layers, n_experts, top_k
-        self.high_bytes, self._seed, self._generation = msb_bytes + lsb_bytes, seed, 0
-        precision, cache, budget, router = system.precision, system.cache, system.budget, system.router
-        self._select = compiled(router.select)
-        self._params, self._table = router.params(), router.table(n_layers, n_experts)
+        self.high_bytes = msb_bytes + lsb_bytes
+        precision, cache, budget, router, warmup = system.precision, system.cache, system.budget, system.router, system.warmup
+        self.choose = compiled(router)
         is_sliced = precision.is_sliced and lsb_bytes > 0
         whole = precision.is_high and not is_sliced
-        self._sizes = np.array(
-            [
-                capacity_bytes, msb_bytes + lsb_bytes if whole else msb_bytes, lsb_bytes if is_sliced else 0, self.high_bytes,
-                is_sliced, precision.is_high, cache.lsb_policy == "after_use", cache.skip_lsb_when_over_budget, system.free_steps,
-                budget.kind,
-            ],
-            np.int64,
+        sizes = (
+            capacity_bytes, self.high_bytes if whole else msb_bytes, lsb_bytes if is_sliced else 0, self.high_bytes, is_sliced,
+            precision.is_high, cache.lsb_policy == "after_use", cache.skip_lsb_when_over_budget, system.free_steps, budget.kind,
+            warmup.kind, router.needs_scores,
         )  # fmt: skip
-        self._limits = np.array([precision.tau, budget.target_frac, budget.cap_steps, budget.gain, budget.decay], np.float64)
+        limits = (
+            precision.tau, budget.target_frac, budget.cap_steps, budget.gain, budget.decay, warmup.lsb_share_frac,
+            router.strength,
+        )  # fmt: skip
         n_keys = n_layers * n_experts
-        self._msb_link, self._lsb_link = np.zeros(2 * (n_keys + 1), np.uint32), np.zeros(2 * (n_keys + 1), np.uint32)
-        self._msb_in, self._lsb_in = np.zeros(n_keys, np.uint8), np.zeros(n_keys, np.uint8)
-        self._pin, self._lsb_token = np.full(n_keys, -1, np.int64), np.full(n_keys, -1, np.int64)
-        self._memory = np.zeros((n_layers, 2), np.float64)
-        self._counted = np.zeros((3, n_keys), np.float64)
-        self._in_prefill = False
-        self._clock, self._pulls = np.zeros(8, np.int64), np.zeros(3)
-        self.clear()
-
-    def clear(self) -> None:
-        """Empties the cache, forgets what router and soft budget have learnt, and begins a new generation."""
-        self._memory[:], self._pulls[:] = 0.0, (0.0, self.system.router.strength, 0.0)
-        self._hold(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        self._begin()
-
-    def prefill(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
-        """Rows of a prompt, layer by layer in the model's order; several calls make one prompt until `end_prefill`.
-
-        Arguments and errors as `decode`. Every expert a layer's run of rows needs is loaded once, at high precision (low-bit: its
-        MSB slice); the first row that needs it carries its bytes.
-        """
-        layer, values, gates = self._checked(layer, values, gates)
-        if not self._in_prefill:
-            self._in_prefill = True
-            self._counted[:] = 0.0
-            if self._sizes[at.AFTER_USE]:
-                drop_used_lsb(
-                    self._sizes, self._clock, self._msb_link, self._lsb_link, self._msb_in, self._lsb_in, self._lsb_token
-                )
-        ids, flags, moved = self._results(layer.size)
-        self._refuse_row(route_prompt(layer, values, gates, self.n_experts, self._limits, ids, self._counted), layer)
-        load_prompt(
-            layer, self.n_experts, self.system.warmup.by_counts, self._sizes, self._clock, self._counted, self._msb_link,
-            self._lsb_link, self._msb_in, self._lsb_in, self._pin, ids, flags, moved,
+        is_drawn = warmup.kind == at.RANDOM
+        draws = [np.random.default_rng([seed, 1 + i]).permutation(n_keys) for i in range(n_requests if is_drawn else 0)]
+        params, links = router.params(n_layers, n_experts), 2 * (n_keys + 1)
+        self.arrays = (
+            np.array(sizes, np.int64), np.array(limits, np.float64), np.zeros(6, np.int64), np.zeros((n_requests, 3), np.int64),
+            np.zeros(n_requests), np.zeros(2), params.copy(), params, np.zeros((3, n_keys)),
+            np.array(draws, np.int64).reshape(-1, n_keys), np.zeros(links, np.uint32), np.zeros(links, np.uint32),
+            np.zeros(n_keys, np.uint8), np.zeros(n_keys, np.uint8), np.full(n_keys, -1, np.int64), np.full(n_keys, -1, np.int64),
+            np.full((2, n_experts), -1, np.int64), np.zeros((2, n_experts), np.int64), np.zeros((1, top_k), np.int64),
+            np.zeros((1, top_k), np.int64), np.zeros(1, np.uint8),
         )  # fmt: skip
-        return self._events(ids, flags, moved)
-
-    def end_prefill(self) -> None:
-        """Puts the cache into the warm-up's state and begins a generation: step 0 comes next."""
-        self._generation += 1
-        left = Prefilled(
-            msb=self._in_order(self._msb_link),
-            lsb=self._in_order(self._lsb_link),
-            counted=self._counted,
-            capacity_bytes=int(self._sizes[at.CAPACITY]),
-            msb_bytes=int(self._sizes[at.MSB]),
-            lsb_bytes=int(self._sizes[at.LSB]),
-            rng=np.random.default_rng([self._seed, self._generation]),
-        )
-        self._hold(*self.system.warmup.state(left))
-        self._begin()
-
-    def decode(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
-        """n events in the order executed: token by token, layer by layer; a token begins where `layer` does not increase.
-
-        layer (n,) i32 in 0..n_layers-1; values (n, E) f32: what the model's family ranks experts by, -inf for those it rules out;
-        gates (n, E) f32: the weight of every expert before the top k. Raises ValueError on wrong shapes, and on a row with fewer
-        than top_k experts to choose from (NaN or -inf), after which the controller's state is not to be used.
-        """
-        layer, values, gates = self._checked(layer, values, gates)
-        ids, flags, moved = self._results(layer.size)
-        bad = run_decode(
-            self._select, self._params, self._table, layer, values, gates, self._sizes, self._limits, self._clock, self._pulls,
-            self._memory, self._msb_link, self._lsb_link, self._msb_in, self._lsb_in, self._pin, self._lsb_token, ids, flags,
-            moved,
-        )  # fmt: skip
-        self._refuse_row(bad, layer)
-        assert self.used_bytes <= self._sizes[at.CAPACITY], "the cache holds more than its capacity"
-        return self._events(ids, flags, moved)
+        self._seed, self._sizes, self._clock, self._pulls = seed, self.arrays[0], self.arrays[2], self.arrays[5]
+        self._msb_link, self._lsb_link, self._msb_in, self._lsb_in = self.arrays[10:14]
+        clear(self.arrays)
 
     def decode_together(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
         """As `decode` of rows of one layer that are one step: tokens of one pass, of which only the first begins a token."""
@@ -190,33 +134,43 @@ class Controller:
         n_accesses = int(self._clock[at.COUNTED_EVENTS]) * self.top_k
         return int(self._clock[at.COUNTED_FLASH]) / (n_accesses * self.high_bytes) if n_accesses else float("nan")
 
-    def _begin(self) -> None:
+
+class Controller(State):
+    """One sequence at a time, with a cache of its own: prefill, end_prefill, decode, and again. What a live model drives."""
+
+    _in_prefill = False
+
+    def prefill(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
+        """Rows of a prompt, layer by layer in the model's order; several calls make one prompt until `end_prefill`.
+
+        Arguments and errors as `decode`. Every expert a layer's run of rows needs is loaded once, at high precision (low-bit: its
+        MSB slice); the first row that needs it carries its bytes.
+        """
+        if not self._in_prefill:
+            self._in_prefill = True
+            begin_prompt(self.arrays)
+        return self._serve(layer, values, gates)
+
+    def end_prefill(self) -> None:
+        """Puts the cache into the warm-up's state and begins a generation: step 0 comes next."""
         self._in_prefill = False
-        self._clock[at.STEP], self._clock[at.LAST_LAYER], self._clock[at.TOKEN_FLASH] = -1, at.BEFORE_FIRST, 0
-        self._pulls[at.CREDIT] = 0.0
+        if self.system.warmup.kind == at.RANDOM:
+            rng = np.random.default_rng([self._seed, 1 + int(self._clock[at.GENERATION])])
+            self.arrays[9][:] = rng.permutation(self.n_layers * self.n_experts)
+        warm_up(self.arrays)
+        begin_decode(0, self.arrays)
 
-    def _in_order(self, link: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Members of a list, least recently used first."""
-        members, end = [], self._msb_in.size
-        node = int(link[2 * end + 1])
-        while node != end:
-            members.append(node)
-            node = int(link[2 * node + 1])
-        return np.array(members, np.int64)
+    def decode(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
+        """n events in the order executed: token by token, layer by layer; a token begins where `layer` does not increase.
 
-    def _hold(self, msb: NDArray[np.int64], lsb: NDArray[np.int64]) -> None:
-        """The cache holds exactly these slices, least recently used first."""
-        for keys, link, is_in in ((msb, self._msb_link, self._msb_in), (lsb, self._lsb_link, self._lsb_in)):
-            ring = np.concatenate(([is_in.size], keys, [is_in.size]))
-            link[2 * ring[1:]], link[2 * ring[:-1] + 1] = ring[:-1], ring[1:]
-            is_in[:] = 0
-            is_in[keys] = 1
-        self._clock[at.USED] = msb.size * self._sizes[at.MSB] + lsb.size * self._sizes[at.LSB]
-        assert self._clock[at.USED] <= self._sizes[at.CAPACITY], "a warm-up leaves more than fits"
-        assert np.all(self._msb_in >= self._lsb_in), "a warm-up leaves an LSB slice without its MSB slice"
+        layer (n,) i32 in 0..n_layers-1; values (n, E) f32: what the model's family ranks experts by, -inf for those it rules out;
+        gates (n, E) f32: the weight of every expert before the top k. Raises ValueError on wrong shapes, and on a row with fewer
+        than top_k experts to choose from (NaN or -inf), after which the controller's state is not to be used.
+        """
+        return self._serve(layer, values, gates)
 
-    def _checked(self, layer: Any, values: Any, gates: Any) -> tuple[NDArray[np.int32], Floats, Floats]:
-        layer = np.ascontiguousarray(layer, np.int32)
+    def _serve(self, layer: Any, values: Any, gates: Any) -> Events:
+        layer = np.ascontiguousarray(layer, np.int64)
         values, gates = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(gates, np.float32)
         wanted = (layer.size, self.n_experts)
         if layer.ndim != 1 or values.shape != wanted or gates.shape != wanted:
@@ -228,19 +182,24 @@ class Controller:
             raise ValueError(
                 f"sliced cache: layers run from {layer.min()} to {layer.max()}; they must lie in 0..{self.n_layers - 1}"
             )
-        return layer, values, gates
-
-    def _results(self, n: int) -> tuple[NDArray[np.int32], Flags, NDArray[np.int64]]:
-        k = self.top_k
-        return np.empty((n, k), np.int32), np.zeros((5, n, k), np.uint8), np.zeros((n, 2), np.int64)
-
-    def _refuse_row(self, bad: int, layer: NDArray[np.int32]) -> None:
+        made = results(layer.size, self.top_k)
+        bad = serve_rows(self.choose, self.n_layers, self._in_prefill, layer, values, gates, self.arrays, *made)
         if bad >= 0:
             raise ValueError(
                 f"sliced cache: event {bad} (layer {layer[bad]}) has fewer than {self.top_k} experts to choose from; its scores "
                 "hold NaN or -inf"
             )
+        assert self.used_bytes <= self.arrays[0][at.CAPACITY], "the cache holds more than its capacity"
+        return events_of(*made)
 
-    def _events(self, ids: NDArray[np.int32], flags: Flags, moved: NDArray[np.int64]) -> Events:
-        high, msb_hit, lsb_hit, needed, degraded = flags
-        return Events(ids, high, msb_hit, lsb_hit, needed, degraded, moved[:, 0], moved[:, 1])
+
+Made = tuple[NDArray[np.int32], Flags, NDArray[np.int64]]
+
+
+def results(n: int, k: int) -> Made:
+    """What the kernels fill for n rows: ids (n, k), flags (5, n, k), moved (n, 2)."""
+    return np.empty((n, k), np.int32), np.zeros((5, n, k), np.uint8), np.zeros((n, 2), np.int64)
+
+
+def events_of(ids: NDArray[np.int32], flags: Flags, moved: NDArray[np.int64]) -> Events:
+    return Events(ids, *flags, moved[:, 0], moved[:, 1])

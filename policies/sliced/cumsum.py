@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
+from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router, top_k
 
 
 @kernel(inline="always")
@@ -35,21 +35,20 @@ def _prefix(values, gates, share, k, keys, order):  # type: ignore[no-untyped-de
         ranked = min(2 * ranked, n)
 
 
-@kernel(SELECT_SIGNATURE)
-def _resident_of_prefix(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
-    k, protect = uint64(chosen.shape[0]), uint64(int(params[1]))
-    length = uint64(_prefix(values, gates, params[0], chosen.shape[0], keys, order))
-    n = uint64(0)
-    for first in (True, False):  # protected and resident ones, then the others, each by rank
-        for j in range(length):
-            e = order[j]
-            goes_first = j < protect or (e >= 0 and resident[uint64(e)] == 1)
-            if n < k and e >= 0 and goes_first == first:
-                chosen[n] = e
-                n += uint64(1)
-    while n < k:
-        chosen[n] = -1
-        n += uint64(1)
+@kernel(CHOOSE_SIGNATURE)
+def _resident_of_prefix(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    k, protect, order = uint64(ids.shape[1]), uint64(int(params[1])), work[1]
+    for i in range(uint64(values.shape[0])):
+        length = uint64(_prefix(values[i], gates[i], params[0], ids.shape[1], work[0], order))
+        ids[i] = -1
+        n = uint64(0)
+        for first in (True, False):  # protected and resident ones, then the others, each by rank
+            for j in range(length):
+                e = order[j]
+                goes_first = j < protect or (e >= 0 and resident[uint64(e)] == 1)
+                if n < k and e >= 0 and goes_first == first:
+                    ids[i, n] = e
+                    n += uint64(1)
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,11 @@ class Cumsum(Router):
 
     share_frac: float = 0.7
     protect: int = 2
-    select = staticmethod(_resident_of_prefix)
+    choose = staticmethod(_resident_of_prefix)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:
             raise ValueError(f"cumsum: share_frac {self.share_frac} must lie in 0..1 and protect {self.protect} be 0 or more")
 
-    def params(self) -> NDArray[np.float64]:
+    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         return np.array([self.share_frac, self.protect], np.float64)

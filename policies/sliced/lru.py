@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
+from tokentape.policies.kernels import kernel
+from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router
 
 
-@kernel(SELECT_SIGNATURE)
-def _natural(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
-    k = chosen.shape[0]
-    top_k(values, k, keys, order)
-    for j in range(uint64(k)):
-        chosen[j] = order[j]
+@kernel(CHOOSE_SIGNATURE)
+def _natural(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    ids[:] = natural
 
 
 @dataclass(frozen=True)
@@ -22,4 +19,4 @@ class Stock(Router):
     """Routes as the model does; the cache keeps what was used last (plain LRU)."""
 
     needs_scores: ClassVar[bool] = False
-    select = staticmethod(_natural)
+    choose = staticmethod(_natural)

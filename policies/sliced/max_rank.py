@@ -8,24 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.sliced.ranking import SELECT_SIGNATURE, Router, top_k
+from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router, top_k
 
 
-@kernel(SELECT_SIGNATURE)
-def _resident_of_top(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):  # type: ignore[no-untyped-def]
-    k = uint64(chosen.shape[0])
-    m = min(max(int(params[0]), chosen.shape[0]), values.shape[0])
-    top_k(values, m, keys, order)
-    n = uint64(0)
-    for wanted in (uint64(1), uint64(0)):  # the resident ones, then the others, each by rank
-        for j in range(uint64(m)):
-            e = order[j]
-            if n < k and e >= 0 and uint64(resident[uint64(e)]) == wanted:
-                chosen[n] = e
-                n += uint64(1)
-    while n < k:
-        chosen[n] = -1
-        n += uint64(1)
+@kernel(CHOOSE_SIGNATURE)
+def _resident_of_top(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    k, order = uint64(ids.shape[1]), work[1]
+    m = min(max(int(params[0]), ids.shape[1]), values.shape[1])
+    for i in range(uint64(values.shape[0])):
+        top_k(values[i], m, work[0], order)
+        ids[i] = -1
+        n = uint64(0)
+        for wanted in (uint64(1), uint64(0)):  # the resident ones, then the others, each by rank
+            for j in range(uint64(m)):
+                e = order[j]
+                if n < k and e >= 0 and uint64(resident[uint64(e)]) == wanted:
+                    ids[i, n] = e
+                    n += uint64(1)
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,11 @@ class MaxRank(Router):
     """k experts from the model's top `max_rank`: resident ones by rank, then the rest by rank. max_rank <= k is stock."""
 
     max_rank: int = 12
-    select = staticmethod(_resident_of_top)
+    choose = staticmethod(_resident_of_top)
 
     def __post_init__(self) -> None:
         if self.max_rank < 1:
             raise ValueError(f"max_rank: max_rank {self.max_rank} must be at least 1")
 
-    def params(self) -> NDArray[np.float64]:
+    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         return np.array([self.max_rank], np.float64)

@@ -1,7 +1,7 @@
-"""What a router is to the sliced cache, and the two orderings that all of them share.
+"""What a router is to the loop and to the sliced cache, and the two orderings that all of them share.
 
-A router chooses the k experts of one (token, layer) from what the model's own router ranks by and from what is resident. Its
-kernel has one fixed signature, so that the compiled stream kernel is cached on disk and serves every router, also a user's own.
+A router chooses the experts of an event's tokens from what the model's own router ranks by and from what is resident. Its
+function has one fixed signature, so that the loop's machine code is kept on disk and serves every router, also a user's own.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, dispatcher_of, float32, float64, int32, int64, kernel, uint8, uint64, void
+from tokentape.policies.kernels import array, dispatcher_of, float32, float64, function, int32, int64, kernel, uint8, uint64, void
 
 _F32, _F64, _I64, _U8 = (array(t, 1) for t in (float32, float64, int64, uint8))
-_F32_2D = array(float32, 2)
+_F32_2D, _I64_2D = array(float32, 2), array(int64, 2)
 INFINITE, RULED_OUT = 0x7F800000, -0x7F800001  # inf and -inf as whole numbers of the same order; NaNs lie outside
 LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
+DECODE, PROMPT = 0, 1  # phases
 
-# select(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen)
-#   values    (E,) f32 what the family ranks by; -inf: the family rules the expert out      gates (E,) f32 weight before the top-k
-#   resident  (E,) u8 whose MSB slice is in the cache      strength  the pull towards it, f64, moved by a soft budget
-#   params    (p,) f64 of the router                       table     (E, E) f32 of this layer, or (1, 1)
-#   memory    (2,) f64 of this layer, zero at the start    scratch (E,) f32, keys, order (E,) i64: free to use
-#   chosen    (k,) i64 out: distinct experts in any order; -1 where too few experts can be chosen. A kernel must not raise.
-SELECT_SIGNATURE = void(_F32, _F32, _U8, float64, _F64, _F32_2D, _F64, _F32, _I64, _I64, _I64)
+# choose(layer, values, gates, natural, resident, phase, params, work, ids): the experts of m tokens of an event
+#   layer    i64        MoE layer                        values   (m, E) f32  what the family ranks by; -inf: it rules it out
+#   gates    (m, E) f32 weights before the top k         natural  (m, k) i64  the model's own choice, by falling value
+#   resident (E,) u8    of the layer, in the fast tier   phase    (m,) u8     DECODE or PROMPT
+#   params   (p,) f64   the policy's parameters and, behind them, what it remembers: it may write there
+#   work     (2, E) i64 free to use                      ids      (m, k) i64  out: distinct experts in any order; -1 where too few
+#                                                                             can be chosen. A function must not raise.
+CHOOSE_SIGNATURE = void(int64, _F32_2D, _F32_2D, _I64_2D, _U8, _U8, _F64, _I64_2D, _I64_2D)
+CHOOSE = function(CHOOSE_SIGNATURE)
 
 
 class Router:
-    """Chooses experts by its compiled `select`. The parts that most routers share.
+    """Chooses experts by its `choose`, of CHOOSE_SIGNATURE; plain Python is compiled.
 
-    needs_scores: it looks beyond the top k, so a tape that recorded no more cannot drive it.
+    needs_scores: it looks beyond the top k, so a tape that recorded no more cannot drive it. strength: the pull towards what is
+    resident, params[0] of a router that has one.
     """
 
     needs_scores: ClassVar[bool] = True
-    select: ClassVar[Any]  # compiled function of SELECT_SIGNATURE
+    choose: ClassVar[Any]
     strength: float = 0.0
 
-    def params(self) -> NDArray[np.float64]:
-        """Parameters handed to `select`, f64 (p,)."""
+    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
+        """Parameters handed to `choose`, f64 (p,). Raises ValueError if they do not fit the model."""
         return np.zeros(0)
 
-    def table(self, n_layers: int, n_experts: int) -> NDArray[np.float32]:
-        """(L, E, E) f32 handed to `select` layer by layer, or (1, 1, 1). Raises ValueError if it does not fit the model."""
-        return np.zeros((1, 1, 1), np.float32)
 
-
-def compiled(select: Any) -> Any:
-    """The kernel as an address to hand over; a plain Python function (a user's router) is compiled here.
+def compiled(router: Any) -> Any:
+    """The kernel as an address to hand over; a plain Python function (a user's) is compiled here.
 
     Handed over as it is, a compiled function has its address looked up at every call: 130 us, where the rest of a call with one
     event takes 50. Where NUMBA_DISABLE_JIT is set it is the function as it is. Raises ValueError if it does not compile.
@@ -55,11 +55,11 @@ def compiled(select: Any) -> Any:
     try:
         from numba.core.types import CompileResultWAP
 
-        made = dispatcher_of(select, SELECT_SIGNATURE)
+        made = dispatcher_of(router.choose, CHOOSE_SIGNATURE)
         is_compiled = hasattr(made, "get_compile_result")
-        return CompileResultWAP(made.get_compile_result(SELECT_SIGNATURE.of_numba)) if is_compiled else made
+        return CompileResultWAP(made.get_compile_result(CHOOSE_SIGNATURE.of_numba)) if is_compiled else made
     except Exception as error:  # numba raises many kinds; the person needs the first line and the name
-        raise ValueError(f"router {select.__qualname__} does not compile with numba: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"router {type(router).__name__} does not compile with numba: {str(error).splitlines()[0]}") from error
 
 
 @kernel(inline="always")
@@ -76,16 +76,19 @@ def from_ordered(number):  # type: ignore[no-untyped-def]
     return np.int32(number ^ ((number >> int32(31)) & int32(2**31 - 1))).view(np.float32)
 
 
-@kernel(void(_F32, int64, _I64, _I64))
-def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
-    """order[:k]: the experts of the k largest values, falling, ties by lowest index; -1 past the last above -inf, or on NaN.
+@kernel(inline="always")
+def key_of(value, e):  # type: ignore[no-untyped-def]
+    """An expert's value and, below it, how low its index is, as one whole number: the larger comes first."""
+    return (int64(to_ordered(value)) << 32) | (LOW_HALF - int64(e))
 
-    keys (E,) i64: scratch. A key is an expert's value and, below it, how low its index is; the largest key is taken k times.
-    Of 64 values this costs half of inserting them one by one into the best 6, and nothing is sorted.
+
+@kernel(void(int64, _I64, _I64))
+def take(k, keys, order):  # type: ignore[no-untyped-def]
+    """order[:k]: the experts of the k largest keys, falling; -1 past the last above -inf, or on NaN. The keys are used up.
+
+    Of 64 this costs half of inserting them one by one into the best 6, and nothing is sorted.
     """
-    n = uint64(values.shape[0])
-    for e in range(n):
-        keys[e] = (int64(to_ordered(values[e])) << 32) | (LOW_HALF - int64(e))
+    n = uint64(keys.shape[0])
     for j in range(uint64(k)):
         largest = keys[uint64(0)]
         for e in range(n):
@@ -95,6 +98,14 @@ def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
             keys[uint64(order[j])] = NOTHING
         else:
             order[j] = -1
+
+
+@kernel(void(_F32, int64, _I64, _I64))
+def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
+    """As `take`, of the values: ties by lowest index. keys (E,): scratch."""
+    for e in range(uint64(values.shape[0])):
+        keys[e] = key_of(values[e], e)
+    take(k, keys, order)
 
 
 @kernel(void(_F32, _F32, _I64))

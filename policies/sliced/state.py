@@ -1,21 +1,38 @@
-"""Where the sliced cache's numbers stand in its arrays: shared by the kernels and the controller.
+"""Where sliced serving's numbers stand in its arrays: shared by the kernels, the controller and the loop.
 
-sizes (10,) i64, fixed: what is cached and counted. limits (5,) f64, fixed: thresholds and the budget.
-clock (8,) i64, advanced: counters. pulls (3,) f64, advanced: the state of the budget.
+sizes (12,) i64, fixed: what is cached and counted. limits (7,) f64, fixed: thresholds and the budget. clock (6,) i64, advanced.
+tokens (n, 3) i64 and credit (n,) f64, advanced: of every request. pulls (2,) f64, advanced: what a soft budget has learnt.
 """
 
 from __future__ import annotations
 
+from tokentape.policies.kernels import array, float64, int64, tuple_of, uint8, uint32
+
 # sizes
-CAPACITY, MSB, LSB, HIGH, IS_SLICED, IS_HIGH, AFTER_USE, SKIPS_LSB, FREE_STEPS, BUDGET = range(10)
+CAPACITY, MSB, LSB, HIGH, IS_SLICED, IS_HIGH, AFTER_USE, SKIPS_LSB, FREE_STEPS, BUDGET, WARMUP, REROUTES = range(12)
 # limits
-TAU, TARGET, CAP, GAIN, DECAY = range(5)
-# clock; EVENT numbers what `pin` holds, TOKEN what `lsb_token` holds
-USED, EVENT, TOKEN, STEP, LAST_LAYER, TOKEN_FLASH, COUNTED_EVENTS, COUNTED_FLASH = range(8)
+TAU, TARGET, CAP, GAIN, DECAY, LSB_SHARE, PULL = range(7)
+# clock; EVENT numbers what `pin` and `seen` hold, TOKEN what `lsb_token` holds
+USED, EVENT, TOKEN, COUNTED_EVENTS, COUNTED_FLASH, GENERATION = range(6)
+# tokens
+STEP, LAST_LAYER, TOKEN_FLASH = range(3)
 # pulls
-CREDIT, STRENGTH, MEAN_MISS = range(3)
+STRENGTH, MEAN_MISS = range(2)
 # flags, first axis of the (5, n, k) result
 F_HIGH, F_MSB_HIT, F_LSB_HIT, F_LSB_NEEDED, F_DEGRADED = range(5)
+# what an event sums up
+ACTIVE, CHOSEN, HITS, DRAM, FLASH = range(5)
 
 NO_BUDGET, HARD, SOFT = range(3)
+EMPTY, LAST, RANDOM, PREDICTIVE = range(4)
 BEFORE_FIRST = 2**31 - 1  # LAST_LAYER where no token is under way: any layer begins one
+
+_F64, _I64, _U8, _U32 = (array(t, 1) for t in (float64, int64, uint8, uint32))
+_I64_2D = array(int64, 2)
+# sizes, limits, clock, tokens, credit, pulls; params of the router and as they start; counted (3, K) of the prompts under way;
+# draws (g, K): keys in random order, one row per generation; the cache (cache.py): msb_link, lsb_link, msb_in, lsb_in, pin,
+# lsb_token; free to use: seen (2, E), work (2, E), natural and chosen (1, k), phase (1,) of a decode.
+SLICED = tuple_of(
+    _I64, _F64, _I64, _I64_2D, _F64, _F64, _F64, _F64, array(float64, 2), _I64_2D, _U32, _U32, _U8, _U8, _I64, _I64, _I64_2D,
+    _I64_2D, _I64_2D, _I64_2D, _U8,
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """What is in the cache when decode starts (SliceMoE section 4.5): predictive cache warm-up and what it is compared with.
 
-`state` sees what prefill left and says what decode finds; it never adds a slice that prefill did not pass through DRAM.
+It sees what prefill left and says what decode finds; it never adds a slice that prefill did not pass through DRAM, but for a
+random fill.
 """
 
 from __future__ import annotations
@@ -9,80 +10,128 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Keys = NDArray[np.int64]
+from tokentape.policies.kernels import array, int64, kernel, uint8, uint32, void
+from tokentape.policies.sliced import state as at
+from tokentape.policies.sliced.event import drop_used_lsb
 
-
-@dataclass(frozen=True, eq=False)
-class Prefilled:
-    """What prefill leaves. msb, lsb: resident keys, least recently used first. rng: for the warm-up's draws.
-
-    counted (3, K): tokens routed to each expert, their gate mass, and how often it was critical.
-    """
-
-    msb: Keys
-    lsb: Keys
-    counted: NDArray[np.float64]
-    capacity_bytes: int
-    msb_bytes: int
-    lsb_bytes: int
-    rng: np.random.Generator
+_I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
 
 
 class Warmup:
-    """by_counts: prefill evicts by its own counts, else by last use."""
+    """kind: what the kernels know it by."""
 
-    by_counts: ClassVar[bool] = False
-
-    def state(self, left: Prefilled) -> tuple[Keys, Keys]:
-        """(MSB keys, LSB keys) that decode finds, least recently used first."""
-        raise NotImplementedError
+    kind: ClassVar[int] = at.EMPTY
+    lsb_share_frac: float = 0.0
 
 
 @dataclass(frozen=True)
 class Empty(Warmup):
     """Decode starts with nothing."""
 
-    def state(self, left: Prefilled) -> tuple[Keys, Keys]:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-
 
 @dataclass(frozen=True)
 class LastLayer(Warmup):
     """Decode finds what the layers that came last left: plain LRU."""
 
-    def state(self, left: Prefilled) -> tuple[Keys, Keys]:
-        return left.msb, left.lsb
+    kind: ClassVar[int] = at.LAST
 
 
 @dataclass(frozen=True)
 class RandomFill(Warmup):
     """Decode finds MSB slices of experts drawn at random, as many as fit. Nothing is charged for them."""
 
-    def state(self, left: Prefilled) -> tuple[Keys, Keys]:
-        drawn = left.rng.permutation(left.counted.shape[1])
-        return drawn[: left.capacity_bytes // left.msb_bytes], np.zeros(0, np.int64)
+    kind: ClassVar[int] = at.RANDOM
 
 
 @dataclass(frozen=True)
 class PCW(Warmup):
-    """Predictive cache warm-up: prefill keeps what its tokens used most, and decode evicts the rarest of it first.
+    """Predictive cache warm-up: prefill keeps what its tokens used most, as far as they are routed, and decode evicts the rarest
+    of it first.
 
     lsb_share_frac: share of the capacity that LSB slices of the most critical experts keep (3 to 5 %, assumed).
     """
 
     lsb_share_frac: float = 0.04
-    by_counts: ClassVar[bool] = True
+    kind: ClassVar[int] = at.PREDICTIVE
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lsb_share_frac <= 1.0:
             raise ValueError(f"pcw: lsb_share_frac {self.lsb_share_frac} must lie in 0..1")
 
-    def state(self, left: Prefilled) -> tuple[Keys, Keys]:
-        count, _, critical = left.counted
-        msb = left.msb[np.argsort(count[left.msb], kind="stable")]
-        lsb = left.lsb[np.argsort(critical[left.lsb], kind="stable")]
-        lsb = lsb[critical[lsb] > 0]
-        n_kept = int(self.lsb_share_frac * left.capacity_bytes) // left.lsb_bytes if left.lsb_bytes else 0
-        return msb, lsb[max(0, lsb.size - n_kept) :]
+
+@kernel(_I64(_U32))
+def in_order(link):  # type: ignore[no-untyped-def]
+    """Members of a list of the cache, least recently used first."""
+    end = link.shape[0] // 2 - 1
+    members, n = np.empty(end, np.int64), 0
+    node = int64(link[2 * end + 1])
+    while node != end:
+        members[n] = node
+        n += 1
+        node = int64(link[2 * node + 1])
+    return members[:n].copy()
+
+
+@kernel(void(_I64, _U32, _U8))
+def _hold(keys, link, is_in):  # type: ignore[no-untyped-def]
+    """A list holds exactly these keys, least recently used first."""
+    is_in[:] = 0
+    before = is_in.shape[0]
+    for key in keys:
+        link[2 * before + 1], link[2 * key] = key, before
+        is_in[key] = 1
+        before = key
+    link[2 * before + 1], link[2 * is_in.shape[0]] = is_in.shape[0], before
+
+
+@kernel(void(at.SLICED))
+def begin_prompt(sliced):  # type: ignore[no-untyped-def]
+    """A prompt comes, and none is under way: counts begin."""
+    sizes, clock, counted = sliced[0], sliced[2], sliced[8]
+    counted[:] = 0.0
+    if sizes[at.AFTER_USE]:
+        drop_used_lsb(sizes, clock, sliced[10], sliced[11], sliced[12], sliced[13], sliced[15])
+
+
+@kernel(void(int64, at.SLICED))
+def begin_decode(request, sliced):  # type: ignore[no-untyped-def]
+    """A generation begins: step 0 of the request comes next."""
+    token, credit = sliced[3][request], sliced[4]
+    token[at.STEP], token[at.LAST_LAYER], token[at.TOKEN_FLASH] = -1, at.BEFORE_FIRST, 0
+    credit[request] = 0.0
+
+
+@kernel(void(at.SLICED))
+def clear(sliced):  # type: ignore[no-untyped-def]
+    """Empties the cache; router and soft budget forget what they have learnt."""
+    (_, limits, clock, tokens, _, pulls, params, fresh, _, _, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _) = sliced
+    params[:], nothing = fresh, np.zeros(0, np.int64)
+    pulls[at.STRENGTH], pulls[at.MEAN_MISS] = limits[at.PULL], 0.0
+    _hold(nothing, msb_link, msb_in)
+    _hold(nothing, lsb_link, lsb_in)
+    clock[at.USED] = 0
+    for request in range(tokens.shape[0]):
+        begin_decode(request, sliced)
+
+
+@kernel(void(at.SLICED))
+def warm_up(sliced):  # type: ignore[no-untyped-def]
+    """Prompts are done: puts the cache into the warm-up's state."""
+    (sizes, limits, clock, _, _, _, _, _, counted, draws, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _) = sliced
+    msb, lsb = in_order(msb_link), in_order(lsb_link)
+    if sizes[at.WARMUP] == at.EMPTY:
+        msb, lsb = msb[:0], lsb[:0]
+    elif sizes[at.WARMUP] == at.RANDOM:
+        drawn = draws[clock[at.GENERATION] % draws.shape[0]]
+        msb, lsb = drawn[: sizes[at.CAPACITY] // sizes[at.MSB]], lsb[:0]
+    elif sizes[at.WARMUP] == at.PREDICTIVE:
+        msb = msb[np.argsort(counted[0][msb], kind="mergesort")]  # stable: ties stay in order of use
+        lsb = lsb[np.argsort(counted[2][lsb], kind="mergesort")]
+        lsb = lsb[counted[2][lsb] > 0.0]
+        n_kept = int64(limits[at.LSB_SHARE] * sizes[at.CAPACITY]) // sizes[at.LSB] if sizes[at.LSB] else 0
+        lsb = lsb[max(0, lsb.shape[0] - n_kept) :]
+    clock[at.GENERATION] += 1
+    _hold(msb, msb_link, msb_in)
+    _hold(lsb, lsb_link, lsb_in)
+    clock[at.USED] = msb.shape[0] * sizes[at.MSB] + lsb.shape[0] * sizes[at.LSB]

@@ -8,7 +8,7 @@ changes later hidden states. The tape is read in pieces, so that a long context 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -117,18 +117,6 @@ class _Request:
     n_layers_done: int = 0
 
 
-@dataclass
-class _Sums:
-    """Totals by layer and head, and by layer and bin; the last axis of `bins`: events, kept, kept with rest, and the tallies."""
-
-    heads: NDArray[np.float64]
-    bins: NDArray[np.float64]
-    popular: NDArray[np.int64]  # (L, 2) tokens popular after the prompt, and those that still are at the end
-    n_updates: int = 0
-    full_pairs: float = 0.0
-    requests: set[int] = field(default_factory=set)
-
-
 class _Engine:
     def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool, log: dict[int, NDArray[np.int64]]) -> None:
         self.tape, self.policy, self.renorm, self.log = tape, policy, renorm, log
@@ -146,11 +134,11 @@ class _Engine:
         self.open: dict[int, _Request] = {}
         self.futures: dict[int, NDArray[np.float64]] = {}
         n_bins = -(-longest // self.bin_tokens)
-        self.sums = _Sums(
-            np.zeros((self.n_layers, self.n_heads, 4)),
-            np.zeros((self.n_layers, n_bins, 8)),
-            np.zeros((self.n_layers, 2), np.int64),
-        )
+        # By layer and head, and by layer and bin: events, kept, kept with rest, evicted or the tallies. popular: tokens popular
+        # after the prompt, and those that still are at the end.
+        self.of_heads, self.of_bins = np.zeros((self.n_layers, self.n_heads, 4)), np.zeros((self.n_layers, n_bins, 8))
+        self.popular, self.n_updates, self.full_pairs = np.zeros(2, np.int64), 0, 0.0
+        self.requests: set[int] = set()
 
     # ------------------------------------------------------------------------------------------------------------- events
 
@@ -177,7 +165,6 @@ class _Engine:
 
     def _begin(self, request_id: int) -> _Request:
         n_inputs = self.tape.requests[request_id][1]
-        shape = (self.n_layers, self.n_sets)
         salts = np.stack([salts_of(layer, self.n_sets) for layer in range(self.n_layers)])
         n_slots = min(self.policy.limits[0], n_inputs) + 1
         slots = Slots(self.policy, salts.ravel(), n_slots)
@@ -188,9 +175,8 @@ class _Engine:
             np.zeros((self.n_layers, 5), np.int64),
             np.zeros(n_inputs, np.float32), np.zeros(per_token, np.bool_), n_inputs - 1,
         )  # fmt: skip
-        assert slots.positions.shape == (shape[0] * shape[1], n_slots)
         self.open[request_id] = made
-        self.sums.requests.add(request_id)
+        self.requests.add(request_id)
         return made
 
     def _prompt(self, request: _Request, events: Events, e: int) -> None:
@@ -247,46 +233,46 @@ class _Engine:
         assert (low <= 1 + 1e-6).all(), "more attention was kept than paid"
         per_set = self.n_heads // self.n_sets
         of_head = np.stack([np.ones_like(low), low, high, np.repeat(n_left, per_set, axis=1)], axis=-1)
-        np.add.at(self.sums.heads, events.layers, of_head)
+        np.add.at(self.of_heads, events.layers, of_head)
         means = np.stack([np.ones(len(low)), low.mean(axis=1), high.mean(axis=1)], axis=-1)
-        np.add.at(self.sums.bins, (events.layers, events.now // self.bin_tokens), np.concatenate([means, tallies], axis=1))
-        self.sums.n_updates += int(tallies[:, PAIRS].sum()) // per_set + int(n_left.sum())
-        self.sums.full_pairs += float((events.now + 1).sum())
+        np.add.at(self.of_bins, (events.layers, events.now // self.bin_tokens), np.concatenate([means, tallies], axis=1))
+        self.n_updates += int(tallies[:, PAIRS].sum()) // per_set + int(n_left.sum())
+        self.full_pairs += float((events.now + 1).sum())
 
     def _end(self, request_id: int) -> None:
         request = self.open.pop(request_id)
         still = request.popular_at_first & (request.held > self.theta * self.n_heads)
-        self.sums.popular += np.stack([request.popular_at_first.sum(axis=1), still.sum(axis=1)], axis=1)
+        self.popular += (request.popular_at_first.sum(), still.sum())
 
     def result(self, exact: bool) -> KVReplay:
-        sums, tape = self.sums, self.tape
+        tape = self.tape
         for request_id in list(self.open):
             self._end(request_id)
-        n_events = sums.bins[:, :, 0].sum()
+        n_events = self.of_bins[:, :, 0].sum()
         if not n_events:
             raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
         named = {"policy": label("kv", self.policy), "parameters": policy_params(self.policy)}
         key: dict[str, Any] = {"trace_id": tape.trace_id, **named, "renorm": self.renorm}
-        totals = sums.bins.sum(axis=(0, 1))
+        totals = self.of_bins.sum(axis=(0, 1))
         x_bytes, kv_bytes = self.widths.bytes_of(totals[3:])
         per_token = self.n_layers / n_events
-        n_popular, n_stay = sums.popular.sum(axis=0)
+        n_popular, n_stay = self.popular
         replay = {
             "is_bound": self.policy.is_bound,
             "origin": tape.origin,
             "is_exact": exact,
             "budget_tokens": None if self.policy.limits[0] == UNLIMITED else self.policy.limits[0],
-            "n_requests": len(sums.requests),
+            "n_requests": len(self.requests),
             "n_steps": round(n_events / self.n_layers),
             "kept_mass_frac": totals[1] / n_events,
             "kept_mass_high_frac": totals[2] / n_events,
-            "n_evicted": int(sums.heads[:, :, 3].sum()),
-            "n_updates": sums.n_updates,
+            "n_evicted": int(self.of_heads[:, :, 3].sum()),
+            "n_updates": self.n_updates,
             "popular_frac": totals[3 + POPULAR] / max(1.0, totals[3 + DISTINCT]),
             "popular_stays_frac": float(n_stay / n_popular) if n_popular else None,
             "x_bytes": float(x_bytes) * per_token,
             "kv_bytes": float(kv_bytes) * per_token,
-            "full_bytes": sums.full_pairs * self.widths.head_bytes * self.n_heads * per_token,
+            "full_bytes": self.full_pairs * self.widths.head_bytes * self.n_heads * per_token,
         }
         return KVReplay(key | replay, self._head_rows(key), self._bin_rows(key))
 
@@ -296,15 +282,15 @@ class _Engine:
                 "layer": layer, "kv_head": head, "n_steps": int(n), "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
                 "n_evicted": int(left),
             }
-            for layer, of_layer in enumerate(self.sums.heads)
+            for layer, of_layer in enumerate(self.of_heads)
             for head, (n, low, high, left) in enumerate(of_layer.tolist())
             if n
         ]  # fmt: skip
 
     def _bin_rows(self, key: dict[str, Any]) -> list[dict[str, Any]]:
         rows = []
-        for layer, place in np.argwhere(self.sums.bins[:, :, 0] > 0).tolist():
-            n, low, high, *tally = self.sums.bins[layer, place].tolist()
+        for layer, place in np.argwhere(self.of_bins[:, :, 0] > 0).tolist():
+            n, low, high, *tally = self.of_bins[layer, place].tolist()
             x_bytes, kv_bytes = self.widths.bytes_of(np.array(tally))
             rows.append(
                 key | {

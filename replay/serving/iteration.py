@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,6 +266,18 @@ def iteration_costs(
         speculation,
         events,
     )
+
+
+def no_costs(geometry: Geometry) -> IterationCosts:
+    """Of decisions that no clock moves: every iteration takes a second, on no machine."""
+    n, layers = len(geometry.moe_layers), np.array(geometry.moe_layers)
+    before = np.zeros((geometry.n_layers + 1, n))
+    before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == layers, axis=0)
+    table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
+    code = of_source("def {name}(t):\n    t[-1, 0] = 1.0\n", ITERATION)
+    machine: Any = SimpleNamespace(roles=SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=()))
+    made = (geometry, machine, profiles.load(profiles.PHYSICAL), "", "", code, table, before, np.arange(n), none, none)
+    return IterationCosts(*made, events=True)
 
 
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:

@@ -63,10 +63,12 @@ from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import (
     CACHE,
+    CHOOSE,
     N_EVENT,
     PLACED,
     RANK_OF,
     RESIDENCY,
+    ROUTED,
     SLOTS,
     SPLIT,
     WHERE,
@@ -74,6 +76,7 @@ from tokentape.replay.system.events import (
     serve_experts,
 )
 from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
+from tokentape.replay.system.sliced import SERVED, SLICED, serve_sliced
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -92,19 +95,19 @@ _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION), KV)
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION), KV, CHOOSE)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
-@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
+@kernel(void(*_ARGUMENTS, *_SLOTS, ROUTED, none, none), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed, draft_iteration, kv,
+    rank_of, where, split, cache, slots, placed, draft_iteration, kv, choose, routed, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -114,7 +117,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
-    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), or None.
+    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router, or None;
+    sliced, served: of SliceMoE in place of `routed` (sliced.py).
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -202,10 +206,14 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
                 kv,
             )  # fmt: skip
-        if slots is not None:
+        if served is not None:
+            serve_sliced(
+                at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, sliced, served,
+            )  # fmt: skip
+        if routed is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots, drafts,
+                cache, slots, drafts, choose, routed,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -300,5 +308,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     totals[NOW] = now
 
 
-# Without experts' slots: the branches that serve them are not compiled, and a run starts without handing over their arrays.
-run_alone = Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *(none,) * len(_SLOTS)), {"error_model": "numpy"})
+# Without experts' slots, and with SliceMoE's: branches of the others are not compiled, and a run starts without their arrays.
+run_alone, run_sliced = (
+    Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *slots), {"error_model": "numpy"})
+    for slots in ((none,) * (len(_SLOTS) + 3), (*_SLOTS, none, SLICED, SERVED))
+)

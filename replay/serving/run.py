@@ -36,10 +36,12 @@ from tokentape.replay.serving.kernel import (
     STARTED,
     run_alone,
     run_engine,
+    run_sliced,
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
+from tokentape.replay.system.kv import no_kv
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
@@ -172,12 +174,12 @@ def run_rule(
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
-    engine = run_alone if slots is None or kv is None else run_engine
-    experts: tuple[Any, ...] = (None,) * 8
-    drafts = NO_DRAFTS
-    if slots is not None and kv is not None:
+    engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
+    drafts: tuple[Any, ...] = NO_DRAFTS
+    of_slots: tuple[Any, ...] = (None,) * 12
+    if slots is not None:
         drafts, draft_iteration = slots.drafts()
-        experts = (*slots.arguments(n_recorded), draft_iteration, kv.arguments(n_recorded))
+        of_slots = slots.arguments(n_recorded, draft_iteration, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -190,7 +192,7 @@ def run_rule(
         speculation.draft_s,
         drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
-        *experts,
+        *of_slots,
     )
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")

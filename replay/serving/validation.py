@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +34,8 @@ class Row:
     fitted_on: str = NOTHING
 
 
-def served_by(served: Served, geometry: Geometry, machine: HardwareSpec, front_end_s: float = 0.0) -> ServingRun:
-    """The run of this engine. machine: of as many devices as the engine's; front_end_s: of a client and server, before the engine
-    takes a request.
+def served_by(served: Served, geometry: Geometry, machine: HardwareSpec) -> ServingRun:
+    """The run of this engine. machine: of as many devices as the engine's.
 
     Raises ValueError where devices and settings do not go together, or the model does not fit.
     """
@@ -47,25 +46,30 @@ def served_by(served: Served, geometry: Geometry, machine: HardwareSpec, front_e
             f"give a machine of {n} with --hardware"
         )
     shared = replace(machine, data_parallel=served.data_parallel, expert_parallel=served.expert_parallel)
-    scheduler, seqs = Chunked(served.budget_tokens * served.data_parallel), served.max_seqs * served.data_parallel
+    scheduler, seqs = Chunked(served.budget_tokens), served.max_seqs * served.data_parallel
     fits = calibrate.fits_of(machine, calibrate.known())
     cost = iteration_costs(geometry, shared, IndependentCoverage(), expert_format=served.weight_format, fits=fits)
     blocks = served.kv_blocks
     if blocks is None:
         rule = scheduler.rule(geometry.n_layers)
         blocks = footprint(served.model, geometry, shared, served.weight_format, rule, seqs).kv_blocks(MEMORY_FRAC)
-    requests = replace(served.requests, arrival_s=served.requests.arrival_s + front_end_s)
-    return serve(requests, scheduler, cost, Limits(seqs, blocks, schedules_ahead=served.schedules_ahead))
+    return serve(served.requests, scheduler, cost, Limits(seqs, blocks, schedules_ahead=served.schedules_ahead))
 
 
-def compare(served: Served, run: ServingRun) -> Iterator[Row]:
-    """A row per metric and statistic that was measured."""
+def front_end_s(runs: Iterable[tuple[Served, ServingRun]]) -> float:
+    """Time of client and server before the engine takes a request: what the mean times to first token of these stages lack."""
+    return float(np.mean([served.measured["ttft_s", "mean"] - run.ttft_s.mean() for served, run in runs]))
+
+
+def compare(served: Served, run: ServingRun, front_s: float = 0.0, fitted_on: str = NOTHING) -> Iterator[Row]:
+    """A row per metric and statistic that was measured. front_s: of client and server, fitted on these rows."""
     arrival = served.requests.arrival_s
     predicted = latencies(arrival, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
     gaps = (run.gap_mean_s, *np.asarray(run.gap_percentiles_s((50, 90, 99))).tolist())
+    predicted = {key: value + front_s * (key[0] in ("ttft_s", "e2e_s")) for key, value in predicted.items()}
     predicted |= {("itl_s", which): value for which, value in zip(STATISTICS, gaps, strict=True)}
     for metric in METRICS:
         for which in STATISTICS:
             if (metric, which) in served.measured:
                 told, found = served.measured[metric, which], predicted[metric, which]
-                yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0)
+                yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0, fitted_on)

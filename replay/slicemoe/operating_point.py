@@ -10,7 +10,7 @@ from tokentape.hw.clock import StepCost
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.slicemoe.cost import PROFILE, decode_cost
-from tokentape.replay.slicemoe.replay import slices_of
+from tokentape.replay.system.routes import slices_of
 from tokentape.warehouse.geometry import Geometry
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,27 +19,23 @@ from numpy.typing import NDArray
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, Events, SlicedCache, SliceMoE
+from tokentape.policies.serving import Continuous
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Events, SliceMoE
+from tokentape.policies.slots import System
 from tokentape.replay import pass_metrics
 from tokentape.replay.passes import pass_costs
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.serving.iteration import no_costs
+from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.slicemoe.cost import OTHER_FORMAT, by_layer
 from tokentape.replay.slicemoe.metrics import early_metrics, miss_metrics
-from tokentape.replay.trace import DECODE, PREFILL, Trace
-from tokentape.warehouse.formats import slice_bytes
-from tokentape.warehouse.geometry import Geometry
+from tokentape.replay.system.recorded import recorded
+from tokentape.replay.system.routes import SlicedSlots, slices_of
+from tokentape.replay.trace import PREFILL, Trace
 
 Ints = NDArray[np.int64]
-
-
-def slices_of(geometry: Geometry, cache: SlicedCache) -> tuple[int, int]:
-    """(MSB, LSB) slice bytes of one expert; equal widths leave an LSB slice of 0 bytes."""
-    if not geometry.expert_params:
-        raise ValueError(f"{geometry.architecture}: this tape records no expert width; slices need the model's config.json")
-    msb, lsb = slice_bytes(geometry.expert_params, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
-    return msb, lsb if cache.bits_high > cache.bits_low else 0
 
 
 def describe(system: SliceMoE) -> str:
@@ -84,14 +79,11 @@ def replay_sliced(
             f"tape {trace.trace_id} holds the chosen experts only; {describe(system)} may route to any expert: record the "
             "tape with scores, or use router lru without a budget"
         )
-    semantics = Semantics("global", start=start, fetching=fetching)
-    geometry, (msb, lsb) = trace.geometry, slices_of(trace.geometry, system.cache)
-    n_layers = len(geometry.moe_layers)
-    controller = Controller(system, n_layers, geometry.n_experts, geometry.top_k, msb, lsb, capacity_bytes, seed)
-    events, row_step = _serve(trace, scores, controller, is_cold=start == "cold")
+    semantics, (msb, lsb) = Semantics("global", start=start, fetching=fetching), slices_of(trace.geometry, system.cache)
+    events, row_step = _serve(trace, scores, system, capacity_bytes, start == "cold", seed)
     found = by_layer(trace, events)
-    total_bytes = trace.n_keys * controller.high_bytes
-    metrics = miss_metrics(trace, scores, events, row_step, controller.high_bytes, system.free_steps)
+    total_bytes = trace.n_keys * (msb + lsb)
+    metrics = miss_metrics(trace, scores, events, row_step, msb + lsb, system.free_steps)
     timeline: dict[str, NDArray[Any]] = {}
     requests: dict[str, NDArray[Any]] = {}
     outside = ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else []
@@ -117,7 +109,7 @@ def replay_sliced(
         "hardware_sha256": hardware.sha256 if hardware else "",
         "profile": profiles.load(profile).name if hardware else "",
         "capacity_bytes": capacity_bytes,
-        "capacity_experts": capacity_bytes / controller.high_bytes,
+        "capacity_experts": capacity_bytes / (msb + lsb),
         "capacity_frac": capacity_bytes / total_bytes,
         "seed": seed,
         "assumed": ", ".join(hardware.assumed) if hardware else "",
@@ -127,32 +119,25 @@ def replay_sliced(
     return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
 
 
-def _serve(trace: Trace, scores: Scores, controller: Controller, is_cold: bool) -> tuple[Events, Ints]:
-    """Every row's events in the tape's order, and its step within its generation (-1 in prefill)."""
-    if np.any(np.diff(trace.member_offsets) != 1) or np.any(trace.pass_tokens[trace.pass_kind == DECODE] != 1):
+def _serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, is_cold: bool, seed: int) -> tuple[Events, Ints]:
+    """Every row's events in the tape's order, and its step within its generation (-1 in prefill): the loop, request by request."""
+    request, is_prefill, place = trace.members, trace.pass_kind == PREFILL, np.arange(trace.pass_ids.size)
+    if np.any(np.diff(trace.member_offsets) != 1) or np.any(trace.pass_tokens[~is_prefill] != 1):
         raise ValueError(
-            f"tape {trace.trace_id} was recorded in batches; sliced serving runs one sequence: capture it with batch 1"
+            f"tape {trace.trace_id} was recorded in batches; --policy slicemoe runs one sequence: capture it with batch 1, or give "
+            "--system slicemoe"
         )
-    request, is_prefill = trace.members, trace.pass_kind == PREFILL
-    new_request = np.append(True, request[1:] != request[:-1])
-    if np.unique(request[new_request]).size != int(new_request.sum()):
+    is_new = np.append(True, request[1:] != request[:-1])
+    begins = ~is_prefill & (is_new | np.append(False, is_prefill[:-1]))
+    if request[is_new].size != np.unique(request).size or request[begins].size != np.unique(request[begins]).size:
         raise ValueError(f"tape {trace.trace_id}: its requests take turns; sliced serving runs one after the other")
-    begins = new_request | np.append(True, is_prefill[1:] & ~is_prefill[:-1])
-    bounds = np.append(np.flatnonzero(begins), request.size)
-    row_of = np.searchsorted(trace.row_pass, np.arange(request.size + 1))
-    served: list[Events] = []
-    row_step = np.full(trace.row_pass.size, -1, np.int64)
-    for first, last in pairwise(bounds.tolist()):
-        decode = first + int(is_prefill[first:last].sum())
-        if is_cold and new_request[first]:
-            controller.clear()
-        served += [controller.prefill(*_rows(trace, scores, row_of[p], row_of[p + 1])) for p in range(first, decode)]
-        controller.end_prefill()
-        served.append(controller.decode(*_rows(trace, scores, row_of[decode], row_of[last])))
-        row_step[row_of[decode] : row_of[last]] = trace.row_pass[row_of[decode] : row_of[last]] - decode
-    joined = {field.name: np.concatenate([getattr(e, field.name) for e in served]) for field in dataclasses.fields(Events)}
-    return Events(**joined), row_step
-
-
-def _rows(trace: Trace, scores: Scores, first: int, last: int) -> tuple[NDArray[np.int32], Any, Any]:
-    return trace.row_layer[first:last], scores.values[first:last], scores.gates[first:last]
+    step = np.where(is_prefill, -1, place - np.maximum.accumulate(np.where(begins, place, 0)))
+    tape = recorded(trace, scores=scores)
+    requests, costs = tape.requests(order=np.argsort(np.argsort(request[is_new]))), no_costs(trace.geometry)
+    slots = SlicedSlots(
+        tape, requests, System("slicemoe", {"route": system}), costs, seed=seed, is_cold=is_cold, capacity_bytes=capacity_bytes
+    )
+    run_rule(requests, Continuous().rule(trace.geometry.n_layers), costs, Limits(max_seqs=1), slots=slots)
+    slots.refuse_row()
+    served = slots.events
+    return Events(*(getattr(served, field.name)[tape.row_of] for field in dataclasses.fields(Events))), step[trace.row_pass]

@@ -11,11 +11,13 @@ import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE
 from tokentape.policies.cache import CACHE_STATE
-from tokentape.policies.kernels import array, float64, function, int16, int64, kernel, tuple_of, uint8, void
+from tokentape.policies.kernels import array, float32, float64, function, int16, int64, kernel, tuple_of, uint8, void
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events
 from tokentape.policies.ranked import ABSENT, run_ranked
+from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
+from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.policies.uniform import run_uniform
 from tokentape.replay.serving.state import NEWER, OLDEST, POSITION
 from tokentape.replay.system.drafts import DRAFTS, decode_rows
@@ -55,6 +57,10 @@ SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
 ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
+# Of a router: recorded ids, which its own take the place of in `ids`, empty where there is none; values, gates (rows x MoE layers,
+# E); its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
+_X2 = array(float32, 2)
+ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
 SPLIT = function(RULE_SIGNATURE)
 RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
 CACHE = tuple_of(*CACHE_STATE)
@@ -97,17 +103,25 @@ def _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts):  # type: ignore
 
 
 @kernel(inline="always")
+def _find(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def]
+    """there (E,): which of MoE layer m's experts lie in the fast tier."""
+    n_experts = hot.shape[1]
+    for e in range(n_experts):
+        if how[PLACE] == FIXED:
+            there[e] = hot[m, e]
+        elif how[RESIDENCY] == QUEUE:
+            there[e] = resident[m * n_experts + e]
+        else:
+            there[e] = how[RESIDENCY] == HELD or slot_of[m * n_experts + e] != ABSENT
+
+
+@kernel(inline="always")
 def _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near):  # type: ignore[no-untyped-def]
     """near[:n]: which of the event's experts compute where they lie."""
-    n_experts = hot.shape[1]
     for i in range(n):
         near[i] = 0
     if how[PLACE] == BY_FUNCTION:
-        for e in range(n_experts):
-            if how[RESIDENCY] == QUEUE:
-                there[e] = resident[m * n_experts + e]
-            else:
-                there[e] = how[RESIDENCY] == HELD or slot_of[m * n_experts + e] != ABSENT
+        _find(m, how, hot, resident, slot_of, there)
         where(m, keys[:n], counts[:n], there, near[:n], where_params)
     elif how[PLACE] == FIXED and not has_prompt:
         for i in range(n):
@@ -165,10 +179,32 @@ def _keep(n, looked_up, hits, how, log_keys, log_hits, log_starts):  # type: ign
     how[N_LOOKUPS] += n
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS))
+@kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED))
+def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type: ignore[no-untyped-def]
+    """Puts a router's choice for an event's rows in `ids`, each by falling gate."""
+    recorded, values, gates, params, of_values, of_gates, natural, chosen, phase, of, work = routed
+    n_layers, k, n = ids.shape[1], ids.shape[2], 0
+    for i in range(n_rows):
+        row = rows[i]
+        if recorded[row, m, 0] >= 0:
+            of_values[n], of_gates[n] = values[row * n_layers + m], gates[row * n_layers + m]
+            natural[n] = recorded[row, m]
+            phase[n], of[n] = DECODE if i < n_decode else OF_PROMPT, row
+            n += 1
+    if n == 0:
+        return
+    choose(m, of_values[:n], of_gates[:n], natural[:n], there, phase[:n], params, work, chosen[:n])
+    for i in range(n):
+        if chosen[i].min() >= 0:
+            by_gate(of_values[i], of_gates[i], chosen[i])
+        for j in range(k):
+            ids[of[i], m, j] = chosen[i, j]
+
+
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED))
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
-    drafts,
+    drafts, choose, routed,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
@@ -192,6 +228,9 @@ def serve_experts(  # type: ignore[no-untyped-def]
             entries[MISSED] += pending[m]
             entries[FETCHES] = 1.0
             pending[m] = 0.0
+        if routed[0].shape[0] > 0:
+            _find(m, how, hot, resident, slot_of, there)
+            route_event(m, rows, n_rows, n_decode, there, ids, choose, routed)
         n = _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts)
         if n == 0:
             continue

@@ -22,6 +22,8 @@ from tokentape.policies.placement import (
 )
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.sliced.lru import Stock
+from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.passes import fits_of
@@ -86,8 +88,7 @@ class ExpertSlots:
     @property
     def budget_bytes(self) -> int:
         """Of the cache or the hot set; all where nothing says."""
-        slot = "residency" if self.system.residency is not None else "place"
-        text = self.system.option(slot, "budget")
+        text = self.system.option(self.system.room or "place", "budget")
         n_experts = self.recorded.geometry.n_experts * len(self.sizes)
         return bytes_of(text, self.total_bytes, n_experts) if text else self.total_bytes
 
@@ -130,8 +131,9 @@ class ExpertSlots:
         self.drafted = rounds.arrays(first_row, costs)
         return self.drafted, costs.iteration
 
-    def arguments(self, n_iterations: int) -> Arguments:
-        """Of a run that starts now: rank, where, split, cache, slots, placed. n_iterations: that are recorded."""
+    def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
+        """Of a run that starts now: rank, where, split, cache, slots, placed, the cost of draft passes, kv, choose, routed, and
+        nothing served otherwise. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, system.place
@@ -156,8 +158,9 @@ class ExpertSlots:
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
+        routed = self._routed(n_rows)
         slots = (
-            self.how, rec.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
+            self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
@@ -165,7 +168,27 @@ class ExpertSlots:
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
-        return rank, where, split, arrays, slots, self._placed()
+        router = system.route if system.route is not None and system.sliced is None else Stock()
+        return rank, where, split, arrays, slots, self._placed(), draft_iteration, kv, compiled(router), routed, None, None
+
+    def refuse_row(self) -> None:
+        """Raises ValueError after a run that a row of the tape could not be served in."""
+
+    def _routed(self, n_rows: int) -> Arguments:
+        """What a router chooses by; it writes its choice into ids of this run's own. Nothing where there is none."""
+        rec, router = self.recorded, None if self.system.sliced is not None else self.system.route
+        n_experts, k = rec.geometry.n_experts, rec.ids.shape[2]
+        self.ids, recorded = rec.ids, np.zeros((0, 0, 0), rec.ids.dtype)
+        values = gates = np.zeros((0, n_experts), np.float32)
+        params = np.zeros(0)
+        if router is None or rec.scores is None:
+            n_rows = 0
+        else:
+            values, gates, params = rec.scores.values, rec.scores.gates, router.params(rec.ids.shape[1], n_experts)
+            recorded, self.ids = rec.ids, rec.ids.copy()
+        scratch = (np.zeros((n_rows, width), kind) for width, kind in ((n_experts, np.float32),) * 2 + ((k, np.int64),) * 2)
+        work = np.zeros((2, n_experts), np.int64)
+        return recorded, values, gates, params, *scratch, np.zeros(n_rows, np.uint8), np.zeros(n_rows, np.int64), work
 
     @property
     def fetched(self) -> float:
@@ -213,7 +236,18 @@ class ExpertSlots:
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
         if system.draft is not None:
+            if system.route is not None:
+                raise ValueError(
+                    f"system {name}: what is accepted holds for the experts that were recorded, and a router changes them; leave "
+                    "route or draft out, or measure both in the model"
+                )
             refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
+        if system.route is not None:
+            refuse_scores(self.recorded, system)
+        if residency is not None and residency.kind == "future" and system.route is not None:
+            raise ValueError(
+                f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
+            )
         if isinstance(place, ReactivePlacement):
             raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
         if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
@@ -253,6 +287,17 @@ def held(recorded: Recorded, requests: Requests, costs: IterationCosts) -> Exper
         told = ["{} MoE layers, {} experts, top {}".format(*shape) for shape in shapes]
         raise ValueError(f"recorded coverage: the tape has {told[0]}; the model has {told[1]}")
     return ExpertSlots(recorded, requests, System("held"), costs)
+
+
+def refuse_scores(tape: Recorded, system: System) -> None:
+    """Raises ValueError for a tape that does not hold what a router chooses by."""
+    if tape.scores is None:
+        raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
+    if system.route.needs_scores and not tape.scores.is_full:
+        raise ValueError(
+            f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape "
+            "with --tables scores, or take slicemoe with router=lru and no budget"
+        )
 
 
 def _number(system: System, slot: str, name: str) -> float:

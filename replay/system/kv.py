@@ -137,6 +137,11 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, resi
         of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), used.sum()
 
 
+def no_kv() -> tuple[Any, ...]:
+    """Of a run whose keys and values nothing decides, as type KV says."""
+    return np.zeros(N_NUMBERS), np.zeros((0, 0, N_TRACK)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, N_OF_ITERATION))
+
+
 @dataclass(eq=False)
 class KVSlots:
     """What a system keeps of keys and values for `requests` of a tape. end: of the machine's ranges. room_bytes: of the

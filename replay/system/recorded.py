@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.replay.kv.tape import AttentionTape
+from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import Rounds, rounds_of
 from tokentape.replay.trace import PREFILL, Trace
@@ -25,8 +26,10 @@ MOST_IMPUTED = 0.05
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    rounds: of drafts, whose nodes' rows stand behind those of positions. no_prompts: requests without any row of a prompt.
-    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed."""
+    rounds: of drafts, whose nodes' rows stand behind those of positions. request_ids (S,): of the tape. tracks: of KV
+    policies on its attention (kv.py), once computed. scores: of rows x MoE layers, where a router asks; row_of: which of those a
+    row of the trace is. no_prompts: requests without any row of a prompt; where the first position is a decode's, one that was
+    not run stands before it."""
 
     trace_id: str
     origin: str
@@ -39,6 +42,8 @@ class Recorded:
     request_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     attention: AttentionTape | None = None
     tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    scores: Scores | None = None
+    row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     rounds: Rounds | None = None
     no_prompts: int = 0
     batch: int = 1
@@ -111,19 +116,22 @@ def recorded(
     trace: Trace,
     gate_weights: ArrayLike | None = None,
     attention: AttentionTape | None = None,
+    scores: Scores | None = None,
     drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
 ) -> Recorded:
-    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; drafted: of a
-    speculative one, see rounds_of."""
+    """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; scores: of every row
+    of the trace; drafted: of a speculative one, see rounds_of."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
-    n_inputs, n_prompt = np.zeros(requests.size, np.int64), np.zeros(requests.size, np.int64)
-    np.maximum.at(n_inputs, of, position + 1)
+    n_prompt = np.zeros(requests.size, np.int64)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
-    without, begins = n_prompt == 0, n_inputs.copy()
+    without, begins = n_prompt == 0, np.full(requests.size, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, position)
-    n_prompt[without] = np.maximum(1, begins[without])  # all before the first recorded token, or that one itself
+    position = position + (without & (begins == 0))[of]
+    n_prompt = np.where(without, np.maximum(1, begins), n_prompt)
+    n_inputs = n_prompt.copy()
+    np.maximum.at(n_inputs, of, position + 1)
     first = np.concatenate(([0], np.cumsum(n_inputs)))
     widths = np.diff(trace.offsets)
     shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
@@ -133,6 +141,7 @@ def recorded(
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
     not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
+    row_of = (first[of] + position) * shape[1] + layer
     if drafted is not None:
         ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
     return Recorded(
@@ -146,7 +155,9 @@ def recorded(
         not_run,
         requests.astype(np.int64),
         attention,
+        scores=None if scores is None else scores.at(row_of, shape[0] * shape[1]),
+        row_of=row_of,
         rounds=rounds,
-        no_prompts=int(np.sum(without & (begins > 0))),
+        no_prompts=int(np.sum(without)),
         batch=int(np.diff(trace.member_offsets).max()),
     )

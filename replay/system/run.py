@@ -31,6 +31,7 @@ from tokentape.replay.system.drafts import ROUNDS, VERIFIED
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.routes import SlicedSlots
 from tokentape.warehouse.formats import EXPERT_FORMATS
 
 
@@ -100,10 +101,13 @@ def simulate(
         dense_format=how.expert_format,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
-    slots = ExpertSlots(recorded, requests, system, costs, end, how.seed, how.losses, logs)
+    kind = ExpertSlots if system.sliced is None else SlicedSlots
+    slots = kind(recorded, requests, system, costs, end, how.seed, how.losses, logs)
     limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
     slots = _told(slots, rule, costs, limits, kv)
-    return SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
+    made = SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
+    slots.refuse_row()
+    return made
 
 
 def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: Setting) -> None:
@@ -123,7 +127,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
     needed = sum(sizes) * recorded.geometry.n_experts
-    if system.residency is None and system.place is None and needed > room:
+    if not system.room and needed > room:
         raise ValueError(
             f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
             "give the system a residency"
@@ -143,8 +147,9 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, 
         raise ValueError(
             f"system {system.name}: {what} a fixed schedule; give arrivals all at 0, no limit of KV blocks and no share_kv"
         )
-    if slots.system.place is not None:
-        raise ValueError(f"system {system.name}: {type(policy).__name__} needs all lookups, and placements change them")
+    if slots.system.place is not None or slots.system.route is not None:
+        what = f"{type(policy).__name__} needs all lookups"
+        raise ValueError(f"system {system.name}: {what}, and placements and routers change them")
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
     run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
@@ -210,7 +215,7 @@ def run(
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
         "profile": profiles.load(how.profile).name,
-        "expert_format": how.expert_format,
+        "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
         "batch": max_seqs(system),
         "seed": how.seed,

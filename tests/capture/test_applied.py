@@ -14,7 +14,8 @@ from tokentape.capture.live.slots import Inside
 from tokentape.flows.scored import scored_trace
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
-from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
+from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.replay.system.routes import slices_of
 from tokentape.warehouse.tape import Store
 
 REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)

@@ -115,9 +115,9 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
     loaded, tape, experts = made(family)
     run = run_of(tape, bits=2)
     plain = PlainText(loaded, text, run, 0)
-    at_once = Placed(experts, run.policy, run.losses)
+    at_once = Placed(loaded.model, experts, run.policy, run.losses)
     scores = on_text(plain, at_once)
-    one_by_one = Placed(experts, run.policy, run.losses)
+    one_by_one = Placed(loaded.model, experts, run.policy, run.losses)
     requests = requests_of(plain.ids.tolist(), run)
     with Inside(loaded.model, one_by_one) as inside:
         outcomes = decode(loaded.model, requests, Sampling(), frozenset(), loaded.pad_id, inside, with_nll=True)
@@ -132,7 +132,7 @@ def test_windows_in_one_pass_are_requests_decoded_token_by_token(made, text, fam
 def test_without_hot_experts_and_prompts_the_model_is_a_model_of_replicas(made, text, family):
     loaded, tape, experts = made(family)
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = Placed(experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
+    loop = Placed(loaded.model, experts, MixedPrecision(0, 2, "uniform"), loss_table(tape, "rtn"))
     with torch.inference_mode(), Inside(loaded.model, loop):
         loop.place(plain.seen)
         loop.hold(slice(0, 3), first=0)
@@ -159,7 +159,7 @@ def test_the_prompt_is_at_full_precision_and_no_later_token_is(made, text):
     """Windows that share their prompt and differ later: logits of the prompt are the model's, those after it are not."""
     loaded, tape, experts = made("Mixtral")
     plain = PlainText(loaded, text, run_of(tape), 0)
-    loop = Placed(experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
+    loop = Placed(loaded.model, experts, MixedPrecision(0, 1, "uniform"), loss_table(tape, "rtn"))
     with torch.inference_mode():
         theirs = loaded.model(input_ids=plain.ids).logits
         with Inside(loaded.model, loop):
@@ -176,7 +176,7 @@ def test_a_padded_batch_places_each_request_by_its_own_prompt(made):
     requests = [Request(i, tuple(range(3, 8 + 5 * i)), 6) for i in range(3)]
     found = []
     for batches in ([requests], [[request] for request in requests]):
-        slot, outcomes, widths = Placed(experts, MixedPrecision(3, 2), loss_table(tape, "rtn")), [], []
+        slot, outcomes, widths = Placed(loaded.model, experts, MixedPrecision(3, 2), loss_table(tape, "rtn")), [], []
         for batch in batches:
             with Inside(loaded.model, slot) as inside:
                 outcomes += decode(loaded.model, batch, Sampling(), frozenset(), 0, inside)
@@ -222,9 +222,9 @@ def test_the_model_is_what_it_was(made, text):
     before = {name: id(p) for name, p in loaded.model.named_parameters()}
     run = run_of(tape)
     evaluate_cxl_ndp(loaded, experts, text, run)
-    loop = Placed(experts, run.policy, run.losses)
+    loop = Placed(loaded.model, experts, run.policy, run.losses)
     with pytest.raises(ValueError, match="9 hot experts of 8 per layer"), loop:
-        Placed(experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
+        Placed(loaded.model, experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
     assert {name: id(p) for name, p in loaded.model.named_parameters()} == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
 

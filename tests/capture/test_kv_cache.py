@@ -185,7 +185,7 @@ def test_what_cannot_run_is_refused(tiny):
         KV(model, KV_POLICIES["oracle"](8))
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad(), KV(model, AEP(8, sink=1)) as slot:
-        out = model(input_ids=ids, past_key_values=slot.cache([0]), use_cache=True)
+        out = model(input_ids=ids, past_key_values=slot.new_cache([0]), use_cache=True)
         with pytest.raises(ValueError, match="one token at a time"):
             model(input_ids=ids[:, :2], past_key_values=out.past_key_values, use_cache=True)
         for what in (lambda c: c.layers[0].crop(-1), lambda c: c.reset(), lambda c: c.reorder_cache(torch.tensor([0]))):

@@ -44,7 +44,7 @@ def positions_kept(model, press, ids):
 
 def ours(model, policy, ids):
     with KV(model, policy) as slot:
-        cache = slot.cache([0])
+        cache = slot.new_cache([0])
         model(input_ids=ids, past_key_values=cache, use_cache=True)
         by_layer = [layer.positions()[0] for layer in cache.layers]
     return {(layer, h): sorted(p[p >= 0].tolist()) for layer, heads in enumerate(by_layer) for h, p in enumerate(heads)}

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -221,9 +222,9 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
         yield connection
 
 
-def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **frames: pl.DataFrame) -> str:
-    """The sentence of a page's figure over rows of one's own. frames: others that it names."""
+def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
+    """The sentence of a page's figure over rows of one's own. facts: what else it names."""
     folder = Path(str(page.__file__)).parent
     words = vars(import_module(f"{page.__package__}.words"))
-    named = {name: Rows(frame) for name, frame in {"rows": rows, **frames}.items()}
+    named = {name: Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
     return filled(load(folder, figure)["answer"], {**words, **named})

@@ -15,7 +15,7 @@ from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import figures
 from tokentape.dashboards.engine.ask import Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
-from tokentape.dashboards.engine.figures import Drawn, load, options, rows_like, sentences, with_figures
+from tokentape.dashboards.engine.figures import Drawn, load, options, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.kelle import page as kelle
@@ -146,7 +146,7 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(scope: Scope, wrong: dict
     ("question = ", "Invalid value"),
     ('question = "Q?"', "missing: missing"),
     ('question = "Q?"\nmissing = "M"\nquery = "a"\nreading = "R"', "answer: missing"),
-    ('question = "Q?"\nmissing = "M"\nrows = "a"\nreading = "R"\ncolour = 1', "colour: no part of a figure; there are answer,"),
+    ('question = "Q?"\nmissing = "M"\nrows = "a"\nanswer = "A"\nreading = "R"\ncolour = 1', "colour: no part of a figure; "),
 ])  # fmt: skip
 def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "figures").mkdir()
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: st
 
 def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Ask(duckdb.connect(), Path(elmoe3d.__file__).parent)
-    for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}, {}), lambda _: Drawn({"sweeps": ROWS.clear()}, {})):
+    for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}), lambda _: Drawn({"sweeps": ROWS.clear()})):
         monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: found)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
         assert figure.chart is None
@@ -173,12 +173,6 @@ def test_a_query_may_be_drawn_as_it_is() -> None:
     assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
 
 
-def test_a_sentence_for_each_selection() -> None:
-    assert sentences(ROWS, ["who", "batch"], lambda of: f"{of['ms'][0]:g} ms") == {"b|1": "3 ms", "a|2": "2 ms"}
-    assert sentences(ROWS, ["ms"], lambda of: "said" if of["who"][0] == "a" else "") == {"2": "said"}
-    assert rows_like(ROWS, ROWS.tail(1), "who", "batch").rows() == ROWS.tail(1).rows()
-
-
 def test_menus_open_where_they_are_told_and_go_without_choices() -> None:
     assert options("at", [1, 2, 3], 2) == ({"at": "2"}, {"at": "1"}, {"at": "3"})
     page = Page("f", "t", "l", "page.html", controls=(Control("at", "At"), Control("to", "To")), choices=options("at", [1]))
@@ -187,7 +181,7 @@ def test_menus_open_where_they_are_told_and_go_without_choices() -> None:
 
 def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(ask: Ask, name: str, metric: str) -> Drawn:
-        return Drawn({name: ROWS.select(metric)}, {})
+        return Drawn({name: ROWS.select(metric)})
 
     monkeypatch.setattr(elmoe3d, "made", made, raising=False)
     folder = Path(elmoe3d.__file__).parent

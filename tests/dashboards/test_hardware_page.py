@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import said_of
 from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.hardware import answers as hardware_answers
 from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.hardware import recorded, roofline
 from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
@@ -43,10 +43,16 @@ def test_a_ceiling_is_peak_times_efficiency_of_one_device(connection: duckdb.Duc
     assert [key for key, row in rows.items() if row["is_main"]] == [("engines", "sm"), ("tiers", "hbm")]
 
 
+def roof_said(ceilings: pl.DataFrame, points: pl.DataFrame) -> str:
+    step = points["step"][0] if points.height else ""
+    return said_of(hardware, "roofline", ceilings.head(1).select("hardware", step=pl.lit(step)), ceilings=ceilings, on=points)
+
+
 def test_an_engine_inside_the_memory_has_a_roof_of_its_own(connection: duckdb.DuckDBPyConnection) -> None:
     main = roof_of(connection, "in-memory").filter("is_main")
     assert main.select("kind", "name", "reached").rows() == [("engines", "pim", 1e12), ("memory", "pim", 800e9)]
-    assert hardware_answers.balance(roof_of(connection, "in-memory")).startswith(
+    none = hardware.asked(connection)("points", steps=[])
+    assert roof_said(roof_of(connection, "in-memory"), none).startswith(
         "in-memory balances at 1.25 operations per byte: below, pim's memory limits it (800 GB/s reached), above, pim (1 Top/s)"
     )
 
@@ -86,14 +92,14 @@ def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path
             points = hardware.asked(opened)("points", steps=[one.step_id])
             _, busy = recorded.lanes(hardware.asked(opened)("bars", steps=[one.step_id]), steps)
             assert busy["busy"].is_between(0.0, 1.0 + 1e-9).all()
-            assert f"The bottleneck is {limit}, busy" in hardware_answers.clock(steps.row(0, named=True), busy, points)
-            assert f"): limited by {limit}, " in hardware_answers.roof(roof_of(opened, "h100"), points)
+            assert f"The bottleneck is {limit}, busy" in said_of(hardware, "clock", steps, busy=busy, points=points)
+            assert f"): limited by {limit}, " in roof_said(roof_of(opened, "h100"), points)
 
 
 def test_time_that_no_resource_explains_is_said(connection: duckdb.DuckDBPyConnection) -> None:
-    step, points = {"seconds": 1.0}, hardware.asked(connection)("points", steps=[PAIR_STEP])
-    lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02]})
-    said = hardware_answers.clock(step, lanes, points)
+    step, points = pl.DataFrame({"seconds": 1.0, "step": PAIR_STEP}), hardware.asked(connection)("points", steps=[PAIR_STEP])
+    lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02], "step": PAIR_STEP})
+    said = said_of(hardware, "clock", step, busy=lanes, points=points)
     assert "No resource is busy throughout: hbm 30 % and sm 2 %; for 68 % none works at its rate: launches and losses." in said
 
 

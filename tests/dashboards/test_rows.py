@@ -8,10 +8,12 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from made_up import POLICIES, write
+from made_up import POLICIES, said_of, write
 
-from tokentape.dashboards import answers, rows, theme
+from tokentape.dashboards import rows, theme
+from tokentape.dashboards.engine.say import Rows
 from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.units import significant
 from tokentape.warehouse.sql import connect
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
@@ -96,33 +98,31 @@ def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConn
 def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
     runs = rows.runs(connection, [CODE])
     phone = runs.filter((pl.col("hardware") == "phone-lpddr5x-ufs4") & (pl.col("scope") == "global"))
-    said = answers.hit_rate(phone, "decode")
+    hits = phone.with_columns(hit=pl.col("hit_decode"), phase=pl.lit("decode"))
+    said = said_of(experts, "hits", hits, reference=rows.reference_of)
     assert said.startswith("At 50 % of the experts (32) LRU hits most: 65.1 %, Belady would hit 79.6 % of the decode lookups.")
     assert "At 5 % of the experts (3) LFU (lifetime) hits most: 12.3 %, LRU 0.0 %" in said
     assert said.endswith("Below L × k = 16 experts (25.0 %), one token's lookups, the layers flood a global LRU.")
-    assert answers.cost(phone).startswith("On phone-lpddr5x-ufs4 with 50 % of the experts cached, LRU is fastest: 2.86 ms and ")
-    assert answers.EXTRAPOLATED not in answers.cost(phone)  # only the largest caches are
-    assert answers.EXTRAPOLATED in answers.cost(phone.with_columns(extrapolated=pl.lit(True)))
-    assert "No prefill lookup hits" in answers.hit_rate(phone.with_columns(hit_prefill=pl.lit(0.0)), "prefill")
+    none = hits.with_columns(hit=pl.lit(0.0), phase=pl.lit("prefill"))
+    assert "No prefill lookup hits" in said_of(experts, "hits", none, reference=rows.reference_of)
+    cost, outside = (
+        said_of(experts, "cost", of, reference=rows.reference_of) for of in (phone, phone.with_columns(extrapolated=pl.lit(True)))
+    )
+    assert cost.startswith("On phone-lpddr5x-ufs4 with 50 % of the experts cached, LRU is fastest: 2.86 ms and ")
+    assert "Extrapolated" not in cost  # only the largest caches are
+    assert outside.endswith("Extrapolated: these times and energies lie outside what the hardware's costs were measured on.")
 
 
 def test_ties_go_to_the_policy_that_comes_first() -> None:
-    tied = pl.DataFrame(
-        {
-            "policy": ["FIFO", "LRU", "Belady (bound)"],
-            "family": ["fifo", "lru", "belady"],
-            "bound": [False, False, True],
-            "hit_decode": [0.90002, 0.90001, 0.95],
-        }
-    )
-    assert [row["policy"] for row in answers.best_method(tied, "hit_decode")] == ["LRU"]
+    tied = pl.DataFrame({"policy": ["FIFO", "LRU"], "turn": [3, 0], "hit_decode": [0.90002, 0.90001]})
+    assert Rows(tied).most("hit_decode", "turn", digits=3)["policy"] == "LRU"
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.2113, "0.211"), (3.1, "3.10"), (46.66, "46.7"), (502.4, "502"), (999.7, "1,000"), (12345.0, "12,345")]
 )
 def test_three_significant_digits(value: float, text: str) -> None:
-    assert answers.significant(value) == text
+    assert significant(value) == text
 
 
 def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:

@@ -70,6 +70,12 @@ def test_a_page_per_topic_each_below_3_mb(pages: dict[str, str]) -> None:
         assert "default-src &#39;none&#39;" in html
 
 
+def test_a_long_page_begins_with_its_questions(pages: dict[str, str]) -> None:
+    for file, html in pages.items():
+        sections = re.findall(r'<section class="figure" id="(\w+-section)"', html)
+        assert re.findall(r'<a href="#([\w-]+)"', html) == (sections if len(sections) > 4 else []), file
+
+
 def test_pages_point_at_nothing_outside(pages: dict[str, str]) -> None:
     for file, html in pages.items():
         found = Resources()

@@ -9,12 +9,12 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from made_up import NAMES, write
+from made_up import NAMES, said_of, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
 from tokentape.dashboards.site import build
-from tokentape.dashboards.validation import operators
 from tokentape.dashboards.validation import page as validation
+from tokentape.dashboards.validation.words import SPLITS as SPLIT_WORDS
 from tokentape.warehouse.sql import connect
 
 
@@ -75,16 +75,14 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
 
 def test_rows_of_one_split_are_said_as_what_they_are() -> None:
     """A model that was only tried on the rows it was fitted on is not reported as seen on others."""
-    errors = pl.DataFrame(
-        {"operator": ["GEMM"], "setup": ["A"], "split": [operators.SPLITS["fitted"]], "mape": [0.1], "p95": [0.3]}
-    )
-    assert operators.errors_answer(errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
-    assert operators.spread_answer("GEMM", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
+    errors = pl.DataFrame({"operator": ["GEMM"], "setup": ["A"], "split": [SPLIT_WORDS["fitted"]], "mape": [0.1], "p95": [0.3]})
+    assert said_of(validation, "errors", errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
+    assert said_of(validation, "points", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
 
 
 def test_a_form_that_covers_no_anchor_is_not_praised() -> None:
     dram = pl.DataFrame({"preset": ["p"], "pattern": ["row map"], "covered": [False], "error": [0.4]})
     assert (
-        operators.dram_answer(dram)
+        said_of(validation, "dram", dram)
         == "With nothing fitted, the form covers none of the anchors; outside, by up to 40 % (row map on p)."
     )

@@ -287,7 +287,9 @@ def test_load_gives_machines_numbers_operations_and_validation(ok: Run) -> None:
     assert ask(ok, "select count(*) as n from machines") == [{"n": len(spec.shipped()) + 1}]
     (step,) = ask(ok, "select step_id, hardware, count(*) as n, sum(seconds) as s from operations group by all")
     assert step["hardware"] == "h100"
-    assert step["n"] == 3 * 6 + 1  # per layer projections, attention, writing KV, output, router, experts; and the head
+    assert (
+        step["n"] == 3 * 7 + 2
+    )  # per layer projections, attention, writing KV, output, router, experts, kernels between; twice after
     assert ask(ok, "select count(*) as n from validation") == [{"n": int(validated.err.split()[1])}]  # all that were recorded
     checks = ask(ok, 'select distinct "check" as kind from validation order by kind')
     assert [row["kind"] for row in checks] == ["dram", "gpu_operator", "gpu_operator_regime"]

@@ -8,7 +8,7 @@ import torch
 
 from tokentape.policies.kv.flips import flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
 from tokentape.policies.kv.quarot import QuaRot, hadamard
-from tokentape.policies.kv.refresh import CURVE, BitRates, Intervals, RetentionCurve, uniform_like
+from tokentape.policies.kv.refresh import CURVE, BitRates, Intervals, RetentionCurve
 from tokentape.policies.quantise import dequantise, quantise
 
 # The sets of Kelle Table 4: the stated averages are harmonic means.
@@ -60,14 +60,10 @@ def test_the_curve_is_monotone_clipped_and_inverted():
 
 
 def test_equal_interval_and_equal_rate_differ():
-    curve = CURVE
-    by_interval, by_rate = (uniform_like(Intervals(), curve, match) for match in ("interval", "rate"))
-    assert by_interval.hst_msb_us == pytest.approx(1053.66, abs=5e-3)
-    assert curve.mean_failure(by_interval.all_us) == pytest.approx(4.0e-4, rel=0.02)
-    assert curve.mean_failure(by_rate.all_us) == pytest.approx(curve.mean_failure(Intervals().all_us))
-    assert by_rate.hst_msb_us > 3 * by_interval.hst_msb_us
-    with pytest.raises(ValueError, match="interval, rate"):
-        uniform_like(Intervals(), curve, "power")
+    curve, ours = CURVE, Intervals()
+    by_rate_us = curve.interval_at(curve.mean_failure(ours.all_us))
+    assert curve.failure_frac(ours.harmonic_mean_us) == pytest.approx(4.0e-4, rel=0.02)
+    assert by_rate_us > 3 * ours.harmonic_mean_us
 
 
 def test_flip_counts_lie_within_four_sigma_of_every_bit():

@@ -19,6 +19,7 @@ from tokentape.policies.sliced.buddy import Buddy, gate_similarity
 from tokentape.policies.sliced.budget import Hard, Soft
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.precision import Critical, HighBit, LowBit
+from tokentape.policies.sliced.ranking import Router
 from tokentape.policies.sliced.warmup import Empty
 
 MSB, LSB = 5_136_384, 4_325_376  # MAT84 of DeepSeek-V2-Lite
@@ -301,19 +302,11 @@ def test_similarity_of_recorded_gates_is_a_cosine():
 
 
 def test_a_router_of_the_users_own_needs_no_numba():
-    class Last:
-        needs_scores, strength = True, 0.0
-
-        def params(self):
-            return np.zeros(0)
-
-        def table(self, n_layers, n_experts):
-            return np.zeros((1, 1, 1), np.float32)
-
+    class Last(Router):
         @staticmethod
-        def select(values, gates, resident, strength, params, table, memory, scratch, keys, order, chosen):
-            for j in range(chosen.shape[0]):
-                chosen[j] = values.shape[0] - 1 - j
+        def choose(layer, values, gates, natural, resident, phase, params, work, ids):
+            for j in range(ids.shape[1]):
+                ids[:, j] = values.shape[1] - 1 - j
 
     layer, values, gates = made_up_scores(9, 5, 2, 6)
     events = Controller(SliceMoE(Last()), 2, 6, 2, 5, 4, 40).decode(layer, values, gates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,12 +23,8 @@ H100, H100X2, MAC = (load_machine(name) for name in ("h100", "h100x2", "mac-unif
 FITS = next(fits for fits in calibrate.shipped() if fits["moe"].machine == "h100")
 
 
-def parts(made):
-    return made.step().parts
-
-
 def total(made, what):
-    return sum(getattr(operation, what) for operation in parts(made))
+    return made.operations()[what].sum()
 
 
 @pytest.mark.parametrize("name", names())
@@ -53,10 +50,10 @@ def test_bytes_are_weights_cache_and_activations(name):
 
 def test_layers_are_in_order_and_windows_shorten_attention():
     made = estimate(load("gpt-oss-20b").geometry, H100, Load(batch=4, context_tokens=8000), 10.0, FITS)
-    layers = [operation.layer for operation in parts(made)]
+    layers = made.operations()["op_layer"].to_list()
     assert layers[:-2] == sorted(layers[:-2])
     assert layers[-2:] == [-1, -1]  # the output head, the sampler
-    attention = [operation.seconds for operation in parts(made) if operation.name == "decode attention"]
+    attention = made.operations().filter(operation="decode attention")["seconds"].to_list()
     assert len(attention) == 24
     assert max(attention[0::2]) < min(attention[1::2])  # every other layer sees 128 tokens
 
@@ -87,13 +84,12 @@ def test_more_work_takes_longer_on_a_roofline(batch, context, prompt, active, mo
 def test_two_devices_share_the_work_and_talk():
     g = load("mixtral-8x7b").geometry
     one, two = (estimate(g, machine, Load(batch=16, context_tokens=1000), 8.0, FITS) for machine in (H100, H100X2))
-    reduced = [operation for operation in parts(two) if operation.name == "all-reduce"]
-    assert len(reduced) == 2 * g.n_layers
-    assert all(operation.bytes == 16 * g.hidden * 2 for operation in reduced)
-    on_engine = sum(operation.ops for operation in parts(two) if operation.name != "router")
-    assert on_engine == pytest.approx(sum(o.ops for o in parts(one) if o.name != "router") / 2)
+    reduced = two.operations().filter(operation="all-reduce")["bytes"].to_list()
+    assert reduced == [16 * g.hidden * 2] * 2 * g.n_layers
+    on_engine, alone = (of.operations().filter(pl.col("operation") != "router")["ops"].sum() for of in (two, one))
+    assert on_engine == pytest.approx(alone / 2)
     assert total(two, "seconds") < total(one, "seconds")
-    assert [operation for operation in parts(one) if operation.name == "all-reduce"] == []
+    assert "all-reduce" not in set(one.operations()["operation"])
 
 
 def test_a_slow_link_loses_to_one_device():
@@ -107,9 +103,9 @@ def test_a_slow_link_loses_to_one_device():
 def test_fitted_times_are_the_operator_models():
     g = load("qwen3-30b-a3b").geometry
     made = estimate(g, H100, Load(batch=16, context_tokens=4096), 82.4, FITS)
-    product = next(operation for operation in parts(made) if operation.name == "query, key, value")
+    product = made.operations().filter(operation="query, key, value")
     shapes = {"m": np.array([16]), "n": np.array([(32 + 2 * 4) * 128]), "k": np.array([2048])}
-    assert product.seconds == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
+    assert product["seconds"][0] == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
     assert made.outside == ("output head: n 151936 outside 32 to 65536",)
 
 
@@ -128,7 +124,7 @@ def test_what_is_not_covered_is_said():
 def test_energy_is_the_sum_over_bytes_operations_and_time():
     made = estimate(load("qwen3-30b-a3b").geometry, H100X2, Load(batch=8, context_tokens=500), 50.0, FITS)
     found = made.cost.joules_of
-    n_bytes = 2 * sum(operation.bytes for operation in parts(made) if operation.resource == "sm")
+    n_bytes = 2 * made.operations().filter(resource="sm")["bytes"].sum()
     assert found["tiers.hbm"].value[0] == pytest.approx(8e-12 * 3.9 * n_bytes)
     assert all(of.low[0] <= of.value[0] <= of.high[0] for of in found.values())
     assert found["links.nvlink"].value[0] > 0

@@ -27,8 +27,9 @@ from tokentape.replay.result import tables_of
 from tokentape.replay.scores import scores_from_choices, scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
-from tokentape.replay.slicemoe.replay import describe, replay_sliced, slices_of
+from tokentape.replay.slicemoe.replay import describe, replay_sliced
 from tokentape.replay.stream import stream
+from tokentape.replay.system.routes import slices_of
 from tokentape.replay.trace import DECODE, PREFILL, trace_from_tables
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 from tokentape.warehouse.model_sizes import static_bytes

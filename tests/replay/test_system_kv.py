@@ -16,6 +16,7 @@ from tokentape.hw.spec import load
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.refresh import REFRESH
 from tokentape.policies.kv.slots import Slots, salts_of
+from tokentape.policies.placement import PLACEMENTS
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked, Continuous, Layered
 from tokentape.policies.slots import System, shipped, system_of
@@ -23,6 +24,7 @@ from tokentape.replay.kv.replay import kept_of
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.system import kv
+from tokentape.replay.system.events import AWAYS
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, kv_token_bytes, steps_of
@@ -221,6 +223,21 @@ def test_a_shared_room_fetches_less_and_answers_sooner_than_two_halves() -> None
         two = simulate(tape, requests, split, machine, Setting(expert_format="int8-g32", limits=limits))
         assert one.slots.fetched < two.slots.fetched
         assert one.serving.ttft_s.mean() < two.serving.ttft_s.mean()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_layered_prefill_kelle_and_near_compute_run_together(schedule) -> None:
+    """All that decides beside routing, in one room: what decodes read is that of the KV policy alone, under any of the others."""
+    tape, _ = attended(10, LARGE)
+    kelle = {"kv": KV_POLICIES["aerp"](budget=16, sink=3), "refresh": REFRESH["2drp"]()}
+    experts = {"residency": CACHES["lru"](), "place": PLACEMENTS["near_if_rare"](2)}
+    given, machine = {"residency": {"budget": "75%", "share_kv": "true"}}, load("h100-cxl-ndp")
+    made = simulate(tape, tape.requests(), system(schedule, 5, given, **kelle, **experts), machine, INT8, record=True)
+    alone = simulate(tape, tape.requests(), system(schedule, 5, **kelle), machine, INT8)
+    assert made.serving.n_restarts.sum() == 0
+    assert made.kv.numbers[kv.READ] == alone.kv.numbers[kv.READ]
+    assert made.total(AWAYS) > 0
+    assert (made.kv.of_iteration[:, [0, 1, 3]].sum(axis=1) <= made.slots.budget_bytes).all()
 
 
 def test_what_cannot_be_had_is_one_line() -> None:

@@ -21,7 +21,8 @@ from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Sli
 from tokentape.replay.matched import sweep
 from tokentape.replay.scores import Scores
 from tokentape.replay.slicemoe.cost import PROFILE
-from tokentape.replay.slicemoe.replay import replay_sliced, slices_of
+from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.replay.system.routes import slices_of
 from tokentape.replay.trace import Trace
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models

@@ -1,0 +1,172 @@
+"""A system inside a live model: its decisions as slots, by the policies that replay takes, and what they do to quality."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.capture import measure, models
+from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+from tokentape.capture.datasets import items
+from tokentape.capture.evaluate import NOT_MEASURED, Report, answered
+from tokentape.capture.kv.storage import Leaking, Plain, Rotated
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.quality import Tried, evaluate_inside, key_of, run_in
+from tokentape.capture.live.routers import Placed, Resident, Sliced, slices_of
+from tokentape.capture.live.slots import Inside, Slot
+from tokentape.capture.speculation.drafters import drafter_of
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies import registry
+from tokentape.policies.bits.rule import N_WIDTHS
+from tokentape.policies.cache import ExpertCache
+from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.mixed import MixedPrecision
+from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
+from tokentape.policies.slots import System
+from tokentape.policies.speculation import POOLS
+
+Z_95 = 1.959964  # of a normal distribution, two-sided 95 %
+
+
+@dataclass(frozen=True)
+class SystemTried(Tried):
+    """A system and how it is tried. room: bytes from text such as 25%, given what all experts take and how many there are.
+
+    drafting: of a draft slot, beside its pool: depth, width, bits. scheme: of a sliced policy's low-bit weights, None: as loaded.
+    replicas, losses (L, E, 4): of a precision slot (capture/cxl_ndp/replicas.py).
+    """
+
+    system: System
+    name: str
+    parameters: dict[str, Any]
+    room: Callable[[str, int, int], int]
+    drafting: DraftSettings = field(default_factory=DraftSettings)
+    scheme: str | None = "amat"
+    replicas: Callable[[models.Loaded], ReplicaExperts] | None = None
+    losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+
+    def inside(self, loaded: models.Loaded, seed: int = 0) -> Inside:
+        """Raises ValueError, in one line, for what cannot run inside this model."""
+        system, drafter = self.system, None
+        slots: list[Slot] = [*self._experts(loaded, seed), *self._kv(loaded, seed)]
+        if system.draft is not None:
+            pool = registry.label("draft", system.draft)
+            if pool not in POOLS:
+                raise self._refused("draft", f"{pool} names the drafts of a tape: give a pool, {', '.join(POOLS)}")
+            drafter = drafter_of(loaded, replace(self.drafting, draft="elastic", pool=pool), seed=seed)
+        schedule, counts_events = system.schedule, any(isinstance(slot, Resident) for slot in slots)
+        if schedule is not None and not hasattr(schedule, "rule"):
+            raise self._refused("schedule", f"{type(schedule).__name__} is two engines in series, not one loop")
+        n_layers = loaded.model.config.get_text_config().num_hidden_layers
+        if schedule is not None and not counts_events and not schedule.rule(n_layers).may_split:
+            schedule = None  # whole prompts with caches of their own: in lockstep they do the same
+        return Inside(
+            loaded.model, *slots, drafter=drafter, schedule=schedule, max_seqs=int(system.option("schedule", "max_seqs"))
+        )
+
+    def _refused(self, slot: str, why: str) -> ValueError:
+        return ValueError(f"system {self.system.name}, slot {slot}: {why}")
+
+    def _bytes(self, slot: str, total: int, n_experts: int) -> int:
+        text = self.system.option(slot, "budget")
+        return self.room(text, total, n_experts) if text else total
+
+    def _experts(self, loaded: models.Loaded, seed: int) -> list[Slot]:
+        system, model = self.system, loaded.model
+        route, place, cache = system.route, system.place, system.residency
+        if route is not None:
+            if not hasattr(route, "cache"):
+                raise self._refused("route", f"{type(route).__name__} alone has no cache to read; take policy slicemoe")
+            slices, n_experts = slices_of(model, route.cache)
+            n = n_experts * len(measure.geometry(model).moe_layers)
+            return [Sliced(model, route, self._bytes("residency", sum(slices) * n, n), self.scheme, seed)]
+        if isinstance(place, FixedPlacement):
+            return [self._placed(loaded, place)]
+        if system.precision is not None:
+            raise self._refused("precision", "it gives widths to what a placement leaves away; add place = prefill_guided")
+        if place is not None and not isinstance(place, EventPlacement):
+            raise self._refused("place", f"{type(place).__name__} moves experts in every layer-step: it runs over a tape only")
+        return [] if place is None and cache is None else [Resident(model, self._cache(loaded, cache, seed), place)]
+
+    def _cache(self, loaded: models.Loaded, policy: Any, seed: int) -> ExpertCache | None:
+        if policy is None:
+            return None
+        if policy.kind == "future" or getattr(policy, "profile_frac", 0.0):
+            raise self._refused(
+                "residency", f"{type(policy).__name__} needs to see lookups before they come: it runs over a tape"
+            )
+        geometry = measure.geometry(loaded.model)
+        n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
+        sizes = np.repeat(np.array(geometry.expert_bytes("recorded"), np.int64), n_experts)
+        of_layer = np.repeat(np.arange(n_layers, dtype=np.int32), n_experts)
+        room = self._bytes("residency", int(sizes.sum()), sizes.size)
+        if self.system.option("residency", "scope") == "global":
+            return ExpertCache(policy, sizes, np.zeros_like(of_layer), np.array([room], np.int64), seed=seed)
+        return ExpertCache(policy, sizes, of_layer, np.full(n_layers, room // n_layers, np.int64), seed=seed)
+
+    def _placed(self, loaded: models.Loaded, place: FixedPlacement) -> Placed:
+        system, name, geometry = self.system, registry.label("place", place), measure.geometry(loaded.model)
+        n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
+        if name not in FIXED:
+            raise self._refused("place", f"{name} is not one that ships; a live model takes {', '.join(FIXED)}")
+        hot = min(n_experts, self._bytes("place", n_layers * n_experts, n_layers * n_experts) // n_layers)
+        given = {key: getattr(place, key) for key in ("alpha", "seed") if hasattr(place, key)}
+        if system.precision is None:  # who is hot is counted, and nothing is computed otherwise
+            policy, none = MixedPrecision(hot, 1.0, "uniform", placement=name, **given), np.zeros((n_layers, n_experts, N_WIDTHS))
+            return Placed(loaded.model, None, policy, none)
+        if self.replicas is None or self.losses is None:
+            raise self._refused("precision", "widths go by losses and run on replicas; give --param losses=TRACE")
+        bits, rule = float(system.option("precision", "mean_bits")), registry.label("precision", system.precision)
+        policy = MixedPrecision(hot, bits, rule, placement=name, **given)
+        return Placed(loaded.model, self.replicas(loaded), policy, self.losses)
+
+    def _kv(self, loaded: models.Loaded, seed: int) -> list[Slot]:
+        system, storage = self.system, Plain()
+        policy, refresh = system.kv, system.refresh
+        if policy is None:
+            if refresh is not None:
+                raise self._refused("refresh", "it keeps what a KV policy holds; add kv = full")
+            return []
+        if hasattr(policy, "seed"):
+            policy = replace(policy, seed=seed)
+        if system.option("kv", "storage") == "quarot":
+            storage = Rotated(QuaRot(int(system.option("kv", "bits"))))
+        elif refresh is not None:
+            intervals = refresh if isinstance(refresh, Intervals) else Intervals(*[refresh.harmonic_mean_us] * 4)
+            storage = Leaking(BitRates.of(intervals), seed=seed)
+        return [KV(loaded.model, policy, storage)]
+
+
+@dataclass(frozen=True)
+class Against:
+    """Accuracy of a system less that of the plain model on the same items, with a 95 % interval of paired differences."""
+
+    plain: float
+    difference: float
+    low: float
+    high: float
+
+
+def evaluate_system(
+    loaded: models.Loaded, dataset: str, run: SystemTried, seed: int = 0, progress: Report = lambda done, total, name: None
+) -> tuple[dict[str, Any], Against | None]:
+    """A row of table `quality`, with what the slots counted; of items with answers also against the plain model."""
+    found = items(dataset, run.n_items * (seed + 1))[-run.n_items :]
+    inside = run.inside(loaded, seed)
+    if any(item.answer is None for item in found):
+        return evaluate_inside(loaded, dataset, run, seed, progress, inside=inside), None
+    with models.suitable_threads(loaded.model):
+        plain, _ = answered(loaded, found, dataset, progress)
+        with inside:
+            ours, n_tokens = answered(loaded, found, dataset, progress, lambda of, requests: run_in(of, requests, inside))
+    paired, n = np.array(ours, float) - np.array(plain, float), len(found)
+    mean, half = float(paired.mean()), Z_95 * float(paired.std()) / math.sqrt(n)
+    row = key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | inside.measured
+    row |= {"accuracy": sum(ours) / n, "n_items": n, "n_tokens": n_tokens}
+    return row, Against(sum(plain) / n, mean, mean - half, mean + half)

@@ -1,0 +1,82 @@
+"""SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokentape.policies.sliced.controller import Events, State, events_of, results
+from tokentape.replay.system import sliced as at
+from tokentape.replay.system.experts import Arguments, ExpertSlots, refuse_scores
+from tokentape.warehouse.formats import bytes_per_value, slice_bytes
+from tokentape.warehouse.geometry import Geometry
+
+
+@dataclass(eq=False)
+class SlicedSlots(ExpertSlots):
+    """is_cold: the cache starts empty at a request before which nothing is under way. capacity_bytes: of the cache; what the
+    system says where None."""
+
+    is_cold: bool = False
+    capacity_bytes: int | None = None
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        return slices_of(self.recorded.geometry, self.system.sliced.cache)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (sum(self.slices),) * self.recorded.ids.shape[1]
+
+    def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
+        """As of other slots, with the policy's state and what it serves at the end."""
+        others = super().arguments(n_iterations, draft_iteration, kv)
+        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[4]
+        assert rec.scores is not None
+        (n_rows, n_layers, top_k), geometry = rec.ids.shape, rec.geometry
+        room = self.budget_bytes if room is None else room
+        of_cache = (n_layers, geometry.n_experts, top_k, *self.slices, room, self.seed, len(self.requests))
+        self.state, self.made = State(self.system.sliced, *of_cache), results(n_rows * n_layers, top_k)
+        self.marks = np.array([geometry.n_layers, self.is_cold, 0])
+        unit = geometry.expert_params * (bytes_per_value(self.costs.expert_format) if self.costs.expert_format else 1.0)
+        n = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        served = (
+            self.marks, first, of_layer, rec.ids, rec.scores.values, rec.scores.gates, *self.made,
+            np.array([unit, sum(self.slices)], float), self.totals, self.fetched_of_layer, self.of_iteration,
+            *(np.zeros(size, np.int64) for size in (n, n, n * n_layers, n * n_layers, n_layers, n_layers + 1, n_layers + 1)),
+            np.zeros((n_layers, 5), np.int64),
+        )  # fmt: skip
+        return *others[:-4], self.state.choose, None, self.state.arrays, served
+
+    @property
+    def events(self) -> Events:
+        """Of all rows x MoE layers, as they were served last."""
+        return events_of(*self.made)
+
+    def refuse_row(self) -> None:
+        if self.marks[at.BAD]:
+            row, layer = divmod(int(self.marks[at.BAD]) - 1, self.recorded.ids.shape[1])
+            request = int(np.searchsorted(self.recorded.first, row, side="right")) - 1
+            raise ValueError(
+                f"tape {self.recorded.trace_id}: request {request}, position {row - self.recorded.first[request]}, MoE layer "
+                f"{layer} has fewer than {self.recorded.ids.shape[2]} experts to choose from; its scores hold NaN or -inf"
+            )
+
+    def _refuse(self) -> None:
+        system, name = self.system, self.system.name
+        self.recorded.refuse_longer(self.requests)
+        if system.place is not None:
+            raise ValueError(f"system {name}: slicemoe keeps slices, and placements move whole experts; leave place out")
+        if system.flag("residency", "share_kv"):
+            raise ValueError(f"system {name}: slices have a room of their own; leave residency.share_kv out")
+        refuse_scores(self.recorded, system)
+
+
+def slices_of(geometry: Geometry, cache: Any) -> tuple[int, int]:
+    """(MSB, LSB) slice bytes of one expert; equal widths leave an LSB slice of 0 bytes."""
+    if not geometry.expert_params:
+        raise ValueError(f"{geometry.architecture}: this tape records no expert width; slices need the model's config.json")
+    msb, lsb = slice_bytes(geometry.expert_params, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
+    return msb, lsb if cache.bits_high > cache.bits_low else 0

@@ -1,0 +1,204 @@
+"""Systems inside a live model: slots compose, those without strength change nothing, replay decides what the loop does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from test_kv_cache import requests
+from tiny_families import build
+
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.system import SystemTried, evaluate_system
+from tokentape.capture.run import CaptureSettings, capture
+from tokentape.capture.speculation.drafters import NgramDrafter, drafter_of
+from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.flows import system_runs
+from tokentape.hw import spec
+from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.importance import AEP, AERP
+from tokentape.policies.kv.refresh import Intervals
+from tokentape.policies.lru import LRU
+from tokentape.policies.placement import NearIfRare
+from tokentape.policies.placement.fixed import PrefillGuided
+from tokentape.policies.serving.chunked import Chunked
+from tokentape.policies.serving.layered import Layered
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SlicedCache, SliceMoE
+from tokentape.policies.slots import System, system_of
+from tokentape.policies.speculation import Hotness
+from tokentape.policies.speculation.tree import Shape
+from tokentape.replay.capacity import bytes_of
+from tokentape.replay.system.run import Setting, simulate
+from tokentape.warehouse.tape import Store
+
+GREEDY = Sampling()
+HALF = {"budget": "50%"}
+# What the five systems decide, and what each is without strength.
+SLOTS = {
+    "layered": ({"schedule": Layered(n_max=4, n_lg_rule="fixed")}, {"schedule": Layered(n_max=4, n_lg_rule="fixed")}),
+    "kelle": ({"kv": AERP(12, sink=2), "refresh": Intervals()}, {"kv": KV_POLICIES["full"]()}),
+    "slicemoe": (
+        {"route": SliceMoE(ROUTERS["cache_prior"](0.5), SlicedCache(4, 2), budget=BUDGETS["hard"](0.1), free_steps=1)},
+        {"route": SliceMoE(precision=PRECISIONS["high-bit"]())},
+    ),
+    "cxl_ndp": ({"place": PrefillGuided()}, {"place": PrefillGuided()}),
+    "elmoe3d": ({"draft": Hotness(), "residency": LRU()}, {"draft": Hotness(), "residency": LRU()}),
+    "near_compute": ({"place": NearIfRare(), "residency": LRU()}, {"place": NearIfRare(), "residency": LRU()}),
+}
+CONTEND = {frozenset(pair) for pair in (("slicemoe", "cxl_ndp"), ("slicemoe", "elmoe3d"), ("slicemoe", "near_compute"),
+           ("cxl_ndp", "elmoe3d"), ("cxl_ndp", "near_compute"), ("elmoe3d", "near_compute"))}  # fmt: skip
+
+
+def tried(*names, is_weak=False, **policies):
+    filled = {slot: policy for name in names for slot, policy in SLOTS[name][is_weak].items()} | policies
+    system = System("made up", filled, {"residency": HALF, "place": HALF, "schedule": {"max_seqs": "3"}})
+    return SystemTried(system, "made up", {}, bytes_of, scheme=None if is_weak else "amat", n_items=2, decode_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def prompts(loaded):
+    texts = ("def greet(name):\n    return", "Tom has 12 apples and buys 30 more. How many", "import os\n")
+    return [Request(i, tuple(loaded.tokenizer(t)["input_ids"]), 10) for i, t in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def plain(loaded, prompts):
+    return [o.output_ids for o in decode(loaded.model, prompts, GREEDY, frozenset(), loaded.pad_id)]
+
+
+def generated(loaded, run, batch):
+    with run.inside(loaded, 0) as inside:
+        return [o.output_ids for o in decode(loaded.model, batch, GREEDY, frozenset(), loaded.pad_id, inside)], inside
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("pair", combinations(SLOTS, 2), ids="+".join)
+def test_every_pair_that_does_not_contend_runs_and_without_strength_changes_nothing(loaded, prompts, plain, pair):
+    if frozenset(pair) in CONTEND:
+        with pytest.raises(ValueError, match="filled twice"):
+            tried(*pair)
+        return
+    assert generated(loaded, tried(*pair, is_weak=True), prompts)[0] == plain
+    outputs, inside = generated(loaded, tried(*pair), prompts)
+    assert [len(ids) for ids in outputs] == [10, 10, 10]
+    assert inside.measured
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("names", [("layered", "kelle", "slicemoe"), ("layered", "kelle", "cxl_ndp")], ids="+".join)
+def test_three_and_elastic_drafts_run_together(loaded, prompts, plain, names):
+    for policies in ({}, {"draft": Hotness()}):
+        assert generated(loaded, tried(*names, is_weak=True, **policies), prompts)[0] == plain
+        _, inside = generated(loaded, tried(*names, **policies), prompts)
+        kv = next(slot for slot in inside.slots if isinstance(slot, KV))
+        assert 0 < kv.measured["kv_bytes"] <= 4 * 2 * 12 * 64 * 2 * 2
+        assert kv.totals["tokens"] == 3 * 9
+        if "slicemoe" in names:
+            assert 0 < inside.measured["miss_frac"] < 1
+
+
+@pytest.mark.embedded
+def test_quality_of_a_system_has_its_interval_against_the_plain_model(loaded, tmp_path):
+    path = tmp_path / "items.jsonl"
+    path.write_text("".join(f'{{"question": "{i}+{i}=", "answer": "{2 * i}"}}\n' for i in range(2, 8)))
+    run = replace(tried("kelle", is_weak=True), n_items=6)
+    row, against = evaluate_system(loaded, str(path), run)
+    assert (against.difference, against.low, against.high) == (0.0, 0.0, 0.0)
+    assert row["accuracy"] == against.plain
+    text = tmp_path / "text.txt"
+    text.write_text("for i in range(10):\n    print(i)\n" * 60)
+    for names in (("kelle",), ("kelle", "slicemoe")):
+        row, against = evaluate_system(loaded, str(text), replace(tried(*names, draft=Hotness()), prompt_tokens=24))
+        assert against is None
+        assert row["kl"] > 0
+        assert row["n_tokens"] == 2 * 11
+
+
+@pytest.mark.parametrize("shape", [Shape(4), Shape(3, 3, 5)], ids=["chain", "tree"])
+@pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3", "GptOss"])
+def test_drafts_over_an_evicting_cache_that_keeps_all_are_plain_decoding(name, shape):
+    model, batch = build(name), requests((9, 12), 14)
+    plain = [decode(model, [r], GREEDY, frozenset(), 0, with_nll=True)[0] for r in batch]
+    settings = DraftSettings(depth=shape.depth, width=shape.width, verify_nodes=shape.verify_nodes)
+    rounds = []
+    with Inside(model, KV(model, AEP(None)), drafter=drafter_of(type("Of", (), {"model": model}), settings)) as inside:
+        found = decode(model, batch, GREEDY, frozenset(), 0, inside, on_round=rounds.append)
+    assert [o.output_ids for o in found] == [o.output_ids for o in plain]
+    for ours, theirs in zip(found, plain, strict=True):
+        np.testing.assert_allclose(ours.nll, theirs.nll, atol=1e-4)
+    assert sum(r.n_accepted for r in rounds) > 0
+
+
+@pytest.mark.parametrize("policy", [AEP(8, sink=1), AERP(6, sink=1)], ids=["aep", "aerp"])
+@pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3", "Mistral"])
+def test_without_a_draft_tokens_that_can_be_taken_back_evict_as_others_do(name, policy):
+    """The n-gram drafter has nothing to say of a text without repeats: rounds of one token."""
+    model, batch = build(name), [Request(0, tuple(range(3, 15)), 12, forced=tuple(range(20, 32)))]
+    model.set_attn_implementation("eager")
+    direct, tentative = KV(model, policy), KV(model, policy)
+    with Inside(model, direct) as inside:
+        theirs = decode(model, batch, GREEDY, frozenset(), 0, inside, with_logits=True)[0].logits
+        kept = [layer.positions() for layer in direct.current.layers]
+    with Inside(model, tentative, drafter=NgramDrafter(97, Shape(2))) as inside:
+        ours = decode(model, batch, GREEDY, frozenset(), 0, inside, with_logits=True)[0].logits
+        found = [layer.positions() for layer in tentative.current.layers]
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert all(np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(found, kept, strict=True))
+    assert tentative.measured == direct.measured
+
+
+@pytest.mark.embedded
+def test_chunks_of_a_prompt_keep_what_the_whole_prompt_keeps(loaded, prompts):
+    """Nothing is evicted before a prompt is whole, and attention that chunks pay adds up to that of the prompt."""
+    whole, chunked = (tried("kelle", refresh=None, schedule=s) for s in (Layered(), Chunked(5)))
+    (a, inside_a), (b, inside_b) = (generated(loaded, run, prompts) for run in (whole, chunked))
+    assert a == b
+    assert inside_a.measured == pytest.approx(inside_b.measured)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("schedule", ["static", "orca", "layered", "chunked"])
+def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loaded, store, schedule):
+    """docs/examples/my_placement.py beside an LRU cache: the same lookups and hits, one by one, and as many experts away."""
+    trace_id = capture(CaptureSettings("embedded", "recall", max_requests=4, max_new_tokens=12, device="cpu"), store)
+    cut = {"chunked": "schedule.chunk_tokens=48", "layered": "schedule.n_max=3"}.get(schedule)
+    changes = {"schedule": schedule} | dict([cut.split("=")] if cut else []) | {"schedule.max_seqs": "3"}
+    system = system_of("docs/examples/my_system.toml", changes)
+    tape = system_runs.tape_of(store, trace_id, None)
+    machine = spec.load("h100-cxl-ndp")
+    replayed = simulate(tape, tape.requests(), system, machine, Setting(expert_format="bf16"), logs=1 << 16, record=True)
+
+    tokens = Store(store.uri).open(trace_id).read("tokens")
+    batch = []
+    for i, n in enumerate(tape.n_prompt):
+        ids = tokens.filter(tokens["request_id"] == i).sort("position")["token_id"].to_list()
+        batch.append(Request(i, tuple(ids[:n]), len(ids) - n + 1, forced=(*ids[n:], 0)))
+    run = SystemTried(system, "mine", {}, bytes_of)
+    _, inside = generated(loaded, run, batch)
+    (slot,) = inside.slots
+    n_experts = slot.n_experts
+    keys = np.concatenate([index * n_experts + k[~near] for index, k, near, _ in slot.log])
+    hits = np.concatenate([hit for *_, hit in slot.log])
+    n = keys.size
+    assert slot.totals["n_away"] > 0
+    assert np.array_equal(replayed.slots.log_keys[:n], keys)
+    assert np.array_equal(replayed.slots.log_hits[:n], hits)
+    assert slot.totals["n_lookups"] == n == int(replayed.slots.of_iteration[:, 0].sum())
+    assert slot.totals["n_away"] == int(replayed.slots.of_iteration[:, 2].sum())
+
+
+def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
+    for policies, words in (
+        ({"residency": system_of("lru_offload", {"residency": "belady"}).residency}, "runs over a tape"),
+        ({"refresh": Intervals()}, "it keeps what a KV policy holds"),
+        ({"precision": system_of("prefill_guided_3bit").precision, "place": NearIfRare()}, "add place = prefill_guided"),
+        ({"precision": system_of("prefill_guided_3bit").precision, "place": PrefillGuided()}, "give --param losses=TRACE"),
+    ):
+        with pytest.raises(ValueError, match=words) as error:
+            tried(**policies).inside(loaded)
+        assert "\n" not in str(error.value)
