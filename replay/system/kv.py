@@ -29,14 +29,12 @@ from tokentape.replay.serving.state import (
     CONTEXT,
     CONTEXT_W,
     FREE,
-    GENERATED,
-    JOINED,
-    N_DECODE,
+    N_NODES,
     NEWER,
     OLDEST,
     PARTIAL,
-    PROMPT,
     TARGET,
+    input_of,
 )
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.events import CACHE, QUEUE, RANKED, UNIFORM
@@ -77,15 +75,15 @@ def _read(at, requests, state, kv):  # type: ignore[no-untyped-def]
     n_bytes = 0.0
     r = state[OLDEST]
     while r >= 0:
-        n_bytes += held[first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2]
+        n_bytes += held[first_row[r] + input_of(r, at, requests)]
         r = requests[r, NEWER]
     return n_bytes
 
 
-@kernel(float64(int64, int64, _I2, _I1, _I1, int64, KV))
-def _others(n_nodes, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
+@kernel(float64(int64, _I2, _I1, _I1, int64, KV))
+def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Bytes of drafts' KV, of prompts in flight, whole, and of the hidden states of so many tokens."""
-    tokens = state[N_DECODE] * n_nodes
+    tokens = state[N_NODES]
     for i in range(n_members):
         tokens += requests[members[i], TARGET]
     if state[PARTIAL] >= 0:
@@ -93,25 +91,25 @@ def _others(n_nodes, hidden, requests, state, members, n_members, kv):  # type: 
     return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
 
 
-@kernel(int64(int64, int64, int64, int64, _I2, _I1, _I1, int64, KV))
-def reserve(needed, at, n_nodes, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
+@kernel(int64(int64, int64, int64, _I2, _I1, _I1, int64, KV))
+def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Room that iteration `at` takes before a batch is formed, in prompt tokens; state[FREE] is then all of it. `needed` where KV
     has its own room. hidden: tokens of a batch between its first and last group of layers."""
     numbers = kv[0]
     if numbers[ROOM] == 0.0:
         return needed
     state[FREE] = int64(numbers[FITTING])
-    n_bytes = _read(at, requests, state, kv) + _others(n_nodes, hidden, requests, state, members, n_members, kv)
+    n_bytes = _read(at, requests, state, kv) + _others(hidden, requests, state, members, n_members, kv)
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV))
-def serve_kv(at, n_nodes, hidden, requests, state, members, n_members, table, first, residency, cache, kv):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV))
+def serve_kv(at, hidden, requests, state, members, n_members, table, first, residency, cache, kv):  # type: ignore[no-untyped-def]
     """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
     (sizes, _, base_of, capacity, _, used, _, draws, link, resident, heap, slot_of, count, ranks, lasts, _, _, _, _) = cache
     numbers, track, _, first_row, of_iteration = kv
     read = _read(at, requests, state, kv)
-    held = read + _others(n_nodes, 0, requests, state, members, n_members, kv)
+    held = read + _others(0, requests, state, members, n_members, kv)
     numbers[HELD], numbers[PEAK] = held, max(numbers[PEAK], held)
     numbers[READ] += read
     if numbers[ROOM] > 0.0:
@@ -128,7 +126,7 @@ def serve_kv(at, n_nodes, hidden, requests, state, members, n_members, table, fi
             table[layer, first : first + N_TRACK] = 0.0
         r = state[OLDEST]
         while r >= 0:
-            row = first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
+            row = first_row[r] + input_of(r, at, requests)
             for layer in range(track.shape[1]):
                 for i in range(N_TRACK):
                     table[layer, first + i] += track[row, layer, i]
