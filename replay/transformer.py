@@ -407,7 +407,7 @@ class _Layers:
     def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
         g, moe = self.g, self.blocks.moe
-        dense = np.setdiff1d(self.all, moe)
+        dense = np.setdiff1d(self.all, moe) if moe.size else self.all
         router = (self.product("router", "router", moe, self.tokens, g.n_experts, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", dense, g.dense_intermediate))
