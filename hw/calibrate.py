@@ -128,26 +128,25 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
         raise ValueError(
             f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: the table is not of {machine.name}"
         )
-    names = [parameter.name for parameter in module.parameters]
-    unseen = held_out(measurements)
-    seen = measurements.take(~unseen) if unseen.any() else measurements
-    fitted = [fitter.fit(module, gpu, rows.shapes, rows.seconds) for rows in (measurements, seen)]
-    everything, without = (dict(zip(names, map(float, constants), strict=True)) for constants in fitted)
-    return Fit(
-        measurements.operator,
-        measurements.setup,
-        machine.name,
-        everything,
-        without,
-        {
-            name: (float(values.min()), float(values.max()))
-            for name, values in measurements.shapes.items()
-            if np.issubdtype(values.dtype, np.number)
-        },
-        measurements.seconds.size,
-        measurements.sources,
-        tuple(reachable.by_source(beyond)),
-    )
+    return fitted(measurements, machine.name, gpu, held_out(measurements), tuple(reachable.by_source(beyond)))
+
+
+def fitted(
+    of: Measurements,
+    machine: str,
+    gpu: Gpu,
+    unseen: NDArray[np.bool_],
+    left_out: tuple[str, ...] = (),
+    seconds: fitter.Seconds | None = None,
+) -> Fit:
+    """Constants of all rows, and of all but the unseen ones. seconds: in place of the operator's own."""
+    operator, rows = OPERATORS[of.operator], (of, of.take(~unseen) if unseen.any() else of)
+    names = [parameter.name for parameter in operator.parameters]
+    sets = [fitter.fit(operator, gpu, some.shapes, some.seconds, seconds) for some in rows]
+    everything, without = (dict(zip(names, map(float, constants), strict=True)) for constants in sets)
+    numbers = {name: values for name, values in of.shapes.items() if np.issubdtype(values.dtype, np.number)}
+    ranges = {name: (float(values.min()), float(values.max())) for name, values in numbers.items()}
+    return Fit(of.operator, of.setup, machine, everything, without, ranges, of.seconds.size, of.sources, left_out)
 
 
 def unfit(fit: Fit, mape_frac: float) -> str | None:

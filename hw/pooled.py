@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tokentape.hw import reachable
-from tokentape.hw.calibrate import POOLED, Fit, gpu_of, held_out, machine_of
+from tokentape.hw.calibrate import POOLED, Fit, fitted, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements, Setup
 from tokentape.hw.operators import OPERATORS, Gpu, Operator
 from tokentape.hw.operators import fit as fitter
@@ -31,22 +32,11 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
         shapes = {name: np.concatenate([table.shapes[name] for table in kept]) for name in kept[0].shapes}
         shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
         seconds = np.concatenate([table.seconds for table in kept])
-        seen = ~np.concatenate([held_out(table) for table in kept])
-        of, on_each = OPERATORS[operator], _on_each(OPERATORS[operator], gpus)
-        sets = [
-            fitter.fit(of, gpus[0], {name: values[rows] for name, values in shapes.items()}, seconds[rows], on_each)
-            for rows in (np.ones(seconds.size, np.bool_), seen)
-        ]
-        names = [parameter.name for parameter in of.parameters]
-        constants, without = (dict(zip(names, map(float, values), strict=True)) for values in sets)
-        ranges = {
-            name: (float(values.min()), float(values.max()))
-            for name, values in shapes.items()
-            if name != _DEVICE and np.issubdtype(values.dtype, np.number)
-        }
+        unseen = np.concatenate([held_out(table) for table in kept])
         setup = Setup(POOLED, of_operator[0].setup.framework, "all", dtypes.copy().pop())
-        sources = tuple(source for table in kept for source in table.sources)
-        fits.append(Fit(operator, setup, POOLED, constants, without, ranges, seconds.size, sources))
+        together = Measurements(operator, setup, shapes, seconds, tuple(source for table in kept for source in table.sources))
+        fit = fitted(together, POOLED, gpus[0], unseen, seconds=_on_each(OPERATORS[operator], gpus))
+        fits.append(replace(fit, ranges={name: ends for name, ends in fit.ranges.items() if name != _DEVICE}))
     return fits
 
 

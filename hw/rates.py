@@ -115,12 +115,8 @@ def _key(machine: HardwareSpec, role: str) -> str:
 
 def _link(machine: HardwareSpec, rows: Rows) -> tuple[str, Link] | None:
     """The link that moved bytes cross, with its name; None where the tiers touch."""
-    if not rows.target:
-        return None
-    ends = (machine.roles.of(rows.tier), machine.roles.of(rows.target))
-    return next(
-        ((f"links.{name}", link) for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends), None
-    )
+    found = machine.link(machine.roles.of(rows.tier), machine.roles.of(rows.target)) if rows.target else None
+    return (f"links.{found[0]}", found[1]) if found else None
 
 
 def _ops_per_s(machine: HardwareSpec, engine: Engine, lane: Lane, end: str) -> float:

@@ -84,10 +84,6 @@ class MemTier:
     refresh_interval_s: Sourced | None = None  # time between passes
     area_mm2: Sourced | None = None
 
-    def background_w(self, end: str = "value") -> float:
-        """Leakage and refresh of the full tier, in watts; `end` is value, low or high."""
-        return float(getattr(self.leakage_w, end) if self.leakage_w else 0.0) + self.refresh_w(end)
-
     def refresh_w(self, end: str = "value") -> float:
         """Of the full tier."""
         if not self.refresh_j or not self.refresh_interval_s:
@@ -156,10 +152,10 @@ class HardwareSpec:
         """The engine experts run on."""
         return self.engines[self.engine]
 
-    def link(self, source_tier: str, target_tier: str) -> Link | None:
-        """The link from one tier to another; None where they touch."""
+    def link(self, source_tier: str, target_tier: str) -> tuple[str, Link] | None:
+        """The link from one tier to another, with its name; None where they touch."""
         ends = (source_tier, target_tier)
-        return next((link for link in self.links.values() if (link.source_tier, link.target_tier) == ends), None)
+        return next(((name, link) for name, link in self.links.items() if (link.source_tier, link.target_tier) == ends), None)
 
 
 COUNTS = tuple(f.name for f in fields(HardwareSpec) if f.type == "int")

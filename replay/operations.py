@@ -47,8 +47,8 @@ def _resources(rows: Rows, machine: HardwareSpec) -> list[str]:
     if not rows.target:
         return [machine.roles.of(rows.engine) if rows.engine else machine.roles.main]
     ends = (machine.roles.of(rows.tier), machine.roles.of(rows.target))
-    links = [name for name, link in machine.links.items() if (link.source_tier, link.target_tier) == ends]
-    return [*(() if ends[0] == ends[1] else ends[:1]), *links[:1]]
+    link = machine.link(*ends)
+    return [*(() if ends[0] == ends[1] else ends[:1]), *(link[:1] if link else ())]
 
 
 def end_s(operations: pl.DataFrame) -> float:

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.kv.storage import WORDS, Leaking, Plain, Rotated
+from tokentape.capture.kv.storage import Leaking, Plain, Rotated
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.quality import Tried
 from tokentape.capture.live.slots import Inside
 from tokentape.policies.kv import KVPolicy
-from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.refresh import BitRates
-
-STORAGES = ("plain", *WORDS, "quarot")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
-from tokentape.replay.serving.iteration import EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, PARTS, IterationCosts
+from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, PARTS, IterationCosts
 from tokentape.replay.serving.kernel import (
     BUSY_S,
     FINISHED,
@@ -76,7 +76,8 @@ class ServingRun:
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
     whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
     n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
-    KV. iterations: series by name, where asked.
+    KV. iterations: series by name, where asked. ledger: (object, what) -> sum over the run, where the costs keep one: seconds,
+    joules, and seconds by resource.
     """
 
     requests: Requests
@@ -102,6 +103,7 @@ class ServingRun:
     gap_std_s: float
     gaps: Ints = field(repr=False)
     iterations: dict[str, NDArray[Any]] = field(repr=False)
+    ledger: dict[tuple[str, str], float] = field(repr=False)
 
     @property
     def ttft_s(self) -> Floats:
@@ -174,6 +176,7 @@ def run_rule(
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    table = cost.table.copy()
     engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
     drafts: tuple[Any, ...] = NO_DRAFTS
     of_slots: tuple[Any, ...] = (None,) * 12
@@ -188,7 +191,7 @@ def run_rule(
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),
         seed,
-        *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
@@ -230,6 +233,7 @@ def run_rule(
         }
         if record
         else {},
+        ledger=dict(zip(cost.ledger, table[COST, N_COST : N_COST + len(cost.ledger)].tolist(), strict=True)),
     )
 
 

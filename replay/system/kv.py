@@ -17,7 +17,7 @@ from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
 from tokentape.policies.kv.full import Full, weigh_nothing
-from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.queue import shrink_queue
 from tokentape.policies.ranked import shrink_ranked
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from tokentape.replay.serving.run import Limits
     from tokentape.replay.system.experts import ExpertSlots
 
-STORAGES = ("plain", "quarot")
 # Entries of `numbers` (N_NUMBERS,). ROOM: bytes that experts and KV share, 0: they do not. Bytes of a token's KV in all layers,
 # in those without and with a window; of its hidden state, 0 where it does not outlive an iteration; what a prompt's token is
 # admitted by, and how many of them fit beside the experts' floor. REFRESHED: most bytes of KV that lie where memory is refreshed.
@@ -260,7 +259,7 @@ def bits_of(system: System, head_dim: int) -> float:
     storage, bits = system.option("kv", "storage"), system.option("kv", "bits")
     if storage not in STORAGES:
         raise ValueError(f"system {system.name}: kv.storage {storage!r} is unknown; choose {', '.join(STORAGES)}")
-    if storage == "plain":
+    if storage != "quarot":
         return 16.0
     if not bits.isdigit():
         raise ValueError(f"system {system.name}: kv.bits {bits!r} must be a whole number of bits, 1 to 8")

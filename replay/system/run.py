@@ -76,10 +76,12 @@ def simulate(
     record: bool = False,
     logs: int = 0,
     fits: Mapping[str, Any] | None = None,
+    keeps_ledger: bool = False,
 ) -> SystemRun:
     """One run, at one end of the machine's ranges. record: keep every iteration; logs: lookups that are kept, in order.
 
-    fits: the machine's fitted operators; None: those that ship. Raises ValueError for what the system, tape or machine cannot do.
+    keeps_ledger: sums up what every object takes of every resource. fits: the machine's fitted operators; None: those that ship.
+    Raises ValueError for what the system, tape or machine cannot do.
     """
     how = setting or Setting()
     refuse(recorded, system, machine, how)
@@ -99,6 +101,7 @@ def simulate(
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
         dense_format=how.expert_format,
+        keeps_ledger=keeps_ledger,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
@@ -245,6 +248,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
         "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
         "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
+        "total_energy_j": (joules, "J", None),
         "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
         "n_lookups": (float(lookups), "1", None),
         "n_hits": (float(hits), "1", None),

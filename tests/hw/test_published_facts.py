@@ -83,7 +83,7 @@ def test_kelle_energy_per_byte_and_area_of_table_1():
 def test_ndp_rate_and_time_per_fp16_mixtral_expert(model, expert_mb, ms):
     """64 arrays of 4 x 4 at 1 GHz: 2.048 TFLOP/s; an expert at 512 GB/s, 16 times that over PCIe Gen4, a quarter per token."""
     spec = load("h100-cxl-ndp")
-    ndp, cxl, pcie = spec.engines["ndp"], spec.tiers["cxl"], spec.link("cxl", "hbm")
+    ndp, cxl, pcie = spec.engines["ndp"], spec.tiers["cxl"], spec.link("cxl", "hbm")[1]
     expert = load_model(model).geometry
     n_bytes = expert.expert_bytes("fp16")[0]
     assert n_bytes / 1e6 == pytest.approx(expert_mb, abs=0.05)
@@ -132,7 +132,7 @@ def test_gpu_memory_bandwidth_from_bus_width_and_pin_rate(name, bus_bits, peak):
 
 @pytest.mark.parametrize(("name", "total"), [("h100x2", 900e9), ("h100x8", 900e9), ("a100x2", 600e9)])
 def test_nvlink_from_its_lanes_counts_one_direction(name, total):
-    link = load(name).link("hbm", "hbm")
+    _, link = load(name).link("hbm", "hbm")
     assert 2 * pins_bytes_per_s(link) == 2 * link.peak_bytes_per_s.value == total
 
 

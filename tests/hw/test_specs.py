@@ -260,19 +260,18 @@ def test_an_unknown_timing_names_the_file_that_asks_for_it(timing, message, tmp_
 
 def test_links_are_found_by_their_ends_and_in_one_direction(tmp_path):
     spec = load(put(tmp_path, "mine", MINE))
-    assert spec.link("flash", "dram") is spec.links["bus"]
+    assert spec.link("flash", "dram") == ("bus", spec.links["bus"])
     assert spec.link("dram", "flash") is None
 
 
 def test_refresh_of_a_tier_takes_its_band_from_the_opposite_end_of_the_interval(tmp_path):
     extra = """
-leakage_w = { value = 0.2, low = 0.1, high = 0.3, source = "s" }
 refresh_j = { value = 2e-3, low = 1e-3, high = 4e-3, source = "s" }
 refresh_interval_s = { value = 1e-3, low = 5e-4, high = 2e-3, source = "s" }
 """
     dram = load(put(tmp_path, "mine", edited(('kind = "dram"', f'kind = "dram"{extra}')))).tiers["dram"]
-    assert [dram.background_w(end) for end in ("low", "value", "high")] == pytest.approx([0.6, 2.2, 8.3])
-    assert load("h100").tiers["hbm"].background_w() == 0.0
+    assert [dram.refresh_w(end) for end in ("low", "value", "high")] == pytest.approx([0.5, 2.0, 8.0])
+    assert load("h100").tiers["hbm"].refresh_w() == 0.0
 
 
 def test_the_page_lists_every_number_and_is_current():

@@ -160,7 +160,7 @@ def test_experts_at_home_are_read_there_or_fetched() -> None:
         n_bytes = 48 * (1 - held) * share * 128 * geometry.expert_bytes("bf16")[0]
         home = spec.tiers[spec.roles.expert_home]
         rate = home.peak_bytes_per_s.value * home.efficiency_frac.value
-        link = spec.link(spec.roles.expert_home, spec.roles.expert_cache)
+        _, link = spec.link(spec.roles.expert_home, spec.roles.expert_cache) or ("", None)
         if is_fetched and link:
             rate = min(rate, link.peak_bytes_per_s.value * link.efficiency_frac.value)
         longer = b.iterations["seconds"][1] - a.iterations["seconds"][1]
