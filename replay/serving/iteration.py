@@ -221,16 +221,16 @@ def iteration_costs(
     end: str = "value",
     tracks: bool = False,
     kv_frac: float = 1.0,
-    dense_format: str = ACTIVATION,
     keeps_ledger: bool = False,
+    dense_format: str = ACTIVATION,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
     replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
-    kept over those of 16-bit keys and values. end: of the machine's ranges. dense_format: of weights but experts. keeps_ledger:
-    sums up what each object takes. Raises ValueError for windows of several sizes.
+    kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
+    dense_format: of weights but experts. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}

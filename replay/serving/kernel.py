@@ -76,6 +76,7 @@ from tokentape.replay.system.events import (
     serve_experts,
 )
 from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
+from tokentape.replay.system.moves import MIGRATE, MOVES
 from tokentape.replay.system.sliced import SERVED, SLICED, serve_sliced
 
 # Rows of `times` (4, n), seconds.
@@ -95,7 +96,7 @@ _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, function(ITERATION), KV, CHOOSE)
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, function(ITERATION), KV, CHOOSE)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
@@ -107,7 +108,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed, draft_iteration, kv, choose, routed, sliced, served,
+    rank_of, where, split, cache, slots, placed, migrate, moves, draft_iteration, kv, choose, routed, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -116,7 +117,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
-    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. placed:
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. moves:
     the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router, or None;
     sliced, served: of SliceMoE in place of `routed` (sliced.py).
     """
@@ -213,7 +214,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         if routed is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots, drafts, choose, routed,
+                cache, slots, drafts, choose, routed, migrate, moves,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -301,7 +302,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
-                    place_anew(requests, state, split, slots, placed)
+                    place_anew(requests, state, n_joined, split, slots, placed, moves)
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

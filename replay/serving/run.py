@@ -179,7 +179,7 @@ def run_rule(
     table = cost.table.copy()
     engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
     drafts: tuple[Any, ...] = NO_DRAFTS
-    of_slots: tuple[Any, ...] = (None,) * 12
+    of_slots: tuple[Any, ...] = (None,) * 14
     if slots is not None:
         drafts, draft_iteration = slots.drafts()
         of_slots = slots.arguments(n_recorded, draft_iteration, kv.arguments(n_recorded) if kv else no_kv())

@@ -15,13 +15,15 @@ from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
+    MIGRATE_SIGNATURE,
     WHERE_SIGNATURE,
     EventPlacement,
     FixedPlacement,
     ReactivePlacement,
 )
-from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlobal
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.placement.reactive import Never
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
@@ -101,8 +103,14 @@ class ExpertSlots:
         return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
 
     @property
-    def is_fixed(self) -> bool:
-        return isinstance(self.system.place, FixedPlacement)
+    def is_placed(self) -> bool:
+        """The placement says what the fast tier holds."""
+        return isinstance(self.system.place, FixedPlacement | ReactivePlacement)
+
+    @property
+    def n_hot(self) -> int:
+        """Experts of a layer that such a placement has room for."""
+        return min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
 
     @property
     def rounds(self) -> Rounds | None:
@@ -144,7 +152,8 @@ class ExpertSlots:
             where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), place.params()
         kind = _KINDS[policy.kind] if policy is not None else ev.HELD
         flag = bool(getattr(policy, "promote", False) or getattr(policy, "bypass", False))
-        placement = ev.FIXED if self.is_fixed else ev.BY_FUNCTION if place is not None else ev.NOWHERE
+        mover = place if isinstance(place, ReactivePlacement) else Never()
+        placement = ev.MOVING if mover is place else ev.FIXED if self.is_placed else ev.BY_FUNCTION if place else ev.NOWHERE
         at = self.profile[0] if self.profile else -1
         self.how = np.array([kind, flag, 0, 0, placement, self.away, at, 0, 0], np.int64)
         self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
@@ -168,8 +177,12 @@ class ExpertSlots:
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
+        memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
+        moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
+        migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
-        return rank, where, split, arrays, slots, self._placed(), draft_iteration, kv, compiled(router), routed, None, None
+        of_place = (self._placed(), migrate, moves)
+        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, None, None
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""
@@ -210,24 +223,29 @@ class ExpertSlots:
         return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed)
 
     def _placed(self) -> Arguments:
-        if not self.is_fixed:
+        if not self.is_placed:
             return np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0, 0))
         counts, weights = self.recorded.used_by_prompts()
-        place, alpha = self.system.place, 1.0
-        if isinstance(place, PrefillGuided):
+        place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
+        if isinstance(place, PrefillGuided | ShuffledPrompts):
             alpha = place.alpha
         elif isinstance(place, Oracle):
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
+        elif isinstance(place, RandomPlacement):
+            counts = np.random.default_rng(place.seed).random(counts.shape)
+        else:  # one that moves experts
+            alpha, per_layer = 0.5, per_layer if place.starts_placed else 0
+        if isinstance(place, ShuffledPrompts):
+            of = np.roll(of, max_seqs(self.system))
         across = self.system.flag("place", "across_layers")
-        per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
         numbers = np.array([alpha, per_layer, across, self.mean_bits, 8.0 * bytes_per_value(self.costs.expert_format)])
-        of = np.ascontiguousarray(self.requests.tape_request, np.int64)
+        of = np.ascontiguousarray(of, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
     def _refuse(self) -> None:
@@ -235,6 +253,13 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
+        if isinstance(place, ReactivePlacement) and system.flag("place", "across_layers"):
+            raise ValueError(f"system {name}: {type(place).__name__} moves experts layer by layer; leave place.across_layers out")
+        if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
+            raise ValueError(
+                f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "
+                f"all {len(self.requests)} requests; lower schedule.max_seqs"
+            )
         if system.draft is not None:
             if system.route is not None:
                 raise ValueError(
@@ -248,12 +273,8 @@ class ExpertSlots:
             raise ValueError(
                 f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
             )
-        if isinstance(place, ReactivePlacement):
-            raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
-        if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
-            raise ValueError(f"system {name}: placement {type(place).__name__} goes by other groups; use prefill_guided")
         if system.precision is not None:
-            if not self.is_fixed:
+            if not isinstance(place, FixedPlacement):
                 raise ValueError(
                     f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
                     "prefill_guided, or choose the width of all experts with --expert-format"

@@ -156,6 +156,8 @@ class KVSlots:
     floor_bytes: int = 0
 
     def __post_init__(self) -> None:
+        if self.system.sliced is not None and self.system.flag("residency", "share_kv"):
+            raise ValueError(f"system {self.system.name}: SliceMoE's slices keep their room; leave residency.share_kv out")
         self.track = track_of(self.recorded, self.system)
         self.numbers, self.of_iteration = np.zeros(N_NUMBERS), np.zeros((0, N_OF_ITERATION))
 
@@ -172,8 +174,7 @@ class KVSlots:
     @property
     def shares(self) -> bool:
         """KV and experts have one room: it is asked for, and both lie in one tier."""
-        is_asked = self.system.residency is not None and self.system.flag("residency", "share_kv")
-        return is_asked and self.tier == self.machine.roles.expert_cache
+        return self.system.flag("residency", "share_kv") and self.tier == self.machine.roles.expert_cache
 
     @property
     def refresh_w_per_byte(self) -> float:
@@ -196,7 +197,7 @@ class KVSlots:
 
     def share(self, slots: ExpertSlots, limits: Limits) -> Limits:
         """Takes the residency's room for both, where asked; limits then are KV blocks of one token. The floor of experts is one
-        layer's largest event. Raises ValueError where it leaves KV nothing."""
+        layer's largest event. Raises ValueError naming a request that never fits beside it."""
         self.room_bytes = slots.budget_bytes
         if not self.shares:
             return limits
@@ -205,11 +206,13 @@ class KVSlots:
         caches = len(slots.sizes) if self.system.option("residency", "scope") == "per-layer" else 1
         n_floor = max(min(geometry.n_experts, geometry.top_k * tokens), geometry.top_k * caches)
         self.floor_bytes = n_floor * max(slots.sizes)
-        n_tokens = int(self._numbers()[FITTING])
-        if n_tokens < 1:
+        n_tokens, needed = int(self._numbers()[FITTING]), requests.n_prompt_tokens + requests.n_output_tokens - 1
+        if needed.max() > n_tokens:
+            first = int(np.argmax(needed > n_tokens))
             raise ValueError(
-                f"system {self.system.name}: residency.budget {self.room_bytes} B leaves keys and values nothing beside a "
-                f"layer's largest event of experts ({self.floor_bytes} B); give more, or share_kv = false"
+                f"system {self.system.name}, request {first}: keys and values of its {needed[first]} tokens never fit; beside a "
+                f"layer's largest event of experts ({self.floor_bytes} B) residency.budget {self.room_bytes} B leaves room for "
+                f"{n_tokens}; give more, or share_kv = false"
             )
         return replace(limits, kv_blocks=n_tokens, block_tokens=1)
 
@@ -243,7 +246,7 @@ class KVSlots:
     def outside(self, n_restarts: int) -> list[str]:
         """What the run could not do as asked, one sentence each."""
         found = []
-        if self.system.residency is not None and self.system.flag("residency", "share_kv") and not self.shares:
+        if self.system.flag("residency", "share_kv") and not self.shares:
             found.append(
                 f"{self.machine.name} keeps keys and values in {self.tier}, not beside cached experts: nothing is shared"
             )

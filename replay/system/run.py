@@ -100,8 +100,8 @@ def simulate(
         fits=timed,
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
-        dense_format=how.expert_format,
         keeps_ledger=keeps_ledger,
+        dense_format=how.expert_format,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
@@ -254,6 +254,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "n_hits": (float(hits), "1", None),
         "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
         "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
+        "n_moved": (float(made.total(ev.MOVED)), "1", None),
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
         "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
@@ -284,7 +285,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
         found += rounds.outside(budget, geometry, expert_format)
         if n_restarts:
             found.append(f"{n_restarts} times a request lost its KV and decoded plainly until its next recorded round")
-    if not roles.expert_cache and (system.residency is not None or made.slots.is_fixed):
+    if not roles.expert_cache and (system.residency is not None or made.slots.is_placed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
     if system.place is not None and not roles.near_compute:
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
