@@ -55,8 +55,9 @@ def breakdown(
         others = made[end].joules_of
         tables[end] |= {(_BESIDE.get(name, name), "joules"): others[name] for name in others if name not in ("bytes", "ops")}
         tables[end][IDLE, "seconds"] = max(0.0, of.wall_s - of.busy_s)
-        rest = of.busy_s - sum(value for (_, what), value in of.ledger.items() if what == "seconds")
-        tables[end]["draft", "seconds"] = tables[end].get(("draft", "seconds"), 0.0) + rest * (abs(rest) > 1e-9 * of.busy_s)
+        for unit, spent in (("seconds", of.busy_s), ("joules", of.j_of_bytes + of.j_of_ops)):
+            rest = spent - sum(value for (_, what), value in of.ledger.items() if what == unit)
+            tables[end]["draft", unit] = tables[end].get(("draft", unit), 0.0) + rest * (abs(rest) > 1e-9 * spent)
     nominal = tables["value"]
 
     def banded(item: str, what: str, unit: str) -> Metric:

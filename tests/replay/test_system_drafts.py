@@ -11,6 +11,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.policies.lru import LRU
+from tokentape.policies.routes import ROUTES
 from tokentape.policies.serving import Chunked
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
@@ -20,6 +21,7 @@ from tokentape.replay.experts import look_up, make_cache
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.stream import stream
+from tokentape.replay.system.breakdown import breakdown
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.trace import trace_from_tables
@@ -144,6 +146,10 @@ def test_drafting_costs_what_the_clock_says_of_its_passes(name) -> None:
     machine, tables = load(name), tables_of(7, n_requests=1, n_rounds=1)
     _, tape = opened(tables)
     silent = dict(tables, node_routing=tables["node_routing"].filter(pl.col("phase") == "verify"))
+    shares = breakdown(tape, tape.requests(), system(Chunked(64), AsRecorded()), machine)
+    assert sum(share.frac for share in shares) == pytest.approx(1.0, rel=1e-9)
+    assert sum(share.j_frac for share in shares) == pytest.approx(1.0, rel=1e-9)
+    assert next(share.decision for share in shares if share.item == "draft") == "draft"
     seconds = [
         simulate(of, of.requests(), system(Chunked(64), AsRecorded()), machine, record=True).serving.iterations["seconds"][1]
         for of in (tape, opened(silent)[1])
@@ -170,6 +176,9 @@ def test_what_a_tape_did_not_draft_is_refused_in_one_line() -> None:
     for of, draft, said in cases:
         with pytest.raises(ValueError, match=said):
             simulate(of, of.requests(), system(StaticBatches(1), draft), load("h100"))
+    routed = System("test", {"schedule": StaticBatches(1), "draft": AsRecorded(), "route": ROUTES["cache_prior"]()})
+    with pytest.raises(ValueError, match=r"a router changes them; leave route or draft out|no scores"):
+        simulate(tape, tape.requests(), routed, load("h100"))
     named = system(StaticBatches(1), POOLS["hotness"]())
     assert simulate(tape, tape.requests(), named, load("h100")).serving.n_accepted > 0
     nodes = tables["node_routing"].filter((pl.col("round") != 2) | (pl.col("phase") == "draft"))
