@@ -67,6 +67,7 @@ OBJECTS = {
     "expert.main.expert_home": "experts read at their home",
     "expert.near_compute.expert_home": "experts near their memory",
     "fetch": "experts fetched",
+    "elementwise": "operations between products",
     "exchange": "activations exchanged",
     "attend": "attention of prompts",
     "recompute": "keys and values computed anew",

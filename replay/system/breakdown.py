@@ -17,7 +17,7 @@ IDLE = "nothing to do"
 _BESIDE = {"static": "power drawn all the time", "refresh": "refresh of cells"}  # of energies, beside bytes and operations
 # The first of these that a system fills decides how much of an object there is.
 _DECIDES = {
-    OBJECTS["fetch"]: ("residency", "place"),
+    OBJECTS["fetch"]: ("residency", "place", "route"),
     OBJECTS["expert.main.expert_cache"]: ("route", "precision"),
     OBJECTS["expert.main.expert_home"]: ("place", "residency"),
     OBJECTS["expert.near_compute.expert_home"]: ("place",),
