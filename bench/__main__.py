@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bench import capture as bench_capture
 from bench import closed_loop as bench_closed_loop
+from bench import compare as bench_compare
 from bench import cxl_ndp as bench_cxl_ndp
 from bench import elmoe3d as bench_elmoe3d
 from bench import hardware as bench_hardware
@@ -63,6 +64,7 @@ def main() -> None:
     report |= bench_sliced.bench()
     report |= bench_serving.bench()
     report |= bench_system.bench()
+    report |= bench_compare.bench()
     report |= bench_elmoe3d.bench()
     report |= bench_cxl_ndp.bench()
     report |= bench_kv.bench()

@@ -18,6 +18,7 @@ from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.systems import page as systems
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
@@ -29,6 +30,7 @@ MARK = ".tokentape-site"  # only a folder that carries this file is ever replace
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
 TOPICS: dict[str, tuple[str, Topic]] = {
     experts.FILE: (experts.TITLE, experts.page),
+    systems.FILE: (systems.TITLE, systems.page),
     hardware.FILE: (hardware.TITLE, hardware.page),
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),

@@ -55,7 +55,7 @@ INTERRUPTED = 130
 SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
     "Tapes": ("capture", "import", "synthesize", "ls", "show", "check", "rm", "migrate"),
-    "Replays": ("study", "claims", "replay", "compare", "decide", "serving", "step", "timeline", "verify"),
+    "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
     "Machines and models": ("hardware", "models", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
     "Answers": ("load", "query", "sql", "site", "serve", "demo"),
@@ -198,7 +198,7 @@ def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
 
 
 _add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)
-_add(app, Command, compare=systems.compare)
+_add(app, Command, compare=systems.compare, explain=systems.explain)
 _add(app, Command, timeline=replay.timeline, verify=replay.verify, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, synthesize=synthesize.synthesize, show=store.show, rm=store.rm, migrate=store.migrate)

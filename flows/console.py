@@ -238,7 +238,7 @@ def quantity(value: float, unit: str) -> Shown:
 
 def brief(unit: str, value: float, *ends: float) -> str:
     """A value of three digits and the ends of its band, in one unit: `104 (86.1 to 151) 1/s`."""
-    at_least = (scale for scale in SCALES.get(unit, ()) if abs(value) >= scale[2])
+    at_least = (scale for scale in SCALES.get(unit, ()) if max(map(abs, (value, *ends))) >= scale[2])
     shown, factor, _ = next(at_least, (unit, 1.0, 0.0))
     band = f" ({' to '.join(f'{factor * end:.3g}' for end in ends)})" if ends else ""
     return f"{factor * value:.3g}{band} {shown}"

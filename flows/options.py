@@ -43,7 +43,9 @@ ProfileOption = Annotated[
 ]
 SystemOption = Annotated[
     str | None,
-    option("no_offload, lru_offload, layerwise_lru, near_compute, prefill_guided[_3bit], layered, sarathi, vllm; or my.toml."),
+    option(
+        "no_offload, lru_offload, layerwise_lru, near_compute, prefill_guided[_3bit], prefix_split, layered, ...; or my.toml."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -13,26 +13,33 @@ from statistics import median
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
+from tokentape.flows.scored import scored_trace
+from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
+from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
+from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import Requests, arrivals
+from tokentape.replay.system.drafts import TABLES
 from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tape import Store
@@ -44,6 +51,7 @@ BELADY = {"residency.policy": "belady"}
 METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
 WORDS = ("requests", "batch", "rate", "seed", "order")
 VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
+STAND_IN = "losses of experts at few bits are drawn: this tape holds none"
 MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
 
 
@@ -76,7 +84,8 @@ class Workload:
         arriving = f"{self.rate:g} arriving per second" if self.rate else "all there at 0"
         at_once = f"at most {self.batch} at once, " if self.batch else ""
         seed = f", seed {self.seed}" * self.draws
-        return f"{self.requests or 'all'} requests of the tape, {at_once}{arriving}, order {self.order}{seed}"
+        requests = "1 request" if self.requests == 1 else f"{self.requests or 'all'} requests"
+        return f"{requests} of the tape, {at_once}{arriving}, order {self.order}{seed}"
 
 
 def workload_of(text: str | None) -> Workload:
@@ -138,21 +147,25 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
     """
     chosen, machine = system or asked.made(), load_hardware(asked.machine)
-    tape = tape_of(store, asked.trace_id, asked.model)
-    setting = _setting(store, asked, tape, chosen)
-    code = _sources(chosen, machine)
-    key = _key(store, asked, chosen, machine, setting, code)
+    tape = tape_of(store, asked.trace_id, asked.model, chosen.route is not None)
+    setting = setting_of(store, asked, chosen)
+    key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
         return key, _read(*there)
     made = run(tape, asked.workload.of(tape), chosen, machine, setting)
-    told_also = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
+        told = filter(None, (made.settings["outside_envelope"], STAND_IN))
+        told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(told)}
     result = replace(made, settings=made.settings | told_also)
     record_machine(store.absolute, asked.machine)
     results.write_replays(store, tables_of({key: result}, "adhoc", {key: code}, VIEW))
     return key, result
 
 
-def _key(store: Store, asked: Asked, system: System, machine: HardwareSpec, setting: Setting, code: str) -> str:
+def key_of(store: Store, asked: Asked, system: System) -> str:
+    """The run's id: a hash of all that decides its numbers."""
+    machine, setting = load_hardware(asked.machine), setting_of(store, asked, system)
     own = {slot: registry.sha256(slot, told(slot, policy)[0]) for slot, policy in system.policies.items()}
     workload = asdict(asked.workload) | ({} if asked.workload.draws else {"seed": setting.seed})
     return hash_of(
@@ -163,7 +176,7 @@ def _key(store: Store, asked: Asked, system: System, machine: HardwareSpec, sett
             "workload": workload,
             "model": asked.model and hash_of(models.load(asked.model).geometry.model_dump(mode="json")),
             "setting": [setting.expert_format, setting.seed, profiles.load(setting.profile).sha256],
-            "sources": code,
+            "sources": _sources(system, machine),
         }
     )
 
@@ -182,9 +195,9 @@ def _read(facts: Mapping[str, object], metrics: pl.DataFrame) -> ReplayResult:
 
 
 @lru_cache(maxsize=2)
-def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
+def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> Recorded:
     store = Store(uri)
-    trace = load_trace(store, trace_id)
+    trace, scores = scored_trace(store, trace_id) if has_scores else (load_trace(store, trace_id), None)
     if model is not None:
         of_model, own = models.load(model).geometry, trace.geometry
         for name in ("n_layers", "n_experts", "moe_layers"):
@@ -193,21 +206,27 @@ def _recorded(uri: str, trace_id: str, model: str | None) -> Recorded:
                 raise ValueError(f"--model {model}: {found}; give the tape's own model")
         kept = {name: getattr(own, name) for name in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
         trace = replace(trace, geometry=type(of_model).model_validate({**of_model.model_dump(), **kept}))
-    routing = store.open(trace_id).read("routing")
+    tape = store.open(trace_id)
+    routing = tape.read("routing")
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
+    drafted = None
+    if all(tape.has(name) for name in TABLES):
+        drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry))
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
 
 
-def tape_of(store: Store, trace_id: str, model: str | None) -> Recorded:
-    """A tape's requests, with the widths of a model where given. Raises ValueError where the model is another."""
-    return _recorded(store.absolute, trace_id, model)
+def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:
+    """A tape's requests, with the widths of a model where given, and what its router ranked by where a system asks. Raises
+    ValueError where the model is another, and for a tape without what is asked."""
+    return _recorded(store.absolute, trace_id, model, has_scores)
 
 
-def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
+def format_of(store: Store, asked: Asked) -> str:
     """Of the experts. `auto`: the format nearest to the sizes that an engine recorded, else int8-g32."""
+    tape = tape_of(store, asked.trace_id, asked.model)
     sizes = tape.geometry.recorded_expert_bytes if manifest_of(store, asked.trace_id).origin == "imported" else ()
     if asked.expert_format != "auto" or not sizes or not tape.geometry.expert_params:
         return "int8-g32" if asked.expert_format == "auto" else asked.expert_format
@@ -215,11 +234,22 @@ def format_of(store: Store, asked: Asked, tape: Recorded) -> str:
     return min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
 
 
-def _setting(store: Store, asked: Asked, tape: Recorded, system: System) -> Setting:
+def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
-    return Setting(profile=asked.profile, expert_format=format_of(store, asked, tape), seed=asked.workload.seed if draws else 0)
+    losses = None if system.precision in (None, UNIFORM) else _losses(store.absolute, asked.trace_id)
+    seed = asked.workload.seed if draws else 0
+    return Setting(profile=asked.profile, expert_format=format_of(store, asked), seed=seed, losses=losses)
+
+
+@lru_cache(maxsize=2)
+def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
+    """Of experts at 1 to 4 bits: the tape's own, else the study's stand-in (flows/systems/cxl_ndp)."""
+    tape = Store(uri).open(trace_id)
+    if tape.has("losses"):
+        return loss_table(tape)
+    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts, gaussian_errors(), 0)
 
 
 # ------------------------------------------------------------------------------------------------ side by side
@@ -288,9 +318,28 @@ def compare(
                     break
             cells.append(Cell(name, machine, made, reason))
             progress(len(cells), len(machines) * len(every))
+    results.write_rows(store, "comparisons", _at_rest(asked, cells, systems), of=f"{asked.trace_id} {_words(asked)}")
     if not any(cell.runs for cell in cells):
         raise ValueError(f"no system ran: {cells[0].reason}")
     return cells
+
+
+def _words(asked: Asked) -> str:
+    """Of a comparison: what its systems share, but the seed."""
+    room = f"room for experts {asked.budget}" if asked.budget else "what room the machine has left, at most half of the experts"
+    return f"{replace(asked.workload, seed=0)}; {room}".replace(", seed 0", "")
+
+
+def _at_rest(asked: Asked, cells: Sequence[Cell], order: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of table `comparisons`: one per run, or one with the reason why there is none."""
+    shared = {"comparison": _words(asked), "trace_id": asked.trace_id}
+    return [
+        shared
+        | {"hardware": load_hardware(cell.machine).name, "place": order.index(cell.system), "system": cell.system}
+        | {"seed": seed, "result_id": run_id, "reason": cell.reason or None}
+        for cell in cells
+        for seed, run_id in enumerate(cell.runs or [None])
+    ]
 
 
 def workload_for(tape: Recorded) -> Workload:
@@ -303,11 +352,12 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
     at most MOST_ROOM of all experts, so that a system has something to decide."""
     spec, geometry = load_hardware(machine), tape.geometry
-    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked, tape))) * geometry.n_experts
+    roles, expert_format = spec.roles, format_of(store, asked)
+    total = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= static_bytes(geometry, "bf16")
+        room -= static_bytes(geometry, expert_format)
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")

@@ -7,7 +7,7 @@ from which rows there are; numbers of machine, model and profile are a table bes
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,13 +21,14 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
 
 BASE = 1024.0  # at which features are put; rows are linear around it
-Parts = dict[str, str]  # part -> seconds, an expression
+Parts = dict[Hashable, str]  # part -> seconds, an expression; "" for constants of the profile
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Generated:
     """sums: names to start at 0. layer, head: statements of one block of a kind of layers, `count` times, and of the head; after:
-    of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts.
+    of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts. ledger:
+    where asked, (part, what, expression): its seconds, its joules, and the seconds that it asks of each resource by name.
 
     Statements read the features by their names, coefficients t[k, i] of block k, i from the first column on, and constants of
     fitted operators, those of the GPU first, as o0, o1, ...
@@ -44,6 +45,7 @@ class Generated:
     operators: tuple[str, ...]
     coefficients: Floats = field(repr=False)
     constants: Floats = field(repr=False)
+    ledger: tuple[tuple[Hashable, str, str], ...] = ()
 
 
 def around(n_features: int) -> Floats:
@@ -66,20 +68,22 @@ class _Row:
 
 @dataclass(eq=False)
 class Writer:
-    """work: of the steps that `around` says, its last block the head. part_of: kind -> part of the seconds. guards: kind, or
-    kind.engine.tier -> when a row of it runs at all. scales: (kind, tier) -> a further factor of its rows. first_column: of the
-    coefficients. end: of the machine's ranges and of the profile's steps."""
+    """work: of the steps that `around` says, its last block the head. part_of: the part of the seconds that rows are. guards:
+    kind, or kind.engine.tier -> when a row of it runs at all. scales: (kind, tier) -> a further factor of its rows. first_column:
+    of the coefficients. end: of the machine's ranges and of the profile's steps. keeps_ledger: also tells what each part takes.
+    """
 
     work: Work
     features: Sequence[str]
     machine: HardwareSpec
     profile: Profile
-    part_of: Mapping[str, str]
+    part_of: Callable[[Rows], Hashable]
     guards: Mapping[str, str]
     fits: Mapping[str, Fit]
     scales: Mapping[tuple[str, str], str]
     first_column: int
     end: str = "value"
+    keeps_ledger: bool = False
 
     def __post_init__(self) -> None:
         self.rows = [
@@ -98,8 +102,9 @@ class Writer:
     def generated(self) -> Generated:
         """The code of the profile's step."""
         seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps[self.end])[0].items()}
-        of_bytes, of_ops = self._total(self._joules_of_bytes), self._total(self._joules_of_ops)
+        of_bytes, of_ops = (self._total(lambda of=of: of(self._here())) for of in (self._joules_of_bytes, self._joules_of_ops))
         read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
+        ledger = tuple(self._ledger(seconds)) if self.keeps_ledger else ()
         lines = {at: tuple(of) for at, of in self.lines.items()}
         return Generated(
             **lines,
@@ -111,7 +116,18 @@ class Writer:
             operators=tuple(self.operators),
             coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
             constants=np.array(self.constants),
+            ledger=ledger,
         )
+
+    def _ledger(self, seconds: Parts) -> Iterator[tuple[Hashable, str, str]]:
+        yield from ((part, "seconds", text) for part, text in seconds.items())
+        for part in dict.fromkeys(self.part_of(row.rows) for row in self.rows):
+
+            def mine(part: Hashable = part) -> list[_Row]:
+                return [row for row in self._here() if self.part_of(row.rows) == part]
+
+            yield part, "joules", self._total(lambda of=mine: _plus(self._joules_of_bytes(of()), self._joules_of_ops(of())))
+            yield from ((part, resource, text) for resource, text in self._demanded(mine).items())
 
     # ------------------------------------------------------------------------------------------------ sums of products
 
@@ -200,7 +216,7 @@ class Writer:
             return {}
         terms = self._terms(rows)
         text = terms[what] if what else _plus(_join(rows[0].lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
-        return {self.part_of[rows[0].rows.kind]: text} if text else {}
+        return {self.part_of(rows[0].rows): text} if text else {}
 
     def _items(self, rows: Sequence[_Row]) -> Parts:
         parts: Parts = {}
@@ -211,7 +227,7 @@ class Writer:
                 terms = self._terms([row])
                 text = _plus(_join(row.lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
             if text:
-                part = self.part_of[row.rows.kind]
+                part = self.part_of(row.rows)
                 parts[part] = _plus(parts.get(part, ""), text)
         return parts
 
@@ -236,17 +252,23 @@ class Writer:
         """When the row runs at all; "" for always."""
         return self.guards.get(f"{rows.kind}.{rows.engine}.{rows.tier}", self.guards.get(rows.kind, ""))
 
-    def _joules_of_bytes(self) -> str:
-        return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in self._here()])
+    def _joules_of_bytes(self, rows: Sequence[_Row]) -> str:
+        return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in rows])
 
-    def _joules_of_ops(self) -> str:
-        rows = [row for row in self._here() if row.rates.engine and not row.lane.no_energy]
-        return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in rows])
+    def _joules_of_ops(self, rows: Sequence[_Row]) -> str:
+        counted = [row for row in rows if row.rates.engine and not row.lane.no_energy]
+        return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in counted])
 
-    def _demand(self, names: Sequence[str]) -> dict[str, str]:
-        """Seconds that the rows of lanes ask of each resource in the block that is written."""
+    def _demanded(self, rows_here: Callable[[], Sequence[_Row]]) -> dict[str, str]:
+        """`_demand` of the step, summed over its blocks."""
+        of = self._each(lambda: self._demand(rows_here()))
+        resources = dict.fromkeys(resource for found in of.values() for resource in found)
+        return {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}
+
+    def _demand(self, rows: Sequence[_Row]) -> dict[str, str]:
+        """Seconds that rows ask of each resource in the block that is written."""
         found: dict[str, list[tuple[_Row, Any]]] = {}
-        for row in (row for row in self._here() if row.lane.name in names):
+        for row in rows:
             for resource, s_per_byte in row.rates.busy_s_per_byte.items():
                 found.setdefault(resource, []).append((row, self._moved(row) * s_per_byte))
             if row.rates.engine:
@@ -307,12 +329,11 @@ class Writer:
         alone = len(there) == 1 and all(row.is_as_long_as_asked(self.fits) for row in self.rows if row.lane.name in names)
         demand: dict[str, str] = {}
         if self.profile.arbitrate and there and not alone:
-            if self.at != "after":
-                demand = self._demand(names)
-            else:
-                of = self._each(lambda: self._demand(names))
-                resources = dict.fromkeys(resource for found in of.values() for resource in found)
-                demand = {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}
+
+            def rows_here() -> list[_Row]:
+                return [row for row in self._here() if row.lane.name in names]
+
+            demand = self._demanded(rows_here) if self.at == "after" else self._demand(rows_here())
         merged = _merged(*there)
         if len(there) < 2 and not demand:
             return merged

@@ -91,7 +91,11 @@ class Work:
         if rows.blocks is None:
             return self._whole(each)
         placed = np.zeros((self.n_steps, self.n_blocks))
-        placed[:, rows.blocks] = each
+        first = int(rows.blocks[0]) if rows.blocks.size else 0
+        if rows.blocks.size == rows.blocks[-1:].sum() + 1 - first:  # one after the other
+            placed[:, first : first + rows.blocks.size] = each
+        else:
+            placed[:, rows.blocks] = each
         return placed
 
     def _whole(self, values: Floats) -> Floats:

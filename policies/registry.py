@@ -50,11 +50,12 @@ KINDS = {
     ),
     "precision": Kind("bit rule", "tokentape.policies.bits", "BIT_RULES", "BitRule", "is derived from policies.bits.BitRule"),
     "draft": Kind(
-        "pool policy", "tokentape.policies.speculation", "POOLS", "PoolPolicy",
+        "pool policy", "tokentape.policies.speculation", "DRAFTS", "DRAFT",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
     "route": Kind(
-        "router", "tokentape.policies.routes", "ROUTES", "Route", "is derived from policies.sliced.ranking.Router (docs/systems.md)"
+        "router", "tokentape.policies.routes", "ROUTES", "Route",
+        "is derived from policies.sliced.ranking.Router (docs/systems.md)",
     ),
     "refresh": Kind(
         "refresh policy", "tokentape.policies.kv.refresh", "REFRESH", "Refresh",

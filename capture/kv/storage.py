@@ -14,11 +14,10 @@ import numpy as np
 import torch
 
 from tokentape.policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.quarot import WORDS, QuaRot
 from tokentape.policies.kv.refresh import BitRates
 
 HEADROOM = 1.25  # of the largest value in the prompt, for those of later tokens (assumed)
-WORDS = ("int16", "int16-twos", "fp16")
 Planes = tuple[torch.Tensor, ...]
 
 

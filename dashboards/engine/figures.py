@@ -111,7 +111,7 @@ def _answers(scope: Scope, told: Mapping[str, Any], drawn: Drawn) -> dict[str, s
     ):
         try:
             said = filled(told["answer"], names.new_child({"rows": Rows(of)}))
-        except (jinja2.TemplateError, pl.exceptions.PolarsError, TypeError, KeyError) as error:
+        except (jinja2.TemplateError, pl.exceptions.PolarsError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise scope.inside("answer").bad(one_line(error)) from error
         found |= {"|".join(f"{one:g}" if isinstance(one, float) else f"{one}" for one in key): said} if said else {}
     return found

@@ -13,7 +13,6 @@ import jinja2
 import polars as pl
 
 from tokentape.dashboards import units
-from tokentape.dashboards.engine.grammar import turn_of
 
 Row = dict[str, Any]
 
@@ -78,7 +77,8 @@ class Rows:
 
     def known(self, column: str, table: Iterable[str]) -> Rows:
         """In the order of the table, others behind by name."""
-        return Rows(self.frame.sort(turn_of(column, table), column, maintain_order=True))
+        held, turns = self.frame[column].to_list(), {name: n for n, name in enumerate(table)}
+        return Rows(self.frame[sorted(range(self.n), key=lambda n: (turns.get(held[n], len(turns)), held[n]))])
 
     def outer(self, column: str) -> Rows:
         """Rows at the least and at the most value, in this order."""
@@ -144,7 +144,7 @@ class Rows:
         return dict(self.frame.select(key, value).iter_rows())
 
     def __call__(self, value: str) -> Any:
-        """One value over all rows: "mean(abs(error))"."""
+        """One value over all rows: "avg(abs(error))"."""
         return self.frame.select(self._of(value)).item()
 
     def say(self, text: str) -> list[str]:
@@ -153,8 +153,6 @@ class Rows:
 
 
 expression = cache(pl.sql_expr)
-
-
 FORMS: dict[str, Callable[..., str]] = {
     **{name: getattr(units, name) for name in ("percent", "quantity", "share", "signed", "significant")},
     "times": lambda value, digits=2: f"{value:.{digits}f} ×",

@@ -1,10 +1,10 @@
-"""compare, and replay --system: whole systems of policies on a tape."""
+"""compare, explain, and replay --system: whole systems of policies on a tape."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument, WidthsOption, WorkloadOption, option
+from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument, WidthsOption, WorkloadOption, argument, option
 
 if TYPE_CHECKING:
     from tokentape.flows.console import Shown
@@ -101,6 +101,44 @@ def compare(
         if cell.any and cell.any.settings["is_extrapolated"]
     ):
         note(said)
+
+
+def explain(
+    run: Annotated[str, argument("RUN", "A result of replay --system or compare: its id, or the start of one.")],
+    store: StoreOption = None,
+) -> None:
+    """Where a system's time and energy go, and what each of its decisions is worth: the run again with that slot off.
+
+    A schedule's place takes whole prompts beside decodes (or one batch after the other), a cache's the room of one layer's event,
+    a hot set's an LRU in its room; anything else is left out.
+
+    \b
+    Examples:
+      tokentape replay TRACE --system near_compute --hardware h100-cxl-ndp
+      tokentape explain 3f2a91
+    """
+    from tokentape.flows.console import note, percent, print_table, progress_bar
+    from tokentape.warehouse.tape import Store
+
+    place = Store(store)
+    from tokentape.flows.explain import explain as explained
+
+    with progress_bar(f"explain {run}"):
+        run_id, asked, result, shares, worths = explained(place, run)
+    rows = [
+        (s.item, s.decision, s.resource, _banded(s.busy), _banded(s.seconds), percent(s.frac, ".1f"), _banded(s.joules),
+         percent(s.j_frac, ".1f"))
+        for s in shares
+    ]  # fmt: skip
+    title = f"{asked.name or result.settings['system']} on {asked.machine}, {asked.workload}: where time and energy go"
+    columns = ("object", "decided by", "busiest resource", "busy", "time", "of the time", "energy", "of the energy")
+    print_table(title, columns, rows)
+    print_table(
+        "what each decision is worth: what the run takes more without it",
+        ("slot", "decides", "in its place", "time", "energy", "why not"),
+        [(w.slot, w.decides, w.instead, _banded(w.seconds), _banded(w.joules), w.reason) for w in worths],
+    )
+    note(f"result {run_id}")
 
 
 def show_one(

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from tokentape.policies.quantise import Array, cast, dequantise, namespace, quantise
 
+WORDS = ("int16", "int16-twos", "fp16")  # 16 bits that may be lost between refreshes (flips.py)
+STORAGES = ("plain", *WORDS, "quarot")  # how keys and values lie in memory; plain: as computed, 16 bits
+
 
 @dataclass(frozen=True)
 class QuaRot:

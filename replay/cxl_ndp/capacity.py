@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
 
 from tokentape.replay.cxl_ndp.system import FP16_BITS, FP16_BYTES, REPLICA_BITS, Setup
 from tokentape.warehouse.model_sizes import kv_bytes, parameters
 
 
-@dataclass(frozen=True)
-class Part:
-    """Bytes of something in a tier, and what the tier holds."""
-
-    tier: str
-    part: str
-    n_bytes: float
-    tier_bytes: float
-
-
-def parts(made: Setup, hot_experts: int, batch: int) -> list[Part]:
-    """Of the whole model; hot_experts per layer."""
+def parts(made: Setup, hot_experts: int, batch: int) -> list[dict[str, Any]]:
+    """Columns tier, part, placed_bytes and tier_bytes, what the tier holds; of the whole model, hot_experts per layer."""
     g, roles = made.geometry, made.machine.roles
     counted, n_moe = parameters(g), len(g.moe_layers)
     all_experts = n_moe * g.n_experts * made.expert_bytes
@@ -33,21 +25,21 @@ def parts(made: Setup, hot_experts: int, batch: int) -> list[Part]:
         (roles.expert_home, "replicas", all_experts * sum(REPLICA_BITS) / FP16_BITS),
     )
     room = {name: tier.capacity_bytes.value * made.machine.n_devices for name, tier in made.machine.tiers.items()}
-    return [Part(tier, part, n_bytes, room[tier]) for tier, part, n_bytes in listed]
+    columns = ("tier", "part", "placed_bytes", "tier_bytes")
+    return [dict(zip(columns, (*of, room[of[0]]), strict=True)) for of in listed]
 
 
 def notes(made: Setup, hot_experts: int, batch: int) -> list[str]:
     """What does not fit, in one sentence each; and whether the NDP is needed at all."""
-    found, listed = [], parts(made, hot_experts, batch)
-    for tier in dict.fromkeys(part.tier for part in listed):
-        mine = [part for part in listed if part.tier == tier]
-        total, room = sum(part.n_bytes for part in mine), mine[0].tier_bytes
+    found, listed = [], pl.DataFrame(parts(made, hot_experts, batch))
+    for (tier, room), mine in listed.group_by("tier", "tier_bytes", maintain_order=True):
+        total = mine["placed_bytes"].sum()
         if total > room:
-            said = ", ".join(f"{part.part} {part.n_bytes / 1e9:.1f}" for part in mine)
+            said = ", ".join(f"{part} {n_bytes / 1e9:.1f}" for part, n_bytes in mine.select("part", "placed_bytes").iter_rows())
             found.append(f"{tier} holds {room / 1e9:.0f} GB, {total / 1e9:.1f} are wanted ({said})")
-    hot, *others, experts, _ = listed
+    hot, *others, experts, _ = listed.to_dicts()
     home = made.machine.roles.weights_home
-    beside = sum(part.n_bytes for part in others if part.tier == home)
-    if hot.tier != experts.tier and hot.tier == home and beside + experts.n_bytes <= hot.tier_bytes:
+    beside = sum(part["placed_bytes"] for part in others if part["tier"] == home)
+    if hot["tier"] != experts["tier"] and hot["tier"] == home and beside + experts["placed_bytes"] <= hot["tier_bytes"]:
         found.append("all experts fit the GPU at FP16: this model needs no NDP")
     return found

@@ -165,13 +165,14 @@ def rest_of(made: Setup, routing: CXLNDPRouting, placed: Placed, ends: Sequence[
 
 def rest_of_steps(made: Setup, batch: Ints, ends: Sequence[str] = ENDS, of: slice = slice(None)) -> Rest:
     """Of steps in which so many sequences decode."""
-    blocks = made.blocks
-    work = steps_of(made.geometry, made.machine, Tokens(decodes=batch, context=made.context_tokens), (), blocks)
+    blocks, shape = made.blocks, (batch.size, made.blocks.n)
+    alike = batch[:1] if (batch == batch[:1]).all() else batch  # one step stands for them all
+    work = steps_of(made.geometry, made.machine, Tokens(decodes=alike, context=made.context_tokens), (), blocks)
     prepared = prepare(work, made.machine, made.profile, made.fits, ends)
-    shape, seconds = (work.n_steps, work.n_blocks), prepared.ends["value"].rows_s
+    seconds = prepared.ends["value"].rows_s
     priced = [(rows.kind, seconds[id(rows)]) for rows in work.rows if id(rows) in seconds]
-    shared = sum((of for kind, of in priced if kind == "shared"), np.zeros(shape))
-    by_block = sum((np.broadcast_to(of, shape).sum(axis=0) for kind, of in priced if kind != "shared"), np.zeros(work.n_blocks))
+    shared = np.broadcast_to(sum((of for kind, of in priced if kind == "shared"), np.zeros((1, blocks.n))), shape)
+    by_block = sum((np.broadcast_to(of, shape).sum(axis=0) for kind, of in priced if kind != "shared"), np.zeros(blocks.n))
     other = float(by_block[blocks.moe].sum())
     return Rest(of, batch, prepared, other, float(by_block.sum()) - other, shared)
 
@@ -196,7 +197,7 @@ def replay(
     parts, moved = dict.fromkeys((*PARTS, "outside"), 0.0), dict.fromkeys(MOVED.values(), 0.0)
     counts, by_tokens = np.zeros(k.N_COUNTS), np.zeros(placed.groups.shape[1] + 1)
     bands: list[tuple[Band, Band]] = []
-    uncounted: Mapping[str, tuple[float, float]] = {}
+    cost = None
     for steps in of_steps:
         of, groups = steps.of, placed.groups[steps.of]
         found = count(routing, groups, system.reactive, start[of], placed.capacity, widths[of], blocks.moe, blocks.n)
@@ -206,7 +207,6 @@ def replay(
         work = Work(n_steps=steps.batch.size, n_blocks=blocks.n, rows=rows)
         cost = clock(work, made.machine, made.profile, made.fits, steps.prepared, ends)
         bands.append((cost.seconds, cost.joules))
-        uncounted = cost.uncounted
         by_part = {"gpu": steps.shared, "ndp": np.zeros(1), "activation": np.zeros(1), "transfer": np.zeros(1)}
         for row in rows:
             seconds, name = cost.rows_s.get(id(row)), "ndp" if row.engine == "near_compute" else PART_OF[row.kind]
@@ -222,7 +222,7 @@ def replay(
     batch = np.concatenate([np.zeros(0, np.int64), *(steps.batch for steps in of_steps)])
     assert counts[k.HITS] + counts[k.ON_AWAY] == batch.sum() * routing.n_layers * routing.top_k  # every token-expert is somewhere
     whole, energy = (_joined([of[index] for of in bands]) for index in range(2))
-    return Decoded(made, system, whole, energy, parts, moved, counts, batch, routing.n_steps, uncounted)
+    return Decoded(made, system, whole, energy, parts, moved, counts, batch, routing.n_steps, cost.uncounted if cost else {})
 
 
 def _joined(bands: Sequence[Band]) -> Band:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.bits import BIT_RULES
+from tokentape.policies.bits import BIT_RULES, chosen_losses
 from tokentape.policies.placement import shares, start_average
 from tokentape.replay.cxl_ndp.capacity import parts
 from tokentape.replay.cxl_ndp.decode import Placed
@@ -52,16 +52,8 @@ def _after_migration(
 
 def capacities(made: Setup, hot_experts: int, batch: int) -> Iterator[Row]:
     """Part by part."""
-    for part in parts(made, hot_experts, batch):
-        yield {
-            "hardware": made.machine.name,
-            "model_id": made.name,
-            "hot_experts": hot_experts,
-            "tier": part.tier,
-            "part": part.part,
-            "placed_bytes": part.n_bytes,
-            "tier_bytes": part.tier_bytes,
-        }
+    where = {"hardware": made.machine.name, "model_id": made.name, "hot_experts": hot_experts}
+    yield from (where | part for part in parts(made, hot_experts, batch))
 
 
 def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row]:
@@ -103,24 +95,17 @@ def bit_rows(
                 key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
                 bits_rows += [key | row for row in _by_rank(by_rank)]
             for rule, mine in found.items():
-                ratio = mine / found[UNIFORM]
-                losses_rows.append(
-                    {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
-                    | {"loss_ratio": float(np.median(ratio)), "low": float(np.quantile(ratio, 0.05))}
-                    | {
-                        "high": float(np.quantile(ratio, 0.95)),
-                        "loss_gain": float((found[UNIFORM] - mine).mean()),
-                        "n": ratio.size,
-                    }
-                )
+                ratio, gain = mine / found[UNIFORM], float((found[UNIFORM] - mine).mean())
+                median, low, high = float(np.median(ratio)), float(np.quantile(ratio, 0.05)), float(np.quantile(ratio, 0.95))
+                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
+                losses_rows.append(key | {"loss_ratio": median, "low": low, "high": high, "loss_gain": gain, "n": ratio.size})
     return bits_rows, losses_rows
 
 
 def table_losses(tape: CXLNDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8], weighted: bool) -> Floats:
     """(G, L) loss of the NDP's experts at their bits."""
-    chosen = np.take_along_axis(losses[None], np.maximum(bits.astype(np.int64) - 1, 0)[..., None], axis=-1)[..., 0]
     share = shares(tape.prefill_counts[placed.groups].sum(axis=1)) if weighted else 1.0
-    return np.asarray(np.where(bits > 0, chosen * share, 0.0).sum(axis=-1))
+    return np.asarray((chosen_losses(losses, bits) * share).sum(axis=-1))
 
 
 def ranked_bits(placed: Placed, bits: NDArray[np.int8]) -> NDArray[np.int8]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.placement import Capacity, FixedPlacement, ReactivePlacement, importance
+from tokentape.policies.placement.reactive import Never
 from tokentape.replay.cxl_ndp.counts import count
 from tokentape.replay.cxl_ndp.kernel import HITS, MIGRATED
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
@@ -52,20 +53,16 @@ def hits_of(
 
     Raises ValueError for more places than experts, and for a reactive placement across layers.
     """
-    seen = routing.seen(groups)
-    steps = routing.n_decode[groups].max(axis=1).astype(np.int64)
-    selected = seen.decode_counts.sum(axis=2)
+    seen, mover = routing.seen(groups), Never() if isinstance(placement, FixedPlacement) else placement
     if isinstance(placement, FixedPlacement):
-        hot = capacity.hot(placement.scores(seen))
-        hits = (seen.decode_counts * hot).sum(axis=2)
-        return Hits(hits, selected, np.zeros_like(hits), steps)
-    if capacity.across_layers:
+        start = capacity.hot(placement.scores(seen))
+    elif capacity.across_layers:
         raise ValueError(f"{type(placement).__name__} moves experts layer by layer; give every layer its own places")
-    start = capacity.hot(importance(seen.prefill_counts, seen.prefill_weights, alpha))
-    start &= placement.starts_placed
+    else:
+        start = capacity.hot(importance(seen.prefill_counts, seen.prefill_weights, alpha)) & placement.starts_placed
     bits, layers = np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
-    of_layers = count(routing, groups, placement, start, capacity.experts, bits, layers, layers.size).of_layers
-    group_of, (hits, moved) = np.repeat(np.arange(steps.size), steps), (np.zeros(selected.shape, np.int64) for _ in range(2))
-    np.add.at(hits, group_of, of_layers[HITS].astype(np.int64))
-    np.add.at(moved, group_of, of_layers[MIGRATED].astype(np.int64))
-    return Hits(hits, selected, moved, steps)
+    hits, moved = np.zeros((2, len(groups), routing.n_layers), np.int64)
+    for g, of in enumerate(slice(g, g + 1) for g in range(len(groups))):  # the kernel's items of one batch at a time
+        found = count(routing, groups[of], mover, start[of], capacity.experts, bits[of], layers, layers.size).of_layers
+        hits[g], moved[g] = found[HITS].sum(axis=0), found[MIGRATED].sum(axis=0)
+    return Hits(hits, seen.decode_counts.sum(axis=2), moved, routing.n_decode[groups].max(axis=1).astype(np.int64))

@@ -23,7 +23,6 @@ class CXLNDPRouting:
 
     layers: absolute numbers (L,). request_ids: (S,) i64. prefill_counts: (S, L, E) i32, P. prefill_weights: (S, L, E) f64, W;
     zeros where no weights were recorded. decode_ids: (S, T, L, k) i16, ENDED from step n_decode[s] on. n_decode: (S,) i32.
-    decode_weights: (S, T, L, k) f32, 0 where ended; None where not asked for.
     """
 
     trace_id: str
@@ -34,7 +33,6 @@ class CXLNDPRouting:
     prefill_weights: NDArray[np.float64]
     decode_ids: NDArray[np.int16]
     n_decode: NDArray[np.int32]
-    decode_weights: NDArray[np.float32] | None = None
 
     @property
     def n_sequences(self) -> int:
@@ -80,7 +78,7 @@ class CXLNDPRouting:
 
 
 def joined(routings: Sequence[CXLNDPRouting]) -> CXLNDPRouting:
-    """The sequences of several tapes of one model as one, in order; request ids are counted anew. Weights of decode are dropped.
+    """The sequences of several tapes of one model as one, in order; request ids are counted anew.
 
     Raises ValueError where the tapes are of different layers, experts or top k.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.warehouse.geometry import Geometry
 
+Ints = NDArray[np.int64]
 WEIGHT_SOURCES = ("gate", "softmax")
 
 
@@ -28,7 +29,6 @@ class Reading:
     weight_source: str = "gate"
     prompt_tokens: int | None = None
     max_steps: int | None = None
-    with_decode_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.weight_source not in WEIGHT_SOURCES:
@@ -55,149 +55,109 @@ def routing_of_tape(
     the request on rows without exactly k experts or in a dense layer, a request without prompt rows, steps that some layer lacks,
     and scores that do not follow the routing.
     """
-    made = _Sums(trace_id, geometry, np.array(sorted(request_ids), np.int64), passes, reading or Reading())
-    if made.reading.weight_source == "softmax":
-        if scores is None:
-            raise ValueError(f"tape {trace_id} holds no scores; choose weight source gate, or record it with --tables scores")
-        for shard, of_shard in zip(routing, scores, strict=True):
-            made.add(shard, of_shard)
-    else:
-        for shard in routing:
-            made.add(shard, None)
-    return made.routing(origin)
-
-
-class _Sums:
-    """P and W so far, and the decode rows as they came."""
-
-    def __init__(
-        self, trace_id: str, geometry: Geometry, requests: NDArray[np.int64], passes: pl.DataFrame, reading: Reading
-    ) -> None:
-        if requests.size == 0 or not geometry.moe_layers:
-            raise ValueError(f"tape {trace_id} has no requests or no MoE layers; nothing to place")
-        self.trace_id, self.geometry, self.requests, self.reading = trace_id, geometry, requests, reading
-        by_id = passes.sort("pass_id")
-        self._pass_ids = by_id["pass_id"].to_numpy().astype(np.int64)
-        self._is_prefill = (by_id["kind"] == "prefill").to_numpy()
-        self._first = np.full(requests.size, np.iinfo(np.int64).max)  # position where each request begins
-        shape = (requests.size, len(geometry.moe_layers), geometry.n_experts)
-        self._counts, self._weights = np.zeros(shape, np.int64), np.zeros(shape)
-        self._decoded: list[tuple[NDArray[Any], ...]] = []
-        self._n_rows = 0
-
-    def add(self, shard: pa.Table, scores: pa.Table | None) -> None:
-        frame = pl.from_arrow(shard)
-        assert isinstance(frame, pl.DataFrame)
-        sequence = self._index(frame["request_id"], self.requests, "request", "table requests does not list")
-        layer = self._index(frame["layer"], np.array(self.geometry.moe_layers), "layer", "the manifest calls dense")
-        position = frame["position"].to_numpy().astype(np.int64)
-        ids = self._ids(frame)
-        weights = self._gate_weights(frame) if scores is None else self._softmax(frame, scores, ids)
-        np.minimum.at(self._first, sequence, position)
-        is_prompt = self._is_prompt(frame, sequence, position)
+    read, requests, by_id = reading or Reading(), np.array(sorted(request_ids), np.int64), passes.sort("pass_id")
+    if requests.size == 0 or not geometry.moe_layers:
+        raise ValueError(f"tape {trace_id} has no requests or no MoE layers; nothing to place")
+    if read.weight_source == "softmax" and scores is None:
+        raise ValueError(f"tape {trace_id} holds no scores; choose weight source gate, or record it with --tables scores")
+    told: Iterable[pa.Table | None] = scores if read.weight_source == "softmax" and scores is not None else repeat(None)
+    pass_ids, is_prefill = by_id["pass_id"].to_numpy().astype(np.int64), (by_id["kind"] == "prefill").to_numpy()
+    begins = np.full(requests.size, np.iinfo(np.int64).max)  # position where each request begins
+    shape = (requests.size, len(geometry.moe_layers), geometry.n_experts)
+    counts, weights, n_rows, decoded = np.zeros(shape, np.int64), np.zeros(shape), 0, list[tuple[Ints, ...]]()
+    for table, of_table in zip(routing, told, strict=scores is not None and read.weight_source == "softmax"):
+        shard = _Shard(trace_id, geometry, pl.DataFrame(table), n_rows)
+        sequence = shard.index("request_id", requests, "request", "table requests does not list")
+        layer = shard.index("layer", np.array(geometry.moe_layers), "layer", "the manifest calls dense")
+        position, ids = shard.frame["position"].to_numpy().astype(np.int64), shard.ids()
+        weight = shard.gates() if of_table is None else shard.softmax(pl.DataFrame(of_table), ids)
+        np.minimum.at(begins, sequence, position)
+        if read.prompt_tokens is not None:
+            is_prompt = position - begins[sequence] < read.prompt_tokens
+        else:
+            is_prompt = is_prefill[shard.index("pass_id", pass_ids, "pass", "table passes does not list")]
         where = sequence[is_prompt, None], layer[is_prompt, None], ids[is_prompt]
-        np.add.at(self._counts, where, 1)
-        np.add.at(self._weights, where, weights[is_prompt])
-        kept = ~is_prompt
-        rows = (sequence[kept], layer[kept], position[kept], ids[kept].astype(np.int16), weights[kept].astype(np.float32))
-        self._decoded.append(rows if self.reading.with_decode_weights else rows[:-1])
-        self._n_rows += frame.height
+        np.add.at(counts, where, 1)
+        np.add.at(weights, where, weight[is_prompt])
+        decoded.append(tuple(column[~is_prompt] for column in (sequence, layer, position, ids)))
+        n_rows += shard.frame.height
+    n_prompt = counts.sum(axis=2)
+    _refuse(trace_id, requests, (n_prompt != n_prompt[:, :1]).any(axis=1), "prompt rows that some layers lack", _NO_PLACEMENT)
+    _refuse(trace_id, requests, n_prompt[:, 0] == 0, "no prompt rows", _NO_PLACEMENT)
+    sequence, layer, position, ids = (np.concatenate(parts) for parts in zip(*decoded, strict=True))
+    order = np.lexsort((position, layer, sequence))
+    sequence, layer, ids = sequence[order], layer[order], ids[order]
+    of_layer = np.bincount(sequence * shape[1] + layer, minlength=shape[0] * shape[1])
+    step = np.arange(sequence.size) - np.repeat(np.cumsum(of_layer) - of_layer, of_layer)
+    n_decode = of_layer.reshape(shape[:2])
+    _refuse(
+        trace_id, requests, (n_decode != n_decode[:, :1]).any(axis=1), "decode steps that some layers lack", "record it again"
+    )
+    last = np.minimum(n_decode[:, 0], read.max_steps or n_decode.max())
+    kept = step < last[sequence]
+    of_steps = np.full((shape[0], int(last.max()), shape[1], geometry.top_k), ENDED, np.int16)
+    of_steps[sequence[kept], step[kept], layer[kept]] = ids[kept]
+    layers, of_prompts = tuple(geometry.moe_layers), counts.astype(np.int32)
+    return CXLNDPRouting(trace_id, origin, layers, requests, of_prompts, weights, of_steps, last.astype(np.int32))
 
-    def _index(self, column: pl.Series, known: NDArray[np.int64], what: str, why: str) -> NDArray[np.int64]:
-        values = column.to_numpy().astype(np.int64)
+
+_NO_PLACEMENT = "placement needs them: record prefill"
+
+
+def _refuse(trace_id: str, requests: Ints, is_bad: NDArray[np.bool_], what: str, remedy: str) -> None:
+    if is_bad.any():
+        raise ValueError(f"tape {trace_id}: request {requests[int(np.argmax(is_bad))]} has {what}; {remedy}")
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Rows of table routing, n_before of them in the shards before."""
+
+    trace_id: str
+    geometry: Geometry
+    frame: pl.DataFrame
+    n_before: int
+
+    def _bad(self, is_bad: NDArray[np.bool_]) -> tuple[int, str]:
+        """The first such row, and how it is called."""
+        row = int(np.argmax(is_bad))
+        return row, f"tape {self.trace_id}: routing row {self.n_before + row}"
+
+    def index(self, name: str, known: Ints, what: str, why: str) -> Ints:
+        """Where the column's values stand among those that are known, rising."""
+        values = self.frame[name].to_numpy().astype(np.int64)
         found = np.minimum(np.searchsorted(known, values), known.size - 1)
-        wrong = known[found] != values
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(f"tape {self.trace_id}: routing row {self._n_rows + row} is in {what} {values[row]}, which {why}")
+        if (known[found] != values).any():
+            row, called = self._bad(known[found] != values)
+            raise ValueError(f"{called} is in {what} {values[row]}, which {why}")
         return found
 
-    def _ids(self, frame: pl.DataFrame) -> NDArray[np.int64]:
+    def ids(self) -> Ints:
         k, n_experts = self.geometry.top_k, self.geometry.n_experts
-        widths = frame["expert_ids"].list.len().to_numpy()
+        widths = self.frame["expert_ids"].list.len().to_numpy()
         if (widths != k).any():
-            row = int(np.argmax(widths != k))
-            raise ValueError(
-                f"tape {self.trace_id}: routing row {self._n_rows + row} names {widths[row]} experts, the model routes to {k}"
-            )
-        ids = frame["expert_ids"].explode().to_numpy().astype(np.int64).reshape(-1, k)
-        if ids.size and ids.max() >= n_experts:
-            row = int(np.argmax((ids >= n_experts).any(axis=1)))
-            raise ValueError(
-                f"tape {self.trace_id}: routing row {self._n_rows + row} names expert {ids[row].max()}; "
-                f"the model has {n_experts} per layer"
-            )
+            row, called = self._bad(widths != k)
+            raise ValueError(f"{called} names {widths[row]} experts, the model routes to {k}")
+        ids = self.frame["expert_ids"].explode().to_numpy().astype(np.int64).reshape(-1, k)
+        if (ids >= n_experts).any():
+            row, called = self._bad((ids >= n_experts).any(axis=1))
+            raise ValueError(f"{called} names expert {ids[row].max()}; the model has {n_experts} per layer")
         return ids
 
-    def _gate_weights(self, frame: pl.DataFrame) -> NDArray[np.float64]:
-        weights = frame["gate_weights"].explode()
+    def gates(self) -> NDArray[np.float64]:
+        weights = self.frame["gate_weights"].explode()
         if weights.null_count():  # an engine that logs ids only: importance is then by counts
-            return np.zeros((frame.height, self.geometry.top_k))
+            return np.zeros((self.frame.height, self.geometry.top_k))
         return weights.to_numpy().astype(np.float64).reshape(-1, self.geometry.top_k)
 
-    def _softmax(self, frame: pl.DataFrame, scores: pa.Table, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        told = pl.from_arrow(scores)
-        assert isinstance(told, pl.DataFrame)
+    def softmax(self, told: pl.DataFrame, ids: Ints) -> NDArray[np.float64]:
+        """Of all scores, of the experts chosen."""
         keys = ["request_id", "position", "layer"]
-        if not frame.select(keys).equals(told.select(keys)):
+        if not self.frame.select(keys).equals(told.select(keys)):
             raise ValueError(f"tape {self.trace_id}: score rows do not follow the routing rows; record it again")
         raw = told["scores"].explode().to_numpy().astype(np.float64)
-        if raw.size != frame.height * self.geometry.n_experts or np.isnan(raw).any():
+        if raw.size != self.frame.height * self.geometry.n_experts or np.isnan(raw).any():
             raise ValueError(f"tape {self.trace_id}: every score row needs {self.geometry.n_experts} numbers; record it again")
-        raw = raw.reshape(frame.height, -1)
+        raw = raw.reshape(self.frame.height, -1)
         shares = np.exp(raw - raw.max(axis=1, keepdims=True))
         return np.asarray(np.take_along_axis(shares, ids, axis=1) / shares.sum(axis=1, keepdims=True))
-
-    def _is_prompt(self, frame: pl.DataFrame, sequence: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if self.reading.prompt_tokens is not None:
-            return np.asarray(position - self._first[sequence] < self.reading.prompt_tokens)
-        found = self._index(frame["pass_id"], self._pass_ids, "pass", "table passes does not list")
-        return np.asarray(self._is_prefill[found])
-
-    def routing(self, origin: str) -> CXLNDPRouting:
-        self._refuse_prompts()
-        columns = [np.concatenate(parts) for parts in zip(*self._decoded, strict=True)]
-        by_step = [column[np.lexsort((columns[2], columns[1], columns[0]))] for column in columns]  # position within layer
-        step, n_decode = self._steps(by_step[0], by_step[1])
-        if self.reading.max_steps is not None:
-            kept = step < self.reading.max_steps
-            by_step, step, n_decode = [c[kept] for c in by_step], step[kept], np.minimum(n_decode, self.reading.max_steps)
-        where = by_step[0], step, by_step[1]
-        shape = (self.requests.size, int(n_decode.max()), len(self.geometry.moe_layers), self.geometry.top_k)
-        ids = np.full(shape, ENDED, np.int16)
-        ids[where] = by_step[3]
-        weights = np.zeros(shape, np.float32) if self.reading.with_decode_weights else None
-        if weights is not None:
-            weights[where] = by_step[4]
-        return CXLNDPRouting(
-            trace_id=self.trace_id,
-            origin=origin,
-            layers=tuple(self.geometry.moe_layers),
-            request_ids=self.requests,
-            prefill_counts=self._counts.astype(np.int32),
-            prefill_weights=self._weights,
-            decode_ids=ids,
-            n_decode=n_decode.astype(np.int32),
-            decode_weights=weights,
-        )
-
-    def _refuse_prompts(self) -> None:
-        n_prompt = self._counts.sum(axis=2)
-        uneven = (n_prompt != n_prompt[:, :1]).any(axis=1)
-        if not (uneven | (n_prompt[:, 0] == 0)).any():
-            return
-        bad = int(np.argmax(uneven | (n_prompt[:, 0] == 0)))
-        what = "prompt rows that some layers lack" if uneven[bad] else "no prompt rows"
-        raise ValueError(f"tape {self.trace_id}: request {self.requests[bad]} has {what}; placement needs them: record prefill")
-
-    def _steps(self, sequence: NDArray[np.int64], layer: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of decode rows by sequence, layer and position: the step (n,) of each, and how many steps a sequence (S,) has."""
-        n_layers = len(self.geometry.moe_layers)
-        n_rows = np.bincount(sequence * n_layers + layer, minlength=self.requests.size * n_layers)
-        step = np.arange(sequence.size) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
-        by_layer = n_rows.reshape(-1, n_layers)
-        uneven = (by_layer != by_layer[:, :1]).any(axis=1)
-        if uneven.any():
-            bad = self.requests[int(np.argmax(uneven))]
-            raise ValueError(f"tape {self.trace_id}: request {bad} has decode steps that some layers lack; record it again")
-        return step, by_layer[:, 0]

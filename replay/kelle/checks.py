@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.replay.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W
+from tokentape.replay.kelle.details import DRAM_W, LIFETIME_MODELS, ONCHIP_W, lifetimes, total_s
 from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, log_errors, ratios
-from tokentape.replay.kelle.lifetimes import lifetimes, total_s
 from tokentape.replay.kelle.orderings import reversals
 from tokentape.replay.kelle.ratios import Ratio
 from tokentape.replay.kelle.recompute import balanced_frac, vector_times_s

@@ -8,10 +8,9 @@ from math import isnan
 from typing import Any
 
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.replay.kelle.prefill import prefill
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.setup import Setup, Variant
-from tokentape.replay.kelle.step import Step
+from tokentape.replay.kelle.step import Step, prefill
 from tokentape.replay.kelle.systems import BASELINE, KELLE, System, profile_of
 from tokentape.replay.kelle.work import MODES, Work
 

@@ -1,8 +1,8 @@
 """Time and energy of decode steps on Kelle's systems: their decisions as rows of work, priced by the clock under a cost profile.
 
 Weights are 8 bits, activations and KV 16. What the paper counts of the rows, and what of them waits for what, stands in
-hw/profiles/kelle.toml. Not counted: the prompt (prefill.py) and the time of refresh, which the paper hides. Where the paper
-speaks of dense models, a mixture of experts reads the experts that its batch chooses.
+hw/profiles/kelle.toml. Not counted: the time of refresh, which the paper hides. Where the paper speaks of dense models, a mixture
+of experts reads the experts that its batch chooses.
 """
 
 from __future__ import annotations
@@ -106,6 +106,26 @@ def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting
     passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
     held = {"kv_cache": elements * bits * 2, "transient": np.inf}
     return replace(made, rows=(*made.rows, passing, *_scan(machine, made, scores)), held_bytes=held)
+
+
+def prefill(
+    geometry: Geometry, system: System, work: Work, profile: Profile, accounting: Accounting = PAPER
+) -> tuple[float, float]:
+    """Seconds and joules of the batch's prompts. The paper has no model of them: all of this is assumed, and reported only.
+
+    Weights stream once for all of them; activations stay on the chip; attention is causal; kept KV that does not fit on the chip
+    is written to DRAM. Work and transfers run side by side."""
+    machine, n_prompt, budget = system.machine, work.n_context_tokens, budget_of(system, work)
+    frac = kv_frac(geometry, accounting) * work.kv_bits / 16
+    tokens = Tokens(prompt=work.batch * n_prompt, prompts=work.batch, budget=budget, kv_frac=frac)
+    made = rows_of(geometry, machine, tokens, accounting)
+    kept_bytes = work.batch * min(n_prompt, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)
+    through = fed(machine, made, bytes_of(made, "kv_write", "kv_home"), np.zeros(1), is_written=False)
+    rows = tuple(replace(one, phase="prefill") for one in (*made.rows, through))
+    cost = clock(
+        replace(made, rows=rows, held_bytes={"kv_cache": kept_bytes, "transient": np.inf}), machine, profile, ends=("value",)
+    )
+    return float(cost.seconds.value[0]), float(cost.joules.value[0])
 
 
 def rows_of(geometry: Geometry, machine: HardwareSpec, tokens: Tokens, accounting: Accounting) -> Counted:

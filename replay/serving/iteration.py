@@ -58,6 +58,21 @@ _PART_OF = {
     "all_reduce": "communication",
     **dict.fromkeys(("elementwise", "draft", "feed", "launch", "activations", "layer", "step"), "other"),
 }
+# What a run's time and energy go to, in words: by kind, and where rows of one kind are several things, by engine and tier.
+OBJECTS = {
+    **dict.fromkeys(("proj", "router", "shared", "dense_ffn"), "weights outside the experts"),
+    **dict.fromkeys(("kv_read", "kv_write"), "keys and values"),
+    **dict.fromkeys(("layer", "step", "launch"), "launches"),
+    "expert.main.expert_cache": "experts in the fast tier",
+    "expert.main.expert_home": "experts read at their home",
+    "expert.near_compute.expert_home": "experts near their memory",
+    "fetch": "experts fetched",
+    "exchange": "activations exchanged",
+    "attend": "attention of prompts",
+    "recompute": "keys and values computed anew",
+    "head": "output head",
+    "all_reduce": "sums over devices",
+}
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
@@ -138,7 +153,7 @@ class IterationCosts:
     layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE layer of a kind, -1 where it stands for
     several. cov_prefill, cov_decode: shares touched, a column per kind. held_frac: of the experts, in the fast tier.
     background_w: drawn all the time. speculation: what decodes draft; cov_decode then is that of so many requests with all their
-    nodes.
+    nodes. ledger: objects, and what of each the table's last row sums up over a run, from entry N_COST on.
     """
 
     geometry: Geometry
@@ -156,6 +171,7 @@ class IterationCosts:
     background_w: float = 0.0
     speculation: Speculation | None = None
     events: bool = False
+    ledger: tuple[tuple[str, str], ...] = ()
 
     @property
     def window(self) -> int:
@@ -205,13 +221,16 @@ def iteration_costs(
     end: str = "value",
     tracks: bool = False,
     kv_frac: float = 1.0,
+    keeps_ledger: bool = False,
+    dense_format: str = ACTIVATION,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
     replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
-    kept over those of 16-bit keys and values. end: of the machine's ranges. Raises ValueError for windows of several sizes.
+    kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
+    dense_format: of weights but experts. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -241,7 +260,7 @@ def iteration_costs(
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * kv_token_bytes(geometry, machine))
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
-    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac)
+    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, keeps_ledger)
     return IterationCosts(
         geometry,
         machine,
@@ -263,6 +282,7 @@ def iteration_costs(
         float(sum(background_w(machine, made, end).values())),
         speculation,
         events,
+        tuple((part[1] if isinstance(part, tuple) else "", what) for part, what, _ in generated.ledger),
     )
 
 
@@ -285,7 +305,7 @@ def _of_kinds(table: Floats, columns: list[int]) -> Floats:
 
 def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int) -> Floats:
     constants = np.append(made.constants, near_tokens)
-    width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST)
+    width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
@@ -293,7 +313,16 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     return table
 
 
-def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str, tracks: bool, kv_frac: float) -> Generated:
+def _generated(
+    how: _Experts,
+    fits: Mapping[str, Fit],
+    first_column: int,
+    end: str,
+    tracks: bool,
+    kv_frac: float,
+    dense_format: str,
+    keeps_ledger: bool,
+) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
     features = ((*_FEATURES[:-1], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ())
@@ -308,12 +337,18 @@ def _generated(how: _Experts, fits: Mapping[str, Fit], first_column: int, end: s
     apart = () if profile.activations else _activations(geometry, at, blocks)
     if tracks:
         apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
-    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks)
+    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
     guards = _GUARDS | (how.guards if how.events else {})
-    return Writer(work, features, machine, profile, _PART_OF, guards, fits, scales, first_column, end).generated()
+
+    def part_of(rows: Rows) -> tuple[str, str]:
+        of_place = OBJECTS.get(f"{rows.kind}.{rows.engine}.{rows.tier}", OBJECTS.get(rows.kind, rows.kind))
+        return _PART_OF[rows.kind], of_place if keeps_ledger else ""
+
+    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger)
+    return writer.generated()
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,15 +474,19 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool)
     numbers = globals() | {"room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
-        keys = [*(f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)), "context = scores / max(n_decodes, 1.0)"]
+        keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
+        keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if has_near else []
     start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []
     start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     layer = ([_LENGTH.format(**numbers)] if "length" in text else []) + list(made.layer)
-    seconds = made.seconds | {"other": " + ".join(filter(None, (made.seconds.get(part) for part in ("other", ""))))}
-    ends = [f"t[cost, {i}] = {seconds.get(part) or '0.0'}" for i, part in enumerate(PARTS)]
+    seconds = dict[str, list[str]]()
+    for of, name in made.seconds.items():
+        seconds.setdefault(of[0] if isinstance(of, tuple) else "other", []).append(name)
+    ends = [f"t[cost, {i}] = {' + '.join(seconds.get(part, ['0.0']))}" for i, part in enumerate(PARTS)]
+    ends += [f"t[cost, {N_COST + i}] += {text}" for i, (_, _, text) in enumerate(made.ledger)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
         ends.append(f"t[cost, {i}] = {name}")
     event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if has_events else []

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
-from tokentape.replay.serving.iteration import EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, PARTS, IterationCosts
+from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, PARTS, IterationCosts
 from tokentape.replay.serving.kernel import (
     BUSY_S,
     FINISHED,
@@ -40,6 +40,7 @@ from tokentape.replay.serving.kernel import (
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class ServingRun:
     end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
     whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
     n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
-    KV. iterations: series by name, where asked.
+    KV. iterations: series by name, where asked. ledger: (object, what) -> sum over the run, where the costs keep one: seconds,
+    joules, and seconds by resource.
     """
 
     requests: Requests
@@ -101,6 +103,7 @@ class ServingRun:
     gap_std_s: float
     gaps: Ints = field(repr=False)
     iterations: dict[str, NDArray[Any]] = field(repr=False)
+    ledger: dict[tuple[str, str], float] = field(repr=False)
 
     @property
     def ttft_s(self) -> Floats:
@@ -160,22 +163,26 @@ def run_rule(
     what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
-    _refuse_what_never_fits(requests, limits, speculation.n_nodes)
+    n_nodes = slots.n_nodes if slots is not None else speculation.n_nodes
+    _refuse_what_never_fits(requests, limits, n_nodes)
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
     assert cost.events == (slots is not None), "costs of events go with the experts' slots"
     if slots is not None and speculation.n_nodes:
-        raise ValueError(
-            "experts' slots: no tape of plain routing holds the experts of rejected drafts; leave the draft slot out"
-        )
+        raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    table = cost.table.copy()
     engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
-    of_slots = (None,) * 11 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
+    drafts: tuple[Any, ...] = NO_DRAFTS
+    of_slots: tuple[Any, ...] = (None,) * 14
+    if slots is not None:
+        drafts, draft_iteration = slots.drafts()
+        of_slots = slots.arguments(n_recorded, draft_iteration, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -184,8 +191,9 @@ def run_rule(
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),
         seed,
-        *(cost.iteration, cost.table.copy(), cost.layers_before, cost.cov_prefill, cost.cov_decode),
+        *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
+        drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
         *of_slots,
     )
@@ -225,6 +233,7 @@ def run_rule(
         }
         if record
         else {},
+        ledger=dict(zip(cost.ledger, table[COST, N_COST : N_COST + len(cost.ledger)].tolist(), strict=True)),
     )
 
 

@@ -19,14 +19,16 @@ from tokentape.policies.ranked import ABSENT, run_ranked
 from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
 from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.policies.uniform import run_uniform
-from tokentape.replay.serving.state import GENERATED, JOINED, NEWER, OLDEST, POSITION, PROMPT
+from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
+from tokentape.replay.system.drafts import DRAFTS, decode_rows
+from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
 # Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; FLAG: promote or bypass; PLACE: of PLACES; AWAY: of AWAYS, where experts
 # compute that a placement keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
 RESIDENCY, FLAG, KEEPS, HITS_FIRST, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(9)
 N_HOW = 9
 HELD, QUEUE, RANKED, UNIFORM, GIVEN = range(5)  # residencies: all held; by policies/cache.py; hits as they are told
-NOWHERE, BY_FUNCTION, FIXED = range(3)  # placements: none; `where`; a hot set
+NOWHERE, BY_FUNCTION, FIXED, MOVING = range(4)  # placements: none; `where`; a hot set; one that follows the decodes
 IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept
 
 # Of an event, as the cost reads them from a row of its table: experts and token-experts of the main engine, their widths;
@@ -56,8 +58,8 @@ SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
 ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
-# Of a router: recorded ids, which its own take the place of in `ids`, empty where there is none; values, gates (rows x MoE layers,
-# E); its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
+# Of a router: recorded ids, whose place its own take in `ids`, empty where there is none; values, gates (rows x MoE layers, E);
+# its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
 _X2 = array(float32, 2)
 ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
 SPLIT = function(RULE_SIGNATURE)
@@ -66,14 +68,9 @@ CACHE = tuple_of(*CACHE_STATE)
 
 
 @kernel(inline="always")
-def _rows_of(at, requests, state, members, takes, n_members, first_row, rows):  # type: ignore[no-untyped-def]
+def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows):  # type: ignore[no-untyped-def]
     """Tape rows of an iteration: of decodes in order of joining, then of the prompts' slices. Returns decodes, and all."""
-    n_decode = 0
-    r = state[OLDEST]
-    while r >= 0:  # the input of a decode is the last token it made
-        rows[n_decode] = first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
-        n_decode += 1
-        r = requests[r, NEWER]
+    n_decode = decode_rows(at, requests, state, first_row, drafts, rows)
     n_all = n_decode
     for i in range(n_members):
         first = first_row[members[i]] + requests[members[i], POSITION]
@@ -111,7 +108,7 @@ def _find(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def
     """there (E,): which of MoE layer m's experts lie in the fast tier."""
     n_experts = hot.shape[1]
     for e in range(n_experts):
-        if how[PLACE] == FIXED:
+        if how[PLACE] >= FIXED:
             there[e] = hot[m, e]
         elif how[RESIDENCY] == QUEUE:
             there[e] = resident[m * n_experts + e]
@@ -127,7 +124,7 @@ def _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, k
     if how[PLACE] == BY_FUNCTION:
         _find(m, how, hot, resident, slot_of, there)
         where(m, keys[:n], counts[:n], there, near[:n], where_params)
-    elif how[PLACE] == FIXED and not has_prompt:
+    elif how[PLACE] >= FIXED and not has_prompt:
         for i in range(n):
             near[i] = not hot[m, keys[i]]
 
@@ -205,10 +202,13 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
             ids[of[i], m, j] = chosen[i, j]
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, RANK_OF, WHERE, CACHE, SLOTS, CHOOSE, ROUTED))
+_OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
+
+
+@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES))
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
-    choose, routed,
+    drafts, choose, routed, migrate, moves,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
@@ -216,12 +216,13 @@ def serve_experts(  # type: ignore[no-untyped-def]
      n_cached, n_total, last) = cache  # fmt: skip
     (how, ids, first_row, of_layer, near_bound, hot, widths, pending, totals, log_keys, log_hits, log_starts, fetched, counted,
      of_iteration, rows, params, where_params) = slots  # fmt: skip
+    average, scratch, move_params, room = moves
     n_experts = hot.shape[1]
     seen, tokens = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
     keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
     near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
     looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
-    n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, rows)
+    n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
     for m in range(of_layer.shape[1]):
         entries = table[of_layer[1, m], first_entry : first_entry + N_EVENT]
         entries[:] = 0.0
@@ -238,6 +239,12 @@ def serve_experts(  # type: ignore[no-untyped-def]
         n = _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts)
         if n == 0:
             continue
+        if how[PLACE] == MOVING and not has_prompt:
+            n_moved = move(m, n, keys, counts, hot, migrate, average, scratch, move_params, room)
+            totals[m, phase + MOVED] += n_moved
+            if n_moved > 0:
+                entries[MISSED] += n_moved
+                entries[FETCHES] = 1.0
         _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near)
         n_looked_up = 0
         for i in range(n):
@@ -247,7 +254,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
         if how[N_EVENTS] == how[PROFILED]:
             profile[:] = counted
         bounds[1] = n_looked_up
-        if how[PLACE] == FIXED:
+        if how[PLACE] >= FIXED:
             for i in range(n_looked_up):
                 hits[i] = hot[m, looked_up[i] - m * n_experts]
         elif how[RESIDENCY] == QUEUE:
@@ -283,10 +290,13 @@ def serve_experts(  # type: ignore[no-untyped-def]
             of_iteration[at, 3] += entries[MISSED]
 
 
-@kernel(void(_I2, _I1, SPLIT, SLOTS, PLACED))
-def place_anew(requests, state, split, slots, placed):  # type: ignore[no-untyped-def]
-    """The hot set by what the prompts of all that decode used (policies/placement/importance.py); experts that are new to it are
-    on their way in the next iteration, the others get their widths."""
+@kernel(void(_I2, _I1, int64, SPLIT, SLOTS, PLACED, MOVES))
+def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type: ignore[no-untyped-def]
+    """The hot set by what the prompts of all that decode used (policies/placement/importance.py), once n_joined have joined them;
+    experts that are new to it are on their way in the next iteration, the others get their widths."""
+    is_moving, n_choices = slots[0][PLACE] == MOVING, float(state[N_DECODE] * slots[1].shape[2])
+    if is_moving and state[N_DECODE] > n_joined:
+        return
     hot, widths, pending = slots[5], slots[6], slots[7]
     counts_of, weights_of, tape_of, numbers, losses = placed
     n_layers, n_experts = hot.shape
@@ -304,6 +314,8 @@ def place_anew(requests, state, split, slots, placed):  # type: ignore[no-untype
             by_count = used[e] / n_used if n_used > 0.0 else 0.0
             by_weight = weight[e] / all_weight if all_weight > 0.0 else 0.0
             scores[m, e] = numbers[ALPHA] * by_count + (1.0 - numbers[ALPHA]) * by_weight
+            if is_moving:
+                moves[0][m, e] = by_count * n_choices
     before = hot.copy()
     hot[:] = 0
     flat = scores.reshape(n_layers * n_experts)

@@ -15,20 +15,25 @@ from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
+    MIGRATE_SIGNATURE,
     WHERE_SIGNATURE,
     EventPlacement,
     FixedPlacement,
     ReactivePlacement,
 )
-from tokentape.policies.placement.fixed import Oracle, PrefillGuided, StaticGlobal
+from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.placement.reactive import Never
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
-from tokentape.replay.serving.iteration import IterationCosts, near_bound
+from tokentape.replay.passes import fits_of
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
 from tokentape.warehouse.formats import bytes_per_value
 
@@ -65,7 +70,7 @@ class ExpertSlots:
         self._refuse()
         self.how = self.totals = np.zeros(0, np.int64)
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
-        self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
 
     @property
@@ -98,12 +103,45 @@ class ExpertSlots:
         return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
 
     @property
-    def is_fixed(self) -> bool:
-        return isinstance(self.system.place, FixedPlacement)
+    def is_placed(self) -> bool:
+        """The placement says what the fast tier holds."""
+        return isinstance(self.system.place, FixedPlacement | ReactivePlacement)
 
-    def arguments(self, n_iterations: int, kv: Arguments) -> Arguments:
-        """Of a run that starts now: rank, where, split, cache, slots, placed, kv, choose, routed, and nothing served otherwise.
-        n_iterations: that are recorded."""
+    @property
+    def n_hot(self) -> int:
+        """Experts of a layer that such a placement has room for."""
+        return min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """Of the tape, where the system drafts."""
+        return self.recorded.rounds if self.system.draft is not None else None
+
+    @property
+    def n_nodes(self) -> int:
+        """The most that a round has verified beside its root."""
+        return int(np.diff(self.rounds.verify).max()) - 1 if self.rounds else 0
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds of draft passes."""
+        return float(self.drafted[-1][DRAFT_S])
+
+    def drafts(self) -> tuple[Arguments, Any]:
+        """DRAFTS of a run that starts now, and what a draft pass costs."""
+        rounds, costs = self.rounds, self.costs
+        if rounds is None:
+            return NO_DRAFTS, costs.iteration
+        dense = rounds.dense_format or costs.expert_format
+        of = (costs.geometry, costs.machine, FixedCoverage(), costs.profile, costs.expert_format, fits_of(costs.machine, dense))
+        costs = iteration_costs(*of, events=True, end=self.end, dense_format=dense)
+        first_row = self.recorded.first[:-1][self.requests.tape_request]
+        self.drafted = rounds.arrays(first_row, costs)
+        return self.drafted, costs.iteration
+
+    def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
+        """Of a run that starts now: rank, where, split, cache, slots, placed, the cost of draft passes, kv, choose, routed, and
+        nothing served otherwise. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, system.place
@@ -114,7 +152,8 @@ class ExpertSlots:
             where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), place.params()
         kind = _KINDS[policy.kind] if policy is not None else ev.HELD
         flag = bool(getattr(policy, "promote", False) or getattr(policy, "bypass", False))
-        placement = ev.FIXED if self.is_fixed else ev.BY_FUNCTION if place is not None else ev.NOWHERE
+        mover = place if isinstance(place, ReactivePlacement) else Never()
+        placement = ev.MOVING if mover is place else ev.FIXED if self.is_placed else ev.BY_FUNCTION if place else ev.NOWHERE
         at = self.profile[0] if self.profile else -1
         self.how = np.array([kind, flag, 0, 0, placement, self.away, at, 0, 0], np.int64)
         self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
@@ -124,10 +163,10 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
-        costs = self.costs
+        costs, n_nodes = self.costs, max(self.n_nodes, self.rounds.widest_pass) if self.rounds else 0
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
-        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
         routed = self._routed(n_rows)
         slots = (
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
@@ -138,8 +177,12 @@ class ExpertSlots:
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
         arrays = cache.arrays() if cache else _EMPTY_CACHE
         self.cache = cache
+        memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
+        moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
+        migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
-        return rank, where, split, arrays, slots, self._placed(), kv, compiled(router), routed, None, None
+        of_place = (self._placed(), migrate, moves)
+        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, None, None
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""
@@ -180,24 +223,29 @@ class ExpertSlots:
         return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed)
 
     def _placed(self) -> Arguments:
-        if not self.is_fixed:
+        if not self.is_placed:
             return np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0, 0))
         counts, weights = self.recorded.used_by_prompts()
-        place, alpha = self.system.place, 1.0
-        if isinstance(place, PrefillGuided):
+        place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
+        if isinstance(place, PrefillGuided | ShuffledPrompts):
             alpha = place.alpha
         elif isinstance(place, Oracle):
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
             counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
+        elif isinstance(place, RandomPlacement):
+            counts = np.random.default_rng(place.seed).random(counts.shape)
+        else:  # one that moves experts
+            alpha, per_layer = 0.5, per_layer if place.starts_placed else 0
+        if isinstance(place, ShuffledPrompts):
+            of = np.roll(of, max_seqs(self.system))
         across = self.system.flag("place", "across_layers")
-        per_layer = min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
         numbers = np.array([alpha, per_layer, across, self.mean_bits, 8.0 * bytes_per_value(self.costs.expert_format)])
-        of = np.ascontiguousarray(self.requests.tape_request, np.int64)
+        of = np.ascontiguousarray(of, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
     def _refuse(self) -> None:
@@ -205,18 +253,28 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
+        if isinstance(place, ReactivePlacement) and system.flag("place", "across_layers"):
+            raise ValueError(f"system {name}: {type(place).__name__} moves experts layer by layer; leave place.across_layers out")
+        if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
+            raise ValueError(
+                f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "
+                f"all {len(self.requests)} requests; lower schedule.max_seqs"
+            )
+        if system.draft is not None:
+            if system.route is not None:
+                raise ValueError(
+                    f"system {name}: what is accepted holds for the experts that were recorded, and a router changes them; leave "
+                    "route or draft out, or measure both in the model"
+                )
+            refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
         if system.route is not None:
             refuse_scores(self.recorded, system)
         if residency is not None and residency.kind == "future" and system.route is not None:
             raise ValueError(
                 f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
             )
-        if isinstance(place, ReactivePlacement):
-            raise ValueError(f"system {name}: {type(place).__name__} moves experts in every layer-step; use cxl-ndp for it")
-        if self.is_fixed and not isinstance(place, PrefillGuided | Oracle | StaticGlobal):
-            raise ValueError(f"system {name}: placement {type(place).__name__} goes by other groups; use prefill_guided")
         if system.precision is not None:
-            if not self.is_fixed:
+            if not isinstance(place, FixedPlacement):
                 raise ValueError(
                     f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
                     "prefill_guided, or choose the width of all experts with --expert-format"

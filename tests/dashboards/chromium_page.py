@@ -78,13 +78,6 @@ def page_file(page: Page, folder: Path) -> Path:
     return folder / page.file
 
 
-def assert_draws_in_silence(page: Page, folder: Path, n_charts: int) -> None:
-    """Every chart is drawn, nothing logged, nothing asked of the network."""
-    found = open_page(page_file(page, folder).as_uri(), folder)
-    assert (found.console, found.requests) == ([], set())
-    assert found.n_drawn == found.n_places == n_charts
-
-
 def after_drags(drags: dict[str, int], noted: str, first: str = "") -> str:
     """A script that, once the page has drawn, runs `first`, sets sliders to places, waits and runs `noted`."""
     moves = "".join(f'  drag("{name}", {place});\n' for name, place in drags.items())

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import duckdb
 import pytest
-from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, opened, replay, summaries, write
 from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
 from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
 from made_up_kelle import EVERYTHING as KELLE
 from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
+from made_up_systems import EVERYTHING as SYSTEMS
 
+from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import build
 
 
@@ -36,7 +40,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
-    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP):
+    for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP, *SYSTEMS):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
 
@@ -60,3 +64,23 @@ def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)
     return write(tmp_path_factory.mktemp("unreplayed") / "warehouse.duckdb", rows)
+
+
+@pytest.fixture(scope="module")
+def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A warehouse of what the test's file names in MADE."""
+    with opened(tmp_path_factory.mktemp("made") / "all.duckdb", *request.module.MADE) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def page(request: pytest.FixtureRequest, connection: duckdb.DuckDBPyConnection) -> Page:
+    """The page that it names in PAGE."""
+    found: Page = request.module.PAGE.page(connection, 16)
+    return found
+
+
+@pytest.fixture(scope="module")
+def said(page: Page) -> dict[str, dict[str, str]]:
+    """Figure -> selection -> sentence."""
+    return {figure.name: dict(figure.answers) for figure in page.figures}

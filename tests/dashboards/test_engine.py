@@ -198,6 +198,31 @@ def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:
     assert ask("one") is ask("one")
 
 
+@pytest.mark.parametrize(("text", "said"), [
+    ("{{ rows('avg(ms)')|form('.1f') }} ms\n  ( {{ rows.n }} rows ) .", "2.5 ms (2 rows)."),
+    ("{{ rows.sort('-batch').say('{who} {ms:quantity s} {low:percent 0}')|joined }}", "a 2 s 100 % and b 3 s 200 %"),
+    ("{{ rows.where('ms > 2', who='b').first.batch }}{{ rows.without(who='b').last.batch }}", "12"),
+    ("{% for who, of in rows.known('who', ['a']).by('who') %}{{ who }} {{ of.n }}{{ loop|then('; ') }}{% endfor %}", "a 1; b 1"),
+    ("{{ rows.per('who', most='max(high)').dict('who', 'most') }}", "{'b': 4.0, 'a': 3.0}"),
+    ("{{ rows.beside(rows.add(who='who', ms='2 * ms'), 'who').say('{who} {ms_other:g}')|join(', ') }}", "b 6, a 4"),
+    ("{{ rows.add(a='3.3334', b='3.3333').most('a', 'who').who }} {{ rows.outer('ms').all('ms') }}", "a [2.0, 3.0]"),
+    ("{{ rows.where('ms > 9')|length }}{% if not rows.where('ms > 9') %} none{% endif %}", "0 none"),
+    ("{{ (0.5)|times(1) }}, {{ (-0.1)|signed }}, {{ 'ab'|capital }}, {{ [1, 2, 3]|ends|joined }}", "0.5 ×, -10.0 %, Ab, 1 and 3"),
+])  # fmt: skip
+def test_a_sentence_asks_its_rows(text: str, said: str) -> None:
+    assert filled(text, {"rows": Rows(ROWS)}) == said
+
+
+@pytest.mark.parametrize("answer", ["{{ rows.where('mss > 1').n }}", "{{ rows.first.mss }}", "{% if %}", "{{ 1 / 0 }}"])
+def test_a_mistake_in_a_sentence_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}, chart=lambda start: {}))
+    monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | {"answer": answer, "depends": []})
+    with pytest.raises(BadFigure) as error:
+        with_figures(Page("f", "t", "l", "page.html"), Ask(duckdb.connect(), Path(kelle.__file__).parent), ["chip"])
+    assert str(error.value).startswith("kelle/figures/chip.toml: answer: ")
+    assert "\n" not in str(error.value)
+
+
 def test_the_figure_of_the_docs_draws() -> None:
     text = (Path(__file__).parents[2] / "docs/dashboards.md").read_text(encoding="utf-8")
     told = tomllib.loads(text.partition("```toml\n")[2].partition("```")[0])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import assert_draws_in_silence, needs_browser
 from made_up import opened, said_of
 from made_up_kelle import (
     BASELINE,
@@ -26,23 +24,7 @@ from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO, in_full
 from tokentape.dashboards.shell import Page
 
-N_FIGURES = 25
-
-
-@pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(tmp_path_factory.mktemp("kelle") / "all.duckdb", *EVERYTHING) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def page(connection: duckdb.DuckDBPyConnection) -> Page:
-    return kelle.page(connection, 16)
-
-
-@pytest.fixture(scope="module")
-def said(page: Page) -> dict[str, dict[str, str]]:
-    return {figure.name: dict(figure.answers) for figure in page.figures}
+PAGE, MADE = kelle, EVERYTHING  # of the fixtures connection, page and said
 
 
 def test_the_page_opens_with_the_gains(said: dict[str, dict[str, str]], page: Page) -> None:
@@ -290,8 +272,3 @@ def test_a_smaller_page_has_fewer_models_and_tapes(tmp_path: Path) -> None:
 def test_gains_are_over_the_baseline_of_the_same_cell(page: Page) -> None:
     base = page.data["headline"].filter((pl.col("system") == BASELINE) & (pl.col("reading") == PAPER))
     assert base.select("speed", "energy").unique().rows() == [(1.0, 1.0)]
-
-
-@needs_browser
-def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
-    assert_draws_in_silence(page, tmp_path, N_FIGURES)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import after_drags, assert_draws_in_silence, needs_browser, open_page, page_file
+from chromium_page import after_drags, needs_browser, open_page, page_file
 from made_up import opened, said_of
 from made_up_layered import (
     CHUNKED,
@@ -32,24 +31,8 @@ from tokentape.dashboards.layered_prefill.words import capacity
 from tokentape.dashboards.shell import Page
 from tokentape.flows.systems.layered_prefill.study import Settings
 
-N_FIGURES = 16
+PAGE, MADE = layered, EVERYTHING  # of the fixtures connection, page and said
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
-
-
-@pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(tmp_path_factory.mktemp("layered") / "all.duckdb", *EVERYTHING) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def page(connection: duckdb.DuckDBPyConnection) -> Page:
-    return layered.page(connection, 16)
-
-
-@pytest.fixture(scope="module")
-def said(page: Page) -> dict[str, dict[str, str]]:
-    return {figure.name: dict(figure.answers) for figure in page.figures}
 
 
 def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
@@ -313,11 +296,6 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
     page = layered.page(connection, 1)
     assert {row["served"] for row in page.choices if "served" in row} == {FIRST}
     assert {row["routed"] for row in page.choices if "routed" in row} == {f"{QWEN} (the paper)"}
-
-
-@needs_browser
-def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
-    assert_draws_in_silence(page, tmp_path, N_FIGURES)
 
 
 # Drags the sliders to their ends and back by one, and notes where a chart's line then starts.

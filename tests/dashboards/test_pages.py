@@ -11,6 +11,7 @@ import made_up_elmoe3d as for_elmoe3d
 import made_up_kelle as for_kelle
 import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
+import made_up_systems as for_systems
 import pytest
 from made_up import opened
 
@@ -21,6 +22,8 @@ from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.systems import page as systems
+from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
 MENUS = "law level model machine batch"  # of the ELMoE-3D page
@@ -48,6 +51,7 @@ PARTS: dict[ModuleType, tuple[ModuleType, dict[str, tuple[str, str]]]] = {
         "dense": ("explorer dense", "served ttft tbt"), "arrivals": ("arrivals", ""), "others": ("others", ""),
         "elsewhere": ("elsewhere", ""),
     }),
+    systems: (for_systems, {"cells": ("compared", "chosen")}),
     slicemoe: (for_slicemoe, {
         "points": ("gains sweeps", "model cache pair tau"), "captured": ("sweeps", "model cache pair tau"),
         "budgets": ("flash", ""), "warmups": ("warmups", "steps"), "claims": ("claims", ""),
@@ -99,3 +103,23 @@ def test_each_part_stands_alone(topic: ModuleType, part: str, tmp_path: Path) ->
     assert html.count('class="missing"') == len(page.figures) - len(drawn)
     silent = [figure.name for figure in drawn if not opening_answer(page, figure)]
     assert silent == (["lanes"] if "lanes" in part else [])  # which the page says of a model that was not put on the clock
+
+
+@pytest.mark.parametrize("topic", [cxl_ndp, elmoe3d, layered, slicemoe], ids=lambda topic: topic.TITLE)
+def test_no_number_of_the_paper_is_typed_into_the_page(topic: ModuleType) -> None:
+    """Published numbers with two decimals or more that would betray a copy. Readings of the Kelle page quote two."""
+    folder = Path(str(topic.__file__)).parent
+    stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == folder.name and row["value"] is not None}
+    telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
+    source = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix != ".pyc")
+    assert telling
+    assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
+
+
+def test_systems_are_told_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:
+    with opened(tmp_path / "systems.duckdb", for_systems.add_cells) as connection:
+        (figure,) = systems.page(connection, 16).figures
+    (said,) = figure.answers.values()
+    assert "On h100-cxl-ndp no_offload is fastest, 440 tokens/s, +300.0 % against lru_offload" in said
+    assert "On phone-lpddr5x-ufs4 near_compute is fastest, 16.5 tokens/s, +50.0 % against lru_offload" in said
+    assert f"No no_offload on phone-lpddr5x-ufs4: {for_systems.REASON}." in said

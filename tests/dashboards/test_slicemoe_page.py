@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from chromium_page import assert_draws_in_silence, needs_browser, open_page
+from chromium_page import needs_browser, open_page
 from made_up import Tape, catalogue, gates, opened, summaries
 from made_up_slicemoe import (
     CAPTURED,
@@ -31,23 +29,8 @@ from tokentape.dashboards.slicemoe import words as slicemoe_words
 from tokentape.flows.systems.slicemoe.settings import Settings
 from tokentape.replay.matched import METRICS, Point, at_quality, gains
 
-LIVE, N_FIGURES = "embedded, code", 14
-
-
-@pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(tmp_path_factory.mktemp("slicemoe") / "all.duckdb", *EVERYTHING) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def page(connection: duckdb.DuckDBPyConnection) -> Page:
-    return slicemoe.page(connection, 16)
-
-
-@pytest.fixture(scope="module")
-def said(page: Page) -> dict[str, dict[str, str]]:
-    return {figure.name: dict(figure.answers) for figure in page.figures}
+PAGE, MADE = slicemoe, EVERYTHING  # of the fixtures connection, page and said
+LIVE = "embedded, code"
 
 
 def test_claims_are_counted_by_role(said: dict[str, dict[str, str]]) -> None:
@@ -330,11 +313,6 @@ def test_the_proxy_is_never_called_accuracy(page: Page) -> None:
     for name in ("flash", "gains", "sweeps", "warmups"):
         texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), json.dumps(figures[name].chart)]
         assert not any("accura" in text.lower() for text in texts)
-
-
-@needs_browser
-def test_the_page_draws_in_silence(page: Page, tmp_path: Path) -> None:
-    assert_draws_in_silence(page, tmp_path, N_FIGURES)
 
 
 @needs_browser

@@ -280,6 +280,7 @@ serve --cron 'publsh=* * * * *' | did you mean 'publish'
 serve --study kele | did you mean 'kelle'
 repla | replay
 timeline zz | unknown result 'zz'
+explain zz | unknown result 'zz'
 load --store a --store b | --store is given 2 times and takes one value
 load --store nowhere | nowhere: no store there
 migrate --store nowhere | no store at nowhere

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command import Cli
 from tiny_tape import N_OUTPUT, N_REQUESTS
 
+from bench.compare import MACHINES, SYSTEMS
+from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "bigmoeonedge" / "qwen.route.csv"
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def test_a_system_says_its_decisions_and_its_metrics(tokentape: Cli, store: Stor
 
 def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape(
-        "compare", tape, "--systems", "layered,prefill_guided_3bit", "--machine", "workstation-rtx4090-pcie4,h100-cxl-ndp",
+        "compare", tape, "--systems", "layered,kelle", "--machine", "workstation-rtx4090-pcie4,h100-cxl-ndp",
         "--budget", "60%", "--workload", "rate=100,batch=2", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -38,6 +43,7 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
     assert len(cells["rows"]) == 2 * 5
     reasons = {row["system"]: row["limited by"] for row in cells["rows"]}
     assert "fixed schedule" in reasons["bound"]
+    assert "tape tiny-0001 holds none" in reasons["kelle"]
     assert {row["machine"] for row in best["rows"]} == {"workstation-rtx4090-pcie4", "h100-cxl-ndp"}
     assert "bound" not in {name for row in best["rows"] for name in row.values()}
 
@@ -53,6 +59,8 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
         (("--system", "lru_offload", "--set", "place=lru"), "not of place"),
         (("--system", "lru_offload", "--set", "draft=elastic"), "slot draft"),
         (("--system", "lru_offload", "--set", "precision=uniform"), "add place"),
+        (("--system", "kelle"), "AERP ranks tokens by attention, and tape tiny-0001 holds none; record it with --attention full"),
+        (("--system", "slicemoe"), "holds the chosen experts only; system slicemoe may route to any expert: record the tape"),
         (("--system", "lru_offload", "--set", "schedule.max_seqs=0"), "max_seqs"),
         (("--system", "lru_offload", "--workload", "requests=99"), "requests=99: tape"),
         (("--system", "lru_offload", "--workload", "speed=3"), "unknown word of --workload"),
@@ -102,3 +110,44 @@ def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store:
     assert done.code == 0, done.err
     assert f"{N_REQUESTS} requests of the tape, at most {N_REQUESTS} at once, all there at 0" in done.out
     assert "room for experts on workstation-rtx4090-pcie4" in done.err
+
+
+@pytest.mark.parametrize(("system", "machine"), [("near_compute", "h100-cxl-ndp"), ("prefill_guided_3bit", "phone-lpddr5x-ufs4")])
+def test_what_explain_shares_out_is_the_runs_time_and_energy(
+    tokentape: Cli, store: Store, tape: str, system: str, machine: str
+) -> None:
+    done = tokentape("replay", tape, "--system", system, "--hardware", machine, "--workload", "rate=100,batch=2", "--json")
+    total = {
+        row["metric"]: row["value"]["value"] for row in json.loads(done.out)[0]["rows"] if row["metric"].startswith("total_")
+    }
+    done = tokentape("explain", done.err.split("result ")[1].split()[0], "--json")
+    assert done.code == 0, done.err
+    shares, worths = (table["rows"] for table in json.loads(done.out))
+    for what, metric in (("time", "total_s"), ("energy", "total_energy_j")):
+        assert sum(row[what]["value"] for row in shares) == pytest.approx(total[metric], rel=1e-9)
+        assert sum(row[f"of the {what}"] for row in shares) == pytest.approx(1.0, rel=1e-9)
+    assert all(row["busy"]["value"] > 0.0 for row in shares if row["busiest resource"])
+    of = {row["slot"]: row for row in worths}
+    assert of.keys() == {"schedule", "place"} | ({"residency"} if system == "near_compute" else {"precision"})
+    assert all(row["time"] for row in worths)
+    if system == "near_compute":
+        assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
+        assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
+
+
+def test_a_run_that_cannot_be_made_again_is_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
+    done = tokentape("explain", "nope")
+    assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")
+def test_the_qwen_tape_is_compared_on_three_machines(tokentape: Cli, store: Store) -> None:
+    trace = import_bigmoe(PUBLISHED, store)
+    given = ("--systems", ",".join(SYSTEMS), "--machine", ",".join(MACHINES), "--model", "qwen3-30b-a3b", "--json")
+    done = tokentape("compare", trace, *given)
+    assert done.code == 0, done.err
+    cells, best = (table["rows"] for table in json.loads(done.out))
+    empty = {(row["system"], row["machine"]) for row in cells if not row["tokens/s"]}
+    assert (len(cells), empty) == (21, {("no_offload", "phone-lpddr5x-ufs4")})
+    assert {row["tokens_per_s"] for row in best} == {"no_offload", "lru_offload"}
+    assert "prefix_split on h100-cxl-ndp: losses of experts at few bits are drawn" in done.err

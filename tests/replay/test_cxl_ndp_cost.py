@@ -138,9 +138,11 @@ def test_requests_add_up_and_keep_the_papers_order(headline):
 
 
 def test_what_fits_and_what_does_not_is_said():
-    total = sum(part.n_bytes for part in parts(LARGE, 2, 16) if part.part in ("hot experts", "attention, shared and dense"))
+    total = sum(
+        part["placed_bytes"] for part in parts(LARGE, 2, 16) if part["part"] in ("hot experts", "attention, shared and dense")
+    )
     assert total / 1e9 == pytest.approx(77.5, abs=0.05)
-    assert sum(part.n_bytes for part in parts(LARGE, 2, 16) if part.tier == "cxl") / 1e9 == pytest.approx(440, abs=1)
+    assert sum(part["placed_bytes"] for part in parts(LARGE, 2, 16) if part["tier"] == "cxl") / 1e9 == pytest.approx(440, abs=1)
     assert not notes(SMALL, 4, 16)
     assert "hbm holds 80 GB" in notes(LARGE, 2, 16)[0]
     half = with_values(MACHINE, {"tiers.cxl.capacity_bytes": 256e9})

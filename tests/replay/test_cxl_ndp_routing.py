@@ -43,7 +43,7 @@ def obvious(tables, weight="gate"):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_tape_read_in_shards_equals_its_rows_one_by_one(seed, shards, weight):
     tables = make_tables(seed, prompts=(5, 3, 7, 4, 6), decodes=(4, 0, 6, 1, 3), batch=1 + seed % 3)
-    found = read(tables, Reading(weight_source=weight, with_decode_weights=True), shards)
+    found = read(tables, Reading(weight_source=weight), shards)
     for (request, layer), (prompt, steps) in obvious(tables, weight).items():
         place = GEOMETRY.moe_layers.index(layer)
         for expert in range(6):
@@ -53,7 +53,6 @@ def test_a_tape_read_in_shards_equals_its_rows_one_by_one(seed, shards, weight):
         assert found.n_decode[request] == len(steps)
         assert found.decode_ids[request, : len(steps), place].tolist() == [list(ids) for ids in steps]
         assert (found.decode_ids[request, len(steps) :, place] == ENDED).all()
-        assert (found.decode_weights[request, len(steps) :, place] == 0).all()
     assert (found.n_sequences, found.n_steps, found.n_layers, found.top_k, found.n_experts) == (5, 6, 2, 2, 6)
     assert found.layers == (1, 3)
     counts = found.decode_counts()

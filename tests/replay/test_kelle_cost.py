@@ -17,10 +17,9 @@ from tokentape.hw.clock import clock
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.work import Rows
 from tokentape.hw.work import Work as Counted
-from tokentape.replay.kelle import prefill as prompts
 from tokentape.replay.kelle import step as steps_of
+from tokentape.replay.kelle.details import lifetimes, total_s
 from tokentape.replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
-from tokentape.replay.kelle.lifetimes import lifetimes, total_s
 from tokentape.replay.kelle.orderings import reversals
 from tokentape.replay.kelle.ratios import Steps
 from tokentape.replay.kelle.recompute import roofline
@@ -64,7 +63,7 @@ def decode_step(shape, system, work, fitted, accounting=PAPER):
 
 
 def prefill(shape, system, work):
-    return prompts.prefill(shape, system, work, profile_of(ZERO, system))
+    return steps_of.prefill(shape, system, work, profile_of(ZERO, system))
 
 
 def gain(accounting: Accounting = PAPER, budget: int = 2048, shape=SMALL, knobs: Fitted = ZERO) -> float:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tokentape.replay.kelle.lifetimes import lifetimes
-from tokentape.replay.kelle.prefill import prefill
+from tokentape.replay.kelle.details import lifetimes
 from tokentape.replay.kelle.recompute import roofline, vector_times_s
-from tokentape.replay.kelle.step import PARTS, decode_step
+from tokentape.replay.kelle.step import PARTS, decode_step, prefill
 from tokentape.replay.kelle.systems import KELLE, Fitted, profile_of, systems
 from tokentape.replay.kelle.work import Accounting, Work
 from tokentape.warehouse import models

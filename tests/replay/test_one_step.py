@@ -24,8 +24,8 @@ from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
-from tokentape.replay.kelle.prefill import prefill as kelle_prefill
 from tokentape.replay.kelle.step import decode_step
+from tokentape.replay.kelle.step import prefill as kelle_prefill
 from tokentape.replay.kelle.systems import BASELINE, Fitted, profile_of, systems
 from tokentape.replay.kelle.work import WHOLE, Work
 from tokentape.replay.passes import fits_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import cxl_ndp_tapes
 import numpy as np
+import polars as pl
 import pytest
-from tapes import GEOMETRY, make_trace
+from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
@@ -26,7 +27,7 @@ from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
-from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.trace import trace_from_tables
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
@@ -194,20 +195,57 @@ def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(nam
             )
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_prefill_guided_hits_are_those_of_hits_of(seed, batch) -> None:
+def test_a_tape_of_decodes_alone_and_one_of_batches_run_and_say_so() -> None:
+    routing, passes = make_tables(2, n_requests=4)
+    decodes = routing.filter(pl.col("position") >= 10)
+    kept = passes.filter(pl.col("pass_id").is_in(decodes["pass_id"].unique().to_list()))
+    tape = recorded(trace_from_tables("test", GEOMETRY, "imported", decodes, kept))
+    assert tape.n_prompt.tolist() == [10] * 4
+    held = System("held", {"schedule": Chunked(16)})
+    result = run(tape, tape.requests(), held, load("h100"), INT8)
+    assert result.metrics["n_lookups"].value == 2 * decodes.height, "one request at a time: top-2 of every token"
+    assert (
+        "33.3% of the tape's (token, layer)s have no routing, no prompt of 4 requests has" in result.settings["outside_envelope"]
+    )
+    together = passes.with_columns(request_ids=pl.lit([0, 1], pl.List(pl.Int64)))
+    tape = recorded(trace_from_tables("test", GEOMETRY, "captured", routing, together))
+    result = run(tape, tape.requests(), held, load("h100"), INT8)
+    assert "recorded in batches of up to 2" in result.settings["outside_envelope"]
+
+
+@pytest.mark.parametrize("name", [name for name, kind in PLACEMENTS.items() if kind.kind != "event"])
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch) -> None:
     """Gate weights count too, and members of a batch end at different steps."""
-    sizes = {"prompts": (5, 3, 7, 4, 6, 5), "decodes": (4, 1, 6, 9, 2, 3), "batch": batch}
-    _, passes, routing, _ = cxl_ndp_tapes.make_tables(seed, **sizes)
+    rng = np.random.default_rng(batch)
+    sizes = {"prompts": tuple(rng.integers(3, 9, 12)), "decodes": tuple(rng.integers(1, 9, 12)), "batch": batch}
+    _, passes, routing, _ = cxl_ndp_tapes.make_tables(batch, **sizes)
     trace = trace_from_tables("test", cxl_ndp_tapes.GEOMETRY, "synthetic", routing, passes)
     tape = recorded(trace, routing["gate_weights"].explode().to_numpy())
-    of = cxl_ndp_tapes.make_routing(seed, **sizes)
-    groups = np.arange(6).reshape(-1, batch)
-    wanted = hits_of(of, groups, PLACEMENTS["prefill_guided"](), Capacity(3))
-    options = {"place": {"budget": "6 experts"}, "schedule": {"max_seqs": str(batch)}}
-    system = System("guided", {"schedule": StaticBatches(batch), "place": PLACEMENTS["prefill_guided"]()}, options)
-    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
-    token_experts = made.total(ev.TOKEN_EXPERTS, 0)
-    assert token_experts == wanted.selected.sum()
-    assert token_experts - made.total(ev.AWAY_TOKENS, 0) == wanted.hits.sum()
+    of, place, machine = cxl_ndp_tapes.make_routing(batch, **sizes), PLACEMENTS[name](), load("h100-cxl-ndp")
+    if name == "random" and batch > 1:
+        return  # every request draws its own
+    for hot in (1, 3):
+        wanted = hits_of(of, np.arange(12).reshape(-1, batch), place, Capacity(hot))
+        options = {"place": {"budget": f"{2 * hot} experts"}, "schedule": {"max_seqs": str(batch)}}
+        system = System(name, {"schedule": StaticBatches(batch), "place": place}, options)
+        made = simulate(tape, tape.requests(), system, machine, INT8)
+        token_experts, moved = made.total(ev.TOKEN_EXPERTS, 0), made.total(ev.MOVED)
+        found = token_experts, token_experts - made.total(ev.AWAY_TOKENS, 0), moved
+        assert found == (wanted.selected.sum(), wanted.hits.sum(), wanted.moved.sum())
+        if place.kind == "reactive":  # what crosses the link: migrations, what prompts lack, and the first residents
+            lacked = made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1)
+            placed = made.slots.fetched - moved - lacked
+            assert 0 <= placed <= 2 * hot * 12 / batch if place.starts_placed else placed == 0
+            assert moved > 0 or name not in ("ema", "always")
+
+
+def test_what_a_placement_cannot_go_by_is_refused() -> None:
+    tape = recorded(make_trace(4, n_requests=3, n_prompt=5, n_decode=5))
+    for name, options, said in (
+        ("shuffled_prompts", {"schedule": {"max_seqs": "3"}}, "shuffled_prompts goes by the prompts of the batch before"),
+        ("ema", {"place": {"across_layers": "true"}}, "EMA moves experts layer by layer"),
+    ):
+        system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name]()}, options)
+        with pytest.raises(ValueError, match=said):
+            simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)

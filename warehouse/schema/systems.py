@@ -4,6 +4,8 @@ from tokentape.warehouse.columns import I64, TEXT, Column
 from tokentape.warehouse.schema.runs import DECISIONS, OF_DECISIONS
 from tokentape.warehouse.schema.table import View, names
 
+_SYSTEM = Column(TEXT, "", "name of the system, or of its file; bound: what no choice of victims beats")
+
 TABLES = {
     "system_runs": View(
         (
@@ -16,7 +18,7 @@ TABLES = {
         nullable=(*DECISIONS,),
         own=OF_DECISIONS
         | {
-            "system": Column(TEXT, "", "name of the system, or of its file"),
+            "system": _SYSTEM,
             "batch": Column(I64, "", "requests at once"),
             "n_requests": Column(I64, "", "requests served"),
             "workload": Column(TEXT, "", "which of the tape's requests, in which order, and how they arrive"),
@@ -26,5 +28,15 @@ TABLES = {
         facts=names("batch seed n_requests budget_bytes"),
         decisions={slot: slot for slot in DECISIONS},
         run_id="run_id",
+    ),
+    "comparisons": View(
+        names("comparison trace_id hardware place system seed result_id reason"),
+        names("comparison trace_id hardware system seed"),
+        "a cell of a comparison of systems: the run in it, or why there is none",
+        nullable=names("result_id reason"),
+        own={"system": _SYSTEM},
+        engine="systems",
+        values="",
+        facts=names("place seed"),
     ),
 }

@@ -20,11 +20,10 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
 from tokentape.flows.systems.cxl_ndp.fit import drawn
-from tokentape.flows.systems.cxl_ndp.settings import PAPER, Settings, setup
-from tokentape.flows.systems.cxl_ndp.settings import Model as Drawn
+from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
 from tokentape.replay.cxl_ndp import details, requests
-from tokentape.replay.cxl_ndp.checks import Model, checks
+from tokentape.replay.cxl_ndp.checks import checks
 from tokentape.replay.cxl_ndp.points import decoded
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
 from tokentape.replay.cxl_ndp.rows import hits_over_seeds, similarity_over_seeds, use_rows
@@ -76,11 +75,10 @@ def answers(study: Settings, made: Rows) -> list[Row]:
 
 def check_rows(study: Settings, made: Rows) -> list[Row]:
     """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
-    asked = {model.name: Model(model.hot_experts, models.load(model.name).geometry) for model in study.models}
-    return checks(asked, study.bars, stated(PAPER), made)
+    return checks({model.name: model.hot_experts for model in study.models}, study.bars, stated(PAPER), made)
 
 
-def of_model(store: Store, study: Settings, model: Drawn) -> Rows:
+def of_model(store: Store, study: Settings, model: Model) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
     tapes = drawn(study, made, model)

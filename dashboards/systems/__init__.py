@@ -1,0 +1,1 @@
+"""Whole systems of policies side by side."""

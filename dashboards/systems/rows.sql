@@ -1,0 +1,18 @@
+-- cells: Per comparison, machine and system: median over seeds with the lowest and highest end, or the reason why there is none.
+with told as (
+    select c.comparison, c.trace_id, c.hardware, c.place, c.system, c.reason, m.metric, m.value, m.low, m.high
+    from comparisons c left join metrics m on m.run_id = c.result_id
+    where c.reason is not null or m.run_id is not null
+)
+select trace_id || ': ' || comparison as chosen, hardware as machine, system, any_value(place) as place, any_value(reason) as reason,
+    median(value) filter (metric = 'tokens_per_s') as tokens, min(low) filter (metric = 'tokens_per_s') as tokens_low,
+    max(high) filter (metric = 'tokens_per_s') as tokens_high,
+    median(value) filter (metric = 'ttft_mean_s') as ttft, min(low) filter (metric = 'ttft_mean_s') as ttft_low,
+    max(high) filter (metric = 'ttft_mean_s') as ttft_high,
+    median(value) filter (metric = 'energy_j_per_output_token') as joules,
+    min(low) filter (metric = 'energy_j_per_output_token') as joules_low,
+    max(high) filter (metric = 'energy_j_per_output_token') as joules_high,
+    median(value) filter (metric = 'hit_frac') as hits,
+    arg_max(replace(metric, '_frac', ''), value)
+        filter (metric in ('moe_frac', 'dense_frac', 'attention_frac', 'communication_frac', 'other_frac')) as busiest
+from told group by all order by chosen, machine, place

@@ -1,0 +1,23 @@
+"""Placements that move experts before a layer computes (policies/placement/reactive.py), in the loop.
+
+A layer without prompts in it is a step: the policy sees the tokens on each expert and says who is resident; what migrates is
+fetched in that event. Residents and averages start anew when decodes begin with nothing else decoding.
+"""
+
+from __future__ import annotations
+
+from tokentape.policies.kernels import array, float64, function, int64, kernel, tuple_of
+from tokentape.policies.placement import MIGRATE_SIGNATURE
+
+MIGRATE = function(MIGRATE_SIGNATURE)
+# average (MoE layers, E) tokens per step, its memory; tokens (E,): scratch; parameters; residents of a layer at most (1,).
+MOVES = tuple_of(array(float64, 2), array(int64, 1), array(float64, 1), array(int64, 1))
+
+
+@kernel(inline="always")
+def move(m, n, keys, counts, hot, migrate, average, tokens, params, capacity):  # type: ignore[no-untyped-def]
+    """Residents hot[m] once the experts of this event, keys[:n], have moved; returns how many crossed the link."""
+    tokens[:] = 0
+    for i in range(n):
+        tokens[keys[i]] = counts[i]
+    return migrate(tokens, average[m], hot[m], capacity[0], params)
