@@ -134,7 +134,7 @@ def without_windows(geometry: Geometry) -> Geometry:
 def points_of(table: pl.DataFrame, fit: ELMoE3DConstants, like: str = "model", **changed: Any) -> pl.DataFrame:
     """Rows of Table 3, or rows with columns of its names, as points under a fit. like: the column with the model whose law is
     taken; changed: columns, each with the one value that it has instead. Raises ValueError for a model without a law."""
-    for model in table[like].unique():
+    for model in set(table[like]):
         fit.law(model)
     laws = [{like: model, **asdict(law), **asdict(fit.speculation)} for model, law in fit.laws.items()]
     placed = table if "machine" in table.columns else table.with_columns(machine=pl.col("hb_gb").cast(pl.String))
@@ -152,10 +152,10 @@ def as_points(frame: pl.DataFrame, setup: Setup) -> Points:
     """
     of = frame.with_columns(pl.col(NUMBERS).cast(pl.Float64))
     _check(of, setup)
-    named = of.select("model", "machine")
-    kinds = named.unique(maintain_order=True).with_row_index("kind")
-    kind = named.join(kinds, on=named.columns, how="left", maintain_order="left")["kind"].to_numpy().astype(np.int64)
-    firsts = [(setup.models[model], setup.machines[machine]) for model, machine in kinds.select(named.columns).rows()]
+    named = list(zip(of["model"], of["machine"], strict=True))
+    number = {pair: i for i, pair in enumerate(dict.fromkeys(named))}
+    kind = np.array([number[pair] for pair in named])
+    firsts = [(setup.models[model], setup.machines[machine]) for model, machine in number]
     shared = [{**_sizes(*model), **_drafter(setup.drafter), "hb_bytes": _hb_bytes(machine)} for model, machine in firsts]
     columns: dict[str, Any] = {
         name: np.array([of[name] for of in shared], bool if name.startswith("is_") else np.float64)[kind] for name in shared[0]
@@ -188,7 +188,7 @@ def _check(of: pl.DataFrame, setup: Setup) -> None:
     for name, (least, most, words) in RANGES.items():
         number = pl.col(name)
         wrong[f"{name} is {{{name}:g}}; it must be {words}"] = ~((number >= least) & (number <= most) & number.is_finite())
-    no_experts = [model for model in of["model"].unique() if not setup.models[model][0].moe_layers]
+    no_experts = [model for model in set(of["model"]) if not setup.models[model][0].moe_layers]
     wrong["{model} has no experts; ELMoE-3D speculates on a mixture of experts"] = _is("model", no_experts)
     wrong[f"scheme {SLM} needs the small model as drafter"] = _is("scheme", [SLM] if setup.drafter is None else [])
     wrong[f"scheme {EAGLE} needs the head's size; give head_bytes for {{model}}"] = _is("scheme", [EAGLE]) & (
