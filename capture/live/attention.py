@@ -57,6 +57,7 @@ class KV(AttentionCapture, Slot):
         self.trail: list[list[np.ndarray]] = []  # by pass and layer: positions (batch, heads, slots)
         self.totals = {"tokens": 0, "kv_bytes": 0.0}
         self._coming: Pass | None = None
+        self._stored: np.ndarray | None = None  # bytes of the requests of the pass that is being decided
         self._of: dict[int, tuple[KVCache, int]] = {}  # a request's cache and its row there
 
     def _enter(self, stack: ExitStack) -> None:
@@ -93,7 +94,7 @@ class KV(AttentionCapture, Slot):
             self._of |= {name: (cache, row) for name, row in zip(coming.request_ids, coming.rows, strict=True)}
 
     def after(self, done: Pass) -> None:
-        self._active = None
+        self._active = self._stored = None
         if self.keeps_trail and self.current is not None and done.kind in ("prefill", "decode"):
             self.trail.append([layer.positions().copy() for layer in self.current.layers])
 
@@ -101,7 +102,9 @@ class KV(AttentionCapture, Slot):
         """Counts what the request holds."""
         cache, row = self._of[request_id]
         self.totals["tokens"] += len(kept)
-        self.totals["kv_bytes"] += len(kept) * float(cache.stored_bytes()[row])
+        if self._stored is None:  # once per pass
+            self._stored = cache.stored_bytes()
+        self.totals["kv_bytes"] += len(kept) * float(self._stored[row])
 
     def _mask(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own for a prompt; while decoding none, since _attend makes it."""
