@@ -54,7 +54,8 @@ KINDS = {
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
     "route": Kind(
-        "router", "tokentape.policies.routes", "ROUTES", "Route", "is derived from policies.sliced.ranking.Router (docs/systems.md)"
+        "router", "tokentape.policies.routes", "ROUTES", "Route",
+        "is derived from policies.sliced.ranking.Router (docs/systems.md)",
     ),
     "refresh": Kind(
         "refresh policy", "tokentape.policies.kv.refresh", "REFRESH", "Refresh",

@@ -38,7 +38,8 @@ WARMUPS: dict[str, type] = {"empty": Empty, "last_layer": LastLayer, "random": R
 
 @dataclass(frozen=True)
 class SliceMoE:
-    """The whole policy: route, precision and residency of a system. free_steps: decode steps of a generation before the budget acts and misses are counted.
+    """The whole policy: route, precision and residency of a system. free_steps: decode steps of a generation before the budget
+    acts and misses are counted.
 
     Raises ValueError for a combination that cannot work.
     """

@@ -97,17 +97,6 @@ class State:
         self._msb_link, self._lsb_link, self._msb_in, self._lsb_in = self.arrays[10:14]
         clear(self.arrays)
 
-    def decode_together(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
-        """As `decode` of rows of one layer that are one step: tokens of one pass, of which only the first begins a token."""
-        if layer.size == 1:
-            return self.decode(layer, values, gates)
-        found = []
-        for i in range(layer.size):
-            if i:
-                self._clock[at.LAST_LAYER] = -1
-            found.append(self.decode(layer[i : i + 1], values[i : i + 1], gates[i : i + 1]))
-        return Events(*(np.concatenate([getattr(e, name.name) for e in found]) for name in fields(Events)))
-
     @property
     def used_bytes(self) -> int:
         """Bytes of all resident slices."""
@@ -168,6 +157,17 @@ class Controller(State):
         than top_k experts to choose from (NaN or -inf), after which the controller's state is not to be used.
         """
         return self._serve(layer, values, gates)
+
+    def decode_together(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
+        """As `decode` of rows of one layer that are one step: tokens of one pass, of which only the first begins a token."""
+        if layer.size == 1:
+            return self.decode(layer, values, gates)
+        found = []
+        for i in range(layer.size):
+            if i:
+                self.arrays[3][0, at.LAST_LAYER] = -1
+            found.append(self.decode(layer[i : i + 1], values[i : i + 1], gates[i : i + 1]))
+        return Events(*(np.concatenate([getattr(e, name.name) for e in found]) for name in fields(Events)))
 
     def _serve(self, layer: Any, values: Any, gates: Any) -> Events:
         layer = np.ascontiguousarray(layer, np.int64)

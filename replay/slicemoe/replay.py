@@ -120,12 +120,12 @@ def replay_sliced(
 
 
 def _serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, is_cold: bool, seed: int) -> tuple[Events, Ints]:
-    """Every row's events in the tape's order, and its step within its generation (-1 in prefill): the loop, request by request."""
+    """Every row's events in the tape's order, and its step in its generation (-1 in prefill): the loop, request by request."""
     request, is_prefill, place = trace.members, trace.pass_kind == PREFILL, np.arange(trace.pass_ids.size)
     if np.any(np.diff(trace.member_offsets) != 1) or np.any(trace.pass_tokens[~is_prefill] != 1):
         raise ValueError(
-            f"tape {trace.trace_id} was recorded in batches; --policy slicemoe runs one sequence: capture it with batch 1, or give "
-            "--system slicemoe"
+            f"tape {trace.trace_id} was recorded in batches; --policy slicemoe runs one sequence: capture it with batch 1, or "
+            "give --system slicemoe"
         )
     is_new = np.append(True, request[1:] != request[:-1])
     begins = ~is_prefill & (is_new | np.append(False, is_prefill[:-1]))

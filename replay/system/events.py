@@ -57,8 +57,8 @@ SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
 ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
-# Of a router: recorded ids, which its own take the place of in `ids`, empty where there is none; values, gates (rows x MoE layers,
-# E); its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
+# Of a router: recorded ids, whose place its own take in `ids`, empty where there is none; values, gates (rows x MoE layers, E);
+# its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
 _X2 = array(float32, 2)
 ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
 SPLIT = function(RULE_SIGNATURE)

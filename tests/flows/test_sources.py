@@ -34,17 +34,18 @@ ENGINES: dict[str, tuple[str, ...]] = {
     **{f"kv: {table}": engine for table, engine in kelle.ENGINES.items()},
 }
 INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module for module in engine)}
-SLICED = {"sliced", "sweeps", *INSIDE} - {"kv: kv_replays"}
+SLICED = {"serving", "sliced", "sweeps", *INSIDE} - {"kv: kv_replays"}
+LOOP = {"serving", "sliced", "sweeps"}
 # A file, and the engines whose results are made again after a comment in it.
 TOUCHED = {
     "replay/experts.py": {"experts"},
     "replay/curve.py": {"experts"},
     "replay/slicemoe/replay.py": {"sliced", "sweeps"},
     "replay/matched.py": {"sweeps"},
-    "replay/serving/run.py": {"serving"},
+    "replay/serving/run.py": LOOP,
     "replay/serving/prefix_cache.py": {"serving"},
     "replay/rounds.py": {"rounds"},
-    "replay/kv/replay.py": {"kv: kv_replays"},
+    "replay/kv/replay.py": {"kv: kv_replays", *LOOP},
     "replay/kelle/step.py": set(),
     "replay/elmoe3d/runs.py": set(),
     "replay/cxl_ndp/system.py": set(),
@@ -61,11 +62,11 @@ TOUCHED = {
     "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
     "warehouse/load.py": set(),
     # kernels, and what engines share
-    "policies/queue.py": {"experts", "serving"},
+    "policies/queue.py": {"experts", *LOOP},
     "replay/stream.py": {"experts"},
-    "policies/sliced/decode.py": SLICED,
-    "replay/serving/kernel.py": {"serving"},
-    "policies/kv/slots.py": {name for name in ENGINES if name.startswith("kv: ")},
+    "policies/sliced/event.py": SLICED,
+    "replay/serving/kernel.py": LOOP,
+    "policies/kv/slots.py": {name for name in ENGINES if name.startswith("kv: ")} | LOOP,
     "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/profiles/slicemoe.toml": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/timings/hbm3-6400.toml": {"experts", "sliced", "sweeps", "serving", "sliced inside: fidelity"},
@@ -217,9 +218,18 @@ def _imports_by_name(path: Path) -> bool:
 
 
 def test_files_beside_the_sources_are_in_the_key() -> None:
-    """Read by a module itself (READS), handed over as `fits`, or a machine's own, whose hash is in the key."""
+    """Read by a module itself (READS), handed over as `fits`, or a machine's own or a system's, which are in the key."""
     beside = {name.removeprefix("tokentape.") for name, path in reached_by_any().items() if "__file__" in path.read_text()}
-    assert beside == {"hw.dram", "hw.fit_files", "hw.calibrate", "hw.profile", "hw.spec", "capture.models", "policies.kernels"}
+    assert beside == {
+        "hw.dram",
+        "hw.fit_files",
+        "hw.calibrate",
+        "hw.profile",
+        "hw.spec",
+        "capture.models",
+        "policies.kernels",
+        "policies.slots",
+    }
     for name, pattern in sources.READS.items():
         assert name in reached_by_any()
         assert list(sources.ROOT.glob(pattern)), pattern

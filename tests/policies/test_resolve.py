@@ -48,6 +48,10 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("place", "near_if_rare"): {"most": "2"},
     ("place", "ema"): {"beta": "0.5"},
     ("place", "balance"): {"fetch_reads": "8", "token_reads": "0.5"},
+    ("route", "cache_prior"): {"strength": "0.3", "protect": "1"},
+    ("route", "cumsum"): {"share_frac": "0.5"},
+    ("route", "max_rank"): {"max_rank": "9"},
+    ("route", "slicemoe"): {"router": "max_rank", "router.max_rank": "9", "warmup": "random"},
     ("system", "slicemoe"): {
         "router": "cache_prior", "router.strength": "0.3", "precision": "amat", "budget": "soft", "budget.target_frac": "0.2",
         "budget.gain": "1", "warmup": "last_layer", "pair": "MAT42", "lsb_policy": "after_use", "free_steps": "0",

@@ -1,4 +1,4 @@
-"""Routers in the loop: SliceMoE against its controller, in batches against a budget, a person's own router, and what is refused."""
+"""Routers in the loop: SliceMoE against its controller, in batches against a budget, a router of one's own, what is refused."""
 
 from __future__ import annotations
 
