@@ -254,7 +254,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "n_hits": (float(hits), "1", None),
         "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
         "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
-        "n_moved": (float(made.total(ev.MOVED)), "1", None),
+        "n_moved": (float(made.total(ev.MOVED)), "experts", None),
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
         "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),

@@ -43,6 +43,7 @@ METRICS: dict[str, Metric] = {
     # expert caches
     "n_lookups": Metric("1", "lookups of an expert"),
     "n_hits": Metric("1", "lookups that found it in the fast tier"),
+    "n_moved": Metric("experts", "experts that a placement moved to the fast tier before a layer computed"),
     "hit_frac": Metric("1", "share of lookups that hit"),
     "hit_frac_prefill": Metric("1", "the same of prompts"),
     "hit_frac_decode": Metric("1", "the same while decoding"),
