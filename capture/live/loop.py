@@ -203,8 +203,9 @@ class _Run:
 
     def _batches(self, model: PreTrainedModel, requests: Sequence[Request], pad_id: int) -> list[Batch]:
         """All requests in lockstep, or each alone."""
-        draws = lambda r: (np.random.default_rng(r.seed), torch.Generator().manual_seed(r.seed))  # noqa: E731
-        rows = [_Row(r, list(r.prompt_ids), *draws(r)) for r in requests]
+        rows = [
+            _Row(r, list(r.prompt_ids), np.random.default_rng(r.seed), torch.Generator().manual_seed(r.seed)) for r in requests
+        ]
         is_alone = self.drafter is not None or self.inside.schedule is not None
         batches = []
         for group in [[row] for row in rows] if is_alone else [rows]:
@@ -212,7 +213,7 @@ class _Run:
             pads = [width - len(row.ids) for row in group]
             cache = self.inside.new_cache(pads, self.drafter is not None)
             if cache is None and self.drafter is not None:
-                cache = DynamicCache()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
+                cache = DynamicCache()
             batches.append(Batch(group, Text(model, self, cache, width), pad_id, pads))
         return batches
 

@@ -39,7 +39,8 @@ def serving(
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import spec
     from tokentape.replay.serving.engine_logs import METRICS, Served, read
-    from tokentape.replay.serving.validation import NOTHING, ServingRun, compare, front_end_s, served_by
+    from tokentape.replay.serving.run import ServingRun
+    from tokentape.replay.serving.validation import NOTHING, compare, front_end_s, served_by
     from tokentape.warehouse import models
 
     stages = [served for path in paths for served in read(path, seed)]

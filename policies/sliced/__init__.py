@@ -18,12 +18,11 @@ from tokentape.policies.sliced.cumsum import Cumsum
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.max_rank import MaxRank
 from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
-from tokentape.policies.sliced.ranking import Router
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 __all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
 
-ROUTERS: dict[str, type[Router]] = {
+ROUTERS: dict[str, type[Any]] = {
     "lru": Stock,
     "cache_prior": CachePrior,
     "cumsum": Cumsum,

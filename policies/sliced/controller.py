@@ -202,4 +202,5 @@ def results(n: int, k: int) -> Made:
 
 
 def events_of(ids: NDArray[np.int32], flags: Flags, moved: NDArray[np.int64]) -> Events:
-    return Events(ids, *flags, moved[:, 0], moved[:, 1])
+    is_high, msb_hit, lsb_hit, lsb_needed, degraded = flags
+    return Events(ids, is_high, msb_hit, lsb_hit, lsb_needed, degraded, moved[:, 0], moved[:, 1])

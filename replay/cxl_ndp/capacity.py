@@ -33,7 +33,7 @@ def notes(made: Setup, hot_experts: int, batch: int) -> list[str]:
     """What does not fit, in one sentence each; and whether the NDP is needed at all."""
     found, listed = [], pl.DataFrame(parts(made, hot_experts, batch))
     for (tier, room), mine in listed.group_by("tier", "tier_bytes", maintain_order=True):
-        total = mine["placed_bytes"].sum()
+        total = float(mine["placed_bytes"].sum())
         if total > room:
             said = ", ".join(f"{part} {n_bytes / 1e9:.1f}" for part, n_bytes in mine.select("part", "placed_bytes").iter_rows())
             found.append(f"{tier} holds {room / 1e9:.0f} GB, {total / 1e9:.1f} are wanted ({said})")

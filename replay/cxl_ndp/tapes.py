@@ -140,7 +140,7 @@ class _Shard:
             raise ValueError(f"{called} names {widths[row]} experts, the model routes to {k}")
         ids = self.frame["expert_ids"].explode().to_numpy().astype(np.int64).reshape(-1, k)
         if (ids >= n_experts).any():
-            row, called = self._bad((ids >= n_experts).any(axis=1))
+            row, called = self._bad(np.asarray((ids >= n_experts).any(axis=1)))
             raise ValueError(f"{called} names expert {ids[row].max()}; the model has {n_experts} per layer")
         return ids
 

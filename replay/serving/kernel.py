@@ -10,6 +10,7 @@ import numpy as np
 
 from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, void
 from tokentape.policies.serving.groups import group_start, n_groups
+from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
 from tokentape.replay.serving.iteration import (
     CARRIED,
@@ -63,7 +64,6 @@ from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import (
     CACHE,
-    CHOOSE,
     N_EVENT,
     PLACED,
     RANK_OF,

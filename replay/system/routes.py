@@ -28,7 +28,7 @@ class SlicedSlots(ExpertSlots):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return (sum(self.slices),) * self.recorded.ids.shape[1]
+        return tuple([sum(self.slices)] * self.recorded.ids.shape[1])
 
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
         """As of other slots, with the policy's state and what it serves at the end."""
