@@ -1,4 +1,4 @@
-"""Token-layer events per CPU second of the loop: a cache alone, with a placement, with a KV track in its room; batch 1 and 16."""
+"""Token-layers per CPU second of the loop: a cache alone, with a placement, a KV track in its room, drafts; at batch 1 and 16."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from bench.replay import N_EXPERTS, N_LAYERS, TOP_K, decode_keys
 from tokentape.hw.spec import load
 from tokentape.policies.slots import System, of_table
 from tokentape.replay.passes import fits_of
+from tokentape.replay.system.drafts import Rounds
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.run import simulate
 from tokentape.warehouse.models import load as load_model
 
-N_PROMPT, N_DECODE = 16, 512
+N_PROMPT, N_DECODE, DEPTH = 16, 512, 3
 SYSTEMS = {
     "lru": {"residency": {"policy": "lru", "budget": "25%"}},
     "lru_place": {"residency": {"policy": "lru", "budget": "25%"}, "place": {"policy": "near_if_rare", "most": 1}},
@@ -25,19 +26,31 @@ SYSTEMS = {
         "place": {"policy": "near_if_rare", "most": 1},
         "kv": {"policy": "streaming", "budget": 256},
     },
+    "lru_place_kv_drafts": {
+        "draft": {"policy": "recorded"},
+        "residency": {"policy": "lru", "budget": "25%", "share_kv": "true"},
+        "place": {"policy": "near_if_rare", "most": 1},
+        "kv": {"policy": "streaming", "budget": 256},
+    },
     "guided": {"place": {"policy": "prefill_guided", "budget": "25%"}},
 }
 
 
 def tape_of(n_requests: int) -> Recorded:
-    """Requests of equal length, experts drawn as the other benches draw them."""
-    rows = n_requests * (N_PROMPT + N_DECODE)
-    keys = decode_keys(rows).reshape(rows, N_LAYERS, TOP_K)
+    """Requests of equal length, experts drawn as the other benches draw them; rounds of DEPTH drafts, one accepted."""
+    rows, n_rounds = n_requests * (N_PROMPT + N_DECODE), n_requests * N_DECODE // 2
+    keys = decode_keys(rows + n_rounds * (2 * DEPTH + 1)).reshape(-1, N_LAYERS, TOP_K)
     ids = np.ascontiguousarray(keys % N_EXPERTS, np.int16)
     first = np.arange(n_requests + 1) * (N_PROMPT + N_DECODE)
     n_prompt = np.full(n_requests, N_PROMPT)
     geometry = load_model("qwen3-30b-a3b").geometry
-    return Recorded("bench", "synthetic", geometry, ids, np.ones(ids.shape), first, n_prompt, 0)
+    round_at = np.full(rows, -1)
+    round_at[(first[:-1, None] + np.arange(N_PROMPT, N_PROMPT + N_DECODE, 2)).ravel()] = np.arange(n_rounds)
+    verify = rows + np.arange(n_rounds + 1) * (DEPTH + 1)
+    passes = np.arange(n_rounds + 1) * DEPTH
+    bounds = verify[-1] + np.arange(n_rounds * DEPTH + 1)
+    rounds = Rounds(round_at, np.ones(n_rounds, np.int64), verify, passes, bounds, "elastic", "hotness", 0.5, 4, "slices")
+    return Recorded("bench", "synthetic", geometry, ids, np.ones(ids.shape), first, n_prompt, 0, rounds=rounds)
 
 
 def bench() -> dict[str, Any]:
@@ -54,7 +67,9 @@ def bench() -> dict[str, Any]:
                 began = time.process_time()
                 simulate(tape, requests, system, machine, fits=fits_of(machine, "bf16"))
                 best = min(best, time.process_time() - began)
-            rate = tape.ids.shape[0] * N_LAYERS / best / 1e6
+            of_rounds = len(tape.ids) - int(tape.first[-1])  # verified and drafted, in place of decodes
+            n_rows = len(requests) * N_PROMPT + (of_rounds if "draft" in table else len(requests) * N_DECODE)
+            rate = n_rows * N_LAYERS / best / 1e6
             found[f"loop_{name}_batch_{batch}_m_token_layers_per_cpu_s"] = round(rate, 2)
             print(f"loop, {name}, batch {batch}: {rate:.2f} M token-layers/s")
     return found

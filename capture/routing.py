@@ -98,7 +98,7 @@ def _check_contract(block: MoeBlock, layer: int, output: Any) -> None:
     if not fits or ids.shape[1] > logits.shape[1] or ids.is_floating_point() or not logits.is_floating_point():
         expected = "logits [n,E], weights [n,k], integer ids [n,k]"
         raise ValueError(f"{where}: expected {expected}, got {shapes}; use transformers 5.21 or newer")
-    if 0 < block.n_weighted < logits.shape[1]:  # more of them are replicas (capture/stacked_experts.py)
+    if 0 < block.n_weighted < logits.shape[1]:  # more of them are replicas (capture/live/copies.py)
         raise ValueError(
             f"{where} chooses among {logits.shape[1]} experts, but {block.n_weighted} have weights (the others compute nothing); "
             "a tape counts every chosen expert as one that is read, so this is not recorded"

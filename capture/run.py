@@ -118,36 +118,40 @@ def _record_requests(
                 meter.skip(group)
                 continue
             first_pass_id = writer.count_rows(("passes",), shard)["passes"]
+            recorder: ShardRecorder | RoundRecorder
             if inside is not None:
-                rounds = RoundRecorder(routing, natural, first_pass_id, str(settings.speculation))
-                tables = _speculative_shard(loaded, group, settings, inside, rounds, meter)
+                recorder = RoundRecorder(routing, natural, first_pass_id, str(settings.speculation))
             else:
                 recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
-                tables = _shard(loaded, group, settings, recorder, meter)
+            tables = _shard(loaded, group, settings, recorder, inside, meter)
             writer.write_shard(shard, tables)
     return n_shards, attention
 
 
 def _shard(
-    loaded: models.Loaded, group: list[Request], settings: CaptureSettings, recorder: ShardRecorder, meter: _Meter
+    loaded: models.Loaded,
+    group: list[Request],
+    settings: CaptureSettings,
+    recorder: ShardRecorder | RoundRecorder,
+    inside: Inside | None,
+    meter: _Meter,
 ) -> dict[str, pa.Table]:
     def on_pass(done: Pass) -> None:
         recorder.record(done)
-        meter.passed(sum(done.counts))
+        meter.passed(sum(done.counts) if done.kind == "prefill" or inside is None else 0)
 
+    def on_round(done: Round) -> None:
+        if isinstance(recorder, RoundRecorder):
+            recorder.record_round(done)
+            meter.passed(len(done.committed))
+
+    watch: dict[str, Any] = {"on_pass": on_pass, "on_round": on_round}
+    if isinstance(recorder, ShardRecorder):
+        watch |= {"before_pass": recorder.before, "with_nll": "tokens" in settings.tables}
     outcomes = []
     for start in range(0, len(group), settings.batch_size):
         batch = group[start : start + settings.batch_size]
-        outcomes += decode(
-            loaded.model,
-            batch,
-            settings.sampling,
-            loaded.stop_ids,
-            loaded.pad_id,
-            before_pass=recorder.before,
-            on_pass=on_pass,
-            with_nll="tokens" in settings.tables,
-        )
+        outcomes += decode(loaded.model, batch, settings.sampling, loaded.stop_ids, loaded.pad_id, inside, **watch)
         meter.finished(batch)
     return recorder.tables(group, outcomes, settings.dataset, settings.tables)
 
@@ -158,31 +162,6 @@ def _drafter(planned: Plan, loaded: models.Loaded) -> Drafter:
     on = (settings.device, settings.dtype, settings.device_map)
     small = None if planned.small is None else models.load(planned.small, *on)
     return drafter_of(loaded, settings.speculation, small, settings.seed)
-
-
-def _speculative_shard(
-    loaded: models.Loaded,
-    group: list[Request],
-    settings: CaptureSettings,
-    inside: Inside,
-    recorder: RoundRecorder,
-    meter: _Meter,
-) -> dict[str, pa.Table]:
-    def on_pass(done: Pass) -> None:
-        recorder.record(done)
-        meter.passed(sum(done.counts) if done.kind == "prefill" else 0)
-
-    def on_round(done: Round) -> None:
-        recorder.record_round(done)
-        meter.passed(len(done.committed))
-
-    outcomes = []
-    for start in range(0, len(group), settings.batch_size):
-        batch = group[start : start + settings.batch_size]
-        run = (loaded.model, batch, settings.sampling, loaded.stop_ids, loaded.pad_id, inside)
-        outcomes += decode(*run, on_pass=on_pass, on_round=on_round)
-        meter.finished(batch)
-    return recorder.tables(group, outcomes, settings.dataset, settings.tables)
 
 
 def _refuse_without_room(found: Estimate, store: Store) -> None:

@@ -20,7 +20,8 @@ SPELLED = {
     "^ndp side": "NDP-side", "^slo ": "SLO ", "^moe ": "MoE ", "^jain": "Jain", "^kv ": "KV ",
 }  # fmt: skip
 # How a reading of the same number is said.
-MODES = {"physical": "counted physically", "paper, nothing fitted": "nothing fitted"}
+AS_THE_PAPER = "paper"  # counted as the paper counts; behind it, what else is special
+MODES = {"physical": "counted physically"}
 SAID = ("claim", "said_paper", "said_replay", "said_error")
 
 # Questions of the project's own have no published number to be near to; their answers are the fidelity figure's. Inputs and what
@@ -34,12 +35,16 @@ where system = $paper and location <> 'project' and is_counted order by claim_id
 """
 
 
-def rows(connection: duckdb.DuckDBPyConnection, paper: str) -> pl.DataFrame:
-    """Every number of the paper that can miss, with the study's answer where there is one, its error, or the bound that it is."""
-    return worded(connection.sql(_CLAIMS, params={"paper": paper}).pl())
+def rows(connection: duckdb.DuckDBPyConnection, paper: str, is_placed: bool = True, short: str = "$") -> pl.DataFrame:
+    """Every number of the paper that can miss, with the study's answer where there is one, its error, or the bound that it is.
+
+    is_placed: labels say where in the paper. short: what is left out of a setting's words: ", average" stands for it.
+    """
+    found = connection.sql(_CLAIMS, params={"paper": paper}).pl()
+    return worded(found.with_columns(pl.col("setting").str.replace(short, ", average", literal=True)), is_placed)
 
 
-def worded(claims: pl.DataFrame) -> pl.DataFrame:
+def worded(claims: pl.DataFrame, is_placed: bool = True) -> pl.DataFrame:
     """Claims with their words: fitted ones first."""
     place = turn_of("role", ROLES)
     quantity_said = pl.col("quantity")
@@ -53,11 +58,11 @@ def worded(claims: pl.DataFrame) -> pl.DataFrame:
         order=pl.int_range(pl.len()),
         role_words=in_words("role", ROLES),
     )
-    words = [_claim_words(row) for row in told.to_dicts()]
+    words = [_claim_words(row, is_placed) for row in told.to_dicts()]
     return told.with_columns(pl.DataFrame(words, schema=dict.fromkeys(SAID, pl.String)))
 
 
-def _claim_words(row: dict[str, Any]) -> dict[str, str]:
+def _claim_words(row: dict[str, Any], is_placed: bool) -> dict[str, str]:
     """A claim in two lines, and what the columns beside it say."""
     paper, replay, low, high = (
         "" if row[n] is None else written(row[n], row["unit"]) for n in ("paper", "replay", "low", "high")
@@ -66,11 +71,12 @@ def _claim_words(row: dict[str, Any]) -> dict[str, str]:
     where = re.sub(r"^secondary source \((.*)\)$", r"\1", row["location"])
     where = where if where[:1].isalpha() else f"section {where}"
     head = f"{row['quantity']}{at_most}" + (f", {row['model']}" if row["model"] else "")
-    head += f", {MODES[row['mode']]}" if row["mode"] in MODES else ""
+    counted = MODES.get(row["mode"], row["mode"].removeprefix(AS_THE_PAPER).removeprefix(", "))
+    head += f", {counted}" if counted else ""
     sign = {"<=": "≤ ", ">=": "≥ "}.get(row["bound"], "")
     error = "" if row["error"] is None else signed(row["error"], row["unit"])
     return {
-        "claim": f"{head}|{row['setting']} ({where})",
+        "claim": f"{head}|{row['setting']}" + (f" ({where})" if is_placed else ""),
         "said_paper": sign + paper,
         "said_replay": f"{replay} ({low} to {high})" if low else replay,
         "said_error": ("holds" if row["holds"] else "fails") if sign else error,

@@ -61,12 +61,9 @@ def _worth(store: Store, asked: Asked, system: System, slot: str, result: Replay
 
 def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[System, str]:
     """The system with a slot off, and what then is in its place: of a schedule whole prompts beside decodes (of that, one batch
-    after the other), of a cache the room of one layer's event, of a hot set an LRU of its room, else nothing."""
-    name, policies, options = (
-        f"{system.name} without {slot}",
-        dict(system.policies),
-        {of: dict(given) for of, given in system.options.items()},
-    )
+    after the other), of a cache the room of one layer's event, of a hot set or slices an LRU of their room, else nothing."""
+    name, policies = f"{system.name} without {slot}", dict(system.policies)
+    options = {of: dict(given) for of, given in system.options.items()}
     if slot == "schedule":
         instead = "static" if told(slot, policies[slot])[0] == "orca" else "orca"
         policies[slot] = resolve(slot, instead)
@@ -75,8 +72,9 @@ def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Syst
         room = geometry.top_k * max(geometry.expert_bytes(setting_of(store, asked, system).expert_format))
         options[slot] = options.get(slot, {}) | {"budget": f"{room}B", "scope": "global"}
         instead = f"room for one layer's {geometry.top_k} experts"
-    elif slot == "place" and system.residency is None:
-        options["residency"] = {"budget": options.pop(slot, {}).get("budget", "")}
+    elif system.room and not system.without(slot).room:
+        budget = system.option(system.room, "budget")
+        options |= {slot: {}, "residency": {"budget": budget}}
         del policies[slot]
         policies["residency"] = resolve("residency", "lru")
         policies.pop("precision", None)  # gives widths to what a placement leaves away

@@ -32,6 +32,7 @@ from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import Requests, arrivals
+from tokentape.replay.system.drafts import TABLES
 from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
@@ -205,12 +206,16 @@ def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> R
                 raise ValueError(f"--model {model}: {found}; give the tape's own model")
         kept = {name: getattr(own, name) for name in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
         trace = replace(trace, geometry=type(of_model).model_validate({**of_model.model_dump(), **kept}))
-    routing = store.open(trace_id).read("routing")
+    tape = store.open(trace_id)
+    routing = tape.read("routing")
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
     if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
         gates = None
+    drafted = None
+    if all(tape.has(name) for name in TABLES):
+        drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores)
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
 
 
 def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:
@@ -347,11 +352,12 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
     at most MOST_ROOM of all experts, so that a system has something to decide."""
     spec, geometry = load_hardware(machine), tape.geometry
-    roles, total = spec.roles, sum(geometry.expert_bytes(format_of(store, asked))) * geometry.n_experts
+    roles, expert_format = spec.roles, format_of(store, asked)
+    total = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= static_bytes(geometry, "bf16")
+        room -= static_bytes(geometry, expert_format)
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")

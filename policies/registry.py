@@ -50,7 +50,7 @@ KINDS = {
     ),
     "precision": Kind("bit rule", "tokentape.policies.bits", "BIT_RULES", "BitRule", "is derived from policies.bits.BitRule"),
     "draft": Kind(
-        "pool policy", "tokentape.policies.speculation", "POOLS", "PoolPolicy",
+        "pool policy", "tokentape.policies.speculation", "DRAFTS", "DRAFT",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
     "route": Kind(

@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "schedule": {"max_seqs": "1"},
     "kv": {"storage": "plain", "bits": "4"},
 }
-IN_THE_LOOP = ("schedule", "route", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
+IN_THE_LOOP = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,6 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}
         if policy == "none":
             continue
-        if slot not in registry.KINDS:
-            raise ValueError(f"system {name}: no policy of slot {slot} is shipped; leave it out")
         try:
             policies[slot] = resolve(slot, policy, given)
         except ValueError as error:

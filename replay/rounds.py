@@ -135,7 +135,7 @@ class RoundTape:
 
     def replay(self, pool: str | None = None, pool_frac: float | None = None) -> PoolRounds:
         """The tape's rounds under a pool policy and size; None: those it was recorded with. Pure."""
-        name, frac = pool or self.pool, self.pool_frac if pool_frac is None else pool_frac
+        name, frac = self.pool if pool in (None, "recorded") else str(pool), self.pool_frac if pool_frac is None else pool_frac
         policy = resolve("draft", name)
         is_recorded = (name, frac) == (self.pool, self.pool_frac) and not policy.rehearses
         n_layers, n_experts = len(self.geometry.moe_layers), self.geometry.n_experts

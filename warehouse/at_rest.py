@@ -139,7 +139,7 @@ def declared(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         raise ValueError(f"{name}: no rows to write")
     undeclared = sorted({column for row in rows for column in row} - set(schema(name).names))
     if undeclared:
-        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.py; remove or declare it")
+        raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.toml; remove or declare it")
     try:
         return conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

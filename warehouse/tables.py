@@ -1,4 +1,4 @@
-"""Every table and view, declared once: its columns (columns.py), its key, what a row is. Writers and readers enforce it.
+"""Every table and view, declared once: its columns (columns.toml), its key, what a row is. Writers and readers enforce it.
 
 Tape tables are written by capture, importers and synthesis. What an engine leaves are runs with their metrics, steps and series;
 its own view of them, with every fact a column, is declared beside it (at_rest.py goes from one to the other). Knows nothing of
@@ -75,7 +75,7 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
     if missing:
         raise BadTable(f"table {name}: column {missing[0]} is missing; found {', '.join(rows.column_names) or 'none'}")
     if unknown:
-        raise BadTable(f"table {name}: column {unknown[0]} is not declared in warehouse/columns.py; remove or declare it")
+        raise BadTable(f"table {name}: column {unknown[0]} is not declared in warehouse/columns.toml; remove or declare it")
     wanted = schema(name, tuple(rows.column_names))
     arrays = []
     for field in wanted:

@@ -16,7 +16,7 @@ from tokentape.warehouse.tape import Tape
 
 
 class ReplicaExperts(StackedExperts):
-    """Context manager (capture/stacked_experts.py): copy 0 is the model's own expert, copy b its replica of b bits.
+    """Context manager (capture/live/copies.py): copy 0 is the model's own expert, copy b its replica of b bits.
 
     method: gptq, calibrated on the very text that the losses tape `tape` was, or rtn. Needs six times the experts' memory. Raises
     ValueError where the tape is of another model.

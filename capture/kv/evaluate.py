@@ -10,7 +10,6 @@ from tokentape.capture import models
 from tokentape.capture.kv.storage import Leaking, Plain, Rotated
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.quality import Tried
-from tokentape.capture.live.slots import Inside
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.refresh import BitRates
@@ -34,12 +33,8 @@ class KVRun(Tried):
         if self.storage not in STORAGES:
             raise ValueError(f"storage {self.storage!r} is unknown; choose {', '.join(STORAGES)}")
 
-    def inside(self, loaded: models.Loaded, seed: int) -> Inside:
-        """The policy in the model; seed: of bit flips and of policies that draw."""
-        return Inside(loaded.model, self.slot(loaded, seed))
-
     def slot(self, loaded: models.Loaded, seed: int, **options: bool) -> KV:
-        """The policy alone."""
+        """The policy alone; seed: of bit flips and of policies that draw."""
         policy, drawn = self.policy, {"seed": seed}
         if hasattr(policy, "seed"):  # a field of those that draw
             policy = dataclasses.replace(policy, **drawn)

@@ -113,8 +113,8 @@ def decode(
     with_logits: bool = False,
 ) -> list[Outcome]:
     """Runs the requests to their end, inside `with inside`. before_pass, on_pass, on_round: of whoever watches."""
-    told = (before_pass, on_pass, on_round)
-    return _Run(model, requests, sampling, stop_ids, pad_id, inside or Inside(model), told, with_nll, with_logits).outcomes()
+    run = _Run(inside or Inside(model), sampling, stop_ids, before_pass, on_pass, on_round, with_nll, with_logits)
+    return run.outcomes(model, requests, pad_id)
 
 
 @dataclass
@@ -184,38 +184,37 @@ class Batch:
         return Pass(kind, names, members, starts, counts, pads, n_rows=len(self.rows), text=self.text, **of)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        requests: Sequence[Request],
-        sampling: Sampling,
-        stop_ids: frozenset[int],
-        pad_id: int,
-        inside: Inside,
-        told: tuple[Callable[[Pass], None], Callable[[Pass], None], Callable[[Round], None]],
-        with_nll: bool,
-        with_logits: bool,
-    ) -> None:
-        self.sampling, self.stop_ids, self.inside = sampling, stop_ids, inside
-        self.drafter, self.shape = inside.drafter, inside.drafter.shape if inside.drafter is not None else ROOT
-        self.before_pass, self.on_pass, self.on_round = told
-        self.with_nll, self.with_logits, self.is_drafting = with_nll or self.drafter is not None, with_logits, False
-        inside.begin(requests)
+    inside: Inside
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    before_pass: Callable[[Pass], None]
+    on_pass: Callable[[Pass], None]
+    on_round: Callable[[Round], None]
+    with_nll: bool
+    with_logits: bool
+    is_drafting: bool = False
+
+    def __post_init__(self) -> None:
+        self.drafter = self.inside.drafter
+        self.shape = ROOT if self.drafter is None else self.drafter.shape
+        self.with_nll |= self.drafter is not None
+
+    def _batches(self, model: PreTrainedModel, requests: Sequence[Request], pad_id: int) -> list[Batch]:
+        """All requests in lockstep, or each alone."""
         draws = lambda r: (np.random.default_rng(r.seed), torch.Generator().manual_seed(r.seed))  # noqa: E731
-        self.rows = [_Row(r, list(r.prompt_ids), *draws(r)) for r in requests]
-        is_alone = self.drafter is not None or inside.schedule is not None
-        groups = [[row] for row in self.rows] if is_alone else [self.rows]
-        self.queue = []
-        for rows in groups:
-            width = max(len(row.ids) for row in rows)
-            pads = [width - len(row.ids) for row in rows]
-            cache = inside.new_cache(pads, self.drafter is not None)
+        rows = [_Row(r, list(r.prompt_ids), *draws(r)) for r in requests]
+        is_alone = self.drafter is not None or self.inside.schedule is not None
+        batches = []
+        for group in [[row] for row in rows] if is_alone else [rows]:
+            width = max(len(row.ids) for row in group)
+            pads = [width - len(row.ids) for row in group]
+            cache = self.inside.new_cache(pads, self.drafter is not None)
             if cache is None and self.drafter is not None:
                 cache = DynamicCache()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
-            self.queue.append(Batch(rows, Text(model, self, cache, width), pad_id, pads))
-        n_layers = model.config.get_text_config().num_hidden_layers
-        self.former = Former(inside.schedule, inside.max_seqs, n_layers)
+            batches.append(Batch(group, Text(model, self, cache, width), pad_id, pads))
+        return batches
 
     def before(self, coming: Pass) -> None:
         self.inside.before(coming)
@@ -225,14 +224,18 @@ class _Run:
         self.inside.after(done)
         self.on_pass(done)
 
-    def outcomes(self) -> list[Outcome]:
-        decoding: list[Batch] = []
-        while self.queue or decoding or not self.former.is_idle:
-            formed = self.former.form(self.queue, decoding)
+    def outcomes(self, model: PreTrainedModel, requests: Sequence[Request], pad_id: int) -> list[Outcome]:
+        """Runs until all requests are done."""
+        self.inside.begin(requests)
+        queue, decoding = self._batches(model, requests, pad_id), list[Batch]()
+        rows = [row for batch in queue for row in batch.rows]
+        former = Former(self.inside.schedule, self.inside.max_seqs, model.config.get_text_config().num_hidden_layers)
+        while queue or decoding or not former.is_idle:
+            formed = former.form(queue, decoding)
             decoded = [row.request.request_id for batch in decoding for row in batch.rows if not row.is_done]
             if self.drafter is not None and decoding:
-                self._draft_and_verify(decoding)
-            elif decoding:
+                self._draft_and_verify(decoding, requests[0].request_id)
+            else:
                 for batch in decoding:
                     self._decode(batch)
             slices = [part for batch, take in formed.prompts for part in batch.parts(take)]
@@ -246,10 +249,10 @@ class _Run:
             for batch in joining:
                 self._first(batch)
             decoding = [batch for batch in (*decoding, *joining) if not batch.is_done]
-        for row in self.rows:
+        for row in rows:
             row.outcome.nll = torch.cat(row.nll).cpu() if self.with_nll else None
             row.outcome.logits = torch.cat(row.logits) if row.logits else None
-        return [row.outcome for row in self.rows]
+        return [row.outcome for row in rows]
 
     def _prefill(self, batch: Batch, take: int) -> None:
         """The next columns of the prompts: whole, or a slice of one."""
@@ -332,13 +335,15 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------------------- drafts
 
-    def _draft_and_verify(self, decoding: list[Batch]) -> None:
-        """A round of all that decode. The drafter's pools hold still through it and change once every draft is verified."""
+    def _draft_and_verify(self, decoding: list[Batch], first: int) -> None:
+        """A round of all that decode. The drafter's pools hold still through it and change once every draft is verified.
+
+        first: the group's first request."""
         assert self.drafter is not None
         pool = self.drafter.pool
         if not self.is_drafting:
             self.is_drafting = True
-            self.drafter.begin(self.rows[0].request.request_id, pool.take("prefill") if pool is not None else None)
+            self.drafter.begin(first, pool.take("prefill") if pool is not None else None)
         drafts = self._drafts(decoding)
         hotness = pool.take("draft") if pool is not None else None
         rounds = [self._verify(batch, draft) for batch, draft in zip(decoding, drafts, strict=True)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from tokentape.capture.datasets import items
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.routers import Sliced, capacity_of
-from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.slots import Inside, Slot
 from tokentape.policies.sliced import SliceMoE
 
 if TYPE_CHECKING:
@@ -46,15 +45,19 @@ class Cut:
             raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
 
-class Tried(Cut, ABC):
+class Tried(Cut):
     """What runs inside a model and how it is tried. name, parameters: as table `quality` holds them."""
 
     name: str
     parameters: dict[str, Any]
 
-    @abstractmethod
+    def slot(self, loaded: models.Loaded, seed: int) -> Slot:
+        """The policy alone; seed: of draws."""
+        raise NotImplementedError
+
     def inside(self, loaded: models.Loaded, seed: int) -> Inside:
-        """It in the model; seed: of draws."""
+        """It in the model."""
+        return Inside(loaded.model, self.slot(loaded, seed))
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,7 @@ class SlicedRun(Tried):
         if not 0.0 < self.cache_frac <= 1.0:
             raise ValueError(f"cache {self.cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
 
-    def inside(self, loaded: models.Loaded, seed: int) -> Inside:
-        return Inside(loaded.model, self.slot(loaded, seed))
-
     def slot(self, loaded: models.Loaded, seed: int) -> Sliced:
-        """The policy alone."""
         capacity = capacity_of(loaded.model, self.system.cache, self.cache_frac)
         return Sliced(loaded.model, self.system, capacity, self.scheme, seed)
 

@@ -9,17 +9,14 @@ from tokentape.dashboards.cxl_ndp.words import PAPER, VERDICTS
 from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
 from tokentape.dashboards.units import quantity
 
-AS_THE_PAPER = "paper"  # of answers.mode: counted as the paper counts
 UNITS = {"percentage points": "points", "percentage_points": "points", "1e9": "billion"}
 
 
 def stated(ask: Ask) -> Drawn:
     """Every answered number of the paper."""
     found = claims.rows(ask.connection, PAPER)
-    other = pl.col("mode").str.strip_prefix(AS_THE_PAPER).str.strip_prefix(", ")
-    head = pl.when(other == "").then(pl.lit("|")).otherwise(pl.format(", {}|", other))
-    answered = some(found.drop_nulls("replay").with_columns(claim=pl.col("claim").str.replace("|", head, literal=True)))
-    said = found.filter(pl.col("mode").is_in(["", AS_THE_PAPER]))
+    answered = some(found.drop_nulls("replay"))
+    said = found.filter(pl.col("mode").is_in(["", claims.AS_THE_PAPER]))
     return Drawn({"claims": answered}, facts={"ours": "replay (least to most of seeds)"}, said=said)
 
 

@@ -144,7 +144,7 @@ class Rows:
         return dict(self.frame.select(key, value).iter_rows())
 
     def __call__(self, value: str) -> Any:
-        """One value over all rows: "mean(abs(error))"."""
+        """One value over all rows: "avg(abs(error))"."""
         return self.frame.select(self._of(value)).item()
 
     def say(self, text: str) -> list[str]:
@@ -153,8 +153,6 @@ class Rows:
 
 
 expression = cache(pl.sql_expr)
-
-
 FORMS: dict[str, Callable[..., str]] = {
     **{name: getattr(units, name) for name in ("percent", "quantity", "share", "signed", "significant")},
     "times": lambda value, digits=2: f"{value:.{digits}f} ×",

@@ -51,10 +51,8 @@ def area(ask: Ask) -> Drawn:
 
 
 def stated(ask: Ask) -> Drawn:
-    found = claims.rows(ask.connection, NAME).filter(
-        pl.col("role").is_in(list(theme.ROLES)) & ~pl.col("location").is_in(ON_MODELS)
-    )
-    found = found.with_columns(pl.col("claim", "setting").str.replace(EVERYWHERE, ", average"))
+    is_ours = pl.col("role").is_in(list(theme.ROLES)) & ~pl.col("location").is_in(ON_MODELS)
+    found = claims.rows(ask.connection, NAME, short=EVERYWHERE).filter(is_ours)
     answered, silent = some(found.drop_nulls("replay")), found.filter(pl.col("replay").is_null())
     told = answered.with_columns(reading="mode")
     held = [silent.with_columns(reading=pl.lit(name)) for name in told["reading"].unique(maintain_order=True)]

@@ -9,7 +9,7 @@ from tokentape.dashboards.engine import Ask, Control, Drawn, options, some
 
 
 def stated(ask: Ask) -> Drawn:
-    found = _placed(claims.rows(ask.connection, "layered_prefill"))
+    found = _placed(claims.rows(ask.connection, "layered_prefill", is_placed=False))
     answered = some(found.drop_nulls("replay"))
     tables = answered["table"].unique(maintain_order=True).to_list()
     return Drawn(
@@ -27,9 +27,7 @@ def _placed(found: pl.DataFrame) -> pl.DataFrame:
     number = pl.col("location").str.extract(r"(\d+(?:\.\d+)?)").cast(pl.Float64)
     order = [~pl.col("location").str.starts_with("Table"), number, "setting", "claim_id"]
     placed = found.with_columns(table=table).sort(order, nulls_last=True)
-    # The place is said above: not again in every row.
-    bare = pl.col("claim").str.replace(r" \([^()]*\)$", "")
-    return placed.with_columns(order=pl.int_range(pl.len()), claim=bare)
+    return placed.with_columns(order=pl.int_range(pl.len()))
 
 
 def _predicted_first(answered: pl.DataFrame, tables: list[str]) -> list[str]:

@@ -63,7 +63,7 @@ def evaluate(
       tokentape evaluate --datasets code,recall --system kelle --set kv.budget=64
       tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
-    from tokentape.flows.console import note, progress_bar
+    from tokentape.flows.console import note, print_table, progress_bar
     from tokentape.policies.registry import blamed
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -71,15 +71,16 @@ def evaluate(
     names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
-    tapes: list[str] = []
-    if system is not None:
-        others, on = (cache, scheme, policy, tape), (seeds, device, dtype)
-        _evaluate_system(model, names, system, changes, param or [], others, max_items, *on, place)
-        return
-    if changes:
+    if changes and system is None:
         raise ValueError("--set changes a system; give --system")
+    if system is not None and (policy is not None or tape or cache != CACHE_FRAC):
+        raise ValueError("--system says what runs: leave out --policy, --tape and --cache (room: --set residency.budget=25%)")
+    said: list[str] = []
     with blamed("kv", policy), progress_bar("evaluate") as show:
-        if policy is None:
+        if system is not None:
+            run = _system_run(system, changes, param or [], scheme, max_items, place)
+            rows, said = _measure_system(model, names, run, seeds, device, dtype, show)
+        elif policy is None:
             from tokentape.capture.evaluate import evaluate as measure
 
             rows = measure(model, names, max_items, device, dtype, show)
@@ -87,11 +88,12 @@ def evaluate(
             chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
             if tape and policy != SLICED:
                 raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
-            rows, tapes = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
+            rows, said = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
     write_rows(place, "quality", rows)
-    _show(model, rows)
-    for trace_id in tapes:
-        note(f"tape {trace_id}: applied routing, and the model's own as natural_ids; `tokentape replay` takes it")
+    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
+    print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    for line in said:
+        note(line)
 
 
 def orderings(
@@ -234,21 +236,23 @@ def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_item
 def _measure_policy(
     model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any, store: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of `quality`, and the tapes recorded where there is a store for them."""
+    """Rows of `quality`, and which tapes were recorded where there is a store for them."""
     from tokentape.capture import models
     from tokentape.capture.applied import AppliedTape
     from tokentape.capture.live.quality import evaluate_inside
     from tokentape.flows.inside_model import Replicated
 
     loaded = models.load(models.find(model), device, dtype)
-    rows, tapes = [], []
+    rows, said = [], []
     if isinstance(run, Replicated):
         return _measure_cxl_ndp(loaded, names, run, seeds, show), []
     for name, seed in product(names, range(seeds)):
         tape = AppliedTape(store, loaded, name, run, seed) if store else None
         rows.append(evaluate_inside(loaded, name, run, seed, show, tape))
-        tapes += [tape.finish()] if tape else []
-    return rows, tapes
+        if tape:
+            natural = "applied routing, and the model's own as natural_ids; `tokentape replay` takes it"
+            said.append(f"tape {tape.finish()}: {natural}")
+    return rows, said
 
 
 def _measure_cxl_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
@@ -259,52 +263,31 @@ def _measure_cxl_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, sho
     return [evaluate_cxl_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
 
 
-def _evaluate_system(
-    model: str,
-    names: list[str],
-    system: str,
-    changes: list[str] | None,
-    param: list[str],
-    others: tuple[str, str, str | None, bool],
-    max_items: int | None,
-    seeds: int,
-    device: str,
-    dtype: str,
-    store: Any,
-) -> None:
-    """Rows of `quality` of a system, and how its accuracy stands against the plain model's."""
-    from tokentape.capture import models
+def _system_run(system: str, changes: list[str] | None, param: list[str], scheme: str, max_items: int | None, store: Any) -> Any:
     from tokentape.capture.live.quality import DEFAULT_WINDOWS
-    from tokentape.capture.live.system import evaluate_system
-    from tokentape.flows.console import note, progress_bar
     from tokentape.flows.inside_model import system_tried
     from tokentape.policies.resolve import parse
     from tokentape.policies.slots import parse_settings, system_of
-    from tokentape.warehouse.results import write_rows
 
-    cache, scheme, policy, tape = others
-    if policy is not None or tape or cache != CACHE_FRAC:
-        raise ValueError("--system says what runs: leave out --policy, --tape and --cache (room: --set residency.budget=25%)")
     chosen = system_of(system, parse_settings(changes))
-    run = system_tried(chosen, parse(param), max_items or DEFAULT_WINDOWS, scheme, store)
+    return system_tried(chosen, parse(param), max_items or DEFAULT_WINDOWS, scheme, store)
+
+
+def _measure_system(
+    model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `quality` of a system, and how its accuracy stands against the plain model's."""
+    from tokentape.capture import models
+    from tokentape.capture.live.system import evaluate_system
+
     loaded = models.load(models.find(model), device, dtype)
-    with progress_bar(f"evaluate {chosen.name}") as show:
-        found = [evaluate_system(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))]
-    write_rows(store, "quality", [row for row, _ in found])
-    _show(f"{model}: {chosen.name}", [row for row, _ in found])
-    for row, against in found:
-        if against is not None:
-            note(
-                f"{row['dataset']} seed {row['seed']}: accuracy {row['accuracy']:.3f}, plain {against.plain:.3f}; difference "
-                f"{against.difference:+.3f} (95 %: {against.low:+.3f} to {against.high:+.3f})"
-            )
-
-
-def _show(title: str, rows: list[dict[str, Any]]) -> None:
-    from tokentape.flows.console import print_table
-
-    columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
-    print_table(title, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    found = [evaluate_system(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))]
+    return [row for row, _ in found], [
+        f"{row['dataset']} seed {row['seed']}: accuracy {row['accuracy']:.3f}, plain {of.plain:.3f}; difference "
+        f"{of.difference:+.3f} (95 %: {of.low:+.3f} to {of.high:+.3f})"
+        for row, of in found
+        if of is not None
+    ]
 
 
 MEASURED = (

@@ -45,7 +45,7 @@ class _ByGroup:
 
     @classmethod
     def uniform(cls, value: float) -> Self:
-        return cls(*(value,) * 4)
+        return cls(*[value] * 4)
 
 
 @dataclass(frozen=True)

@@ -4,5 +4,8 @@ Arrays in, arrays out: the same kernels run inside a live model (capture/specula
 """
 
 from tokentape.policies.speculation.pools import LRU, Hotness, Oracle, PoolPolicy, Random, Static
+from tokentape.policies.speculation.recorded import AsRecorded
 
 POOLS: dict[str, type[PoolPolicy]] = {"hotness": Hotness, "random": Random, "static": Static, "lru": LRU, "oracle": Oracle}
+DRAFTS = {**POOLS, "recorded": AsRecorded}  # what a system's draft slot names
+DRAFT = (PoolPolicy, AsRecorded)

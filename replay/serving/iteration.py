@@ -222,14 +222,15 @@ def iteration_costs(
     tracks: bool = False,
     kv_frac: float = 1.0,
     keeps_ledger: bool = False,
+    dense_format: str = ACTIVATION,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
     replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
-    kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes. Raises
-    ValueError for windows of several sizes.
+    kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
+    dense_format: of weights but experts. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -259,7 +260,7 @@ def iteration_costs(
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * kv_token_bytes(geometry, machine))
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
-    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, keeps_ledger)
+    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, keeps_ledger)
     return IterationCosts(
         geometry,
         machine,
@@ -313,7 +314,14 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
 
 
 def _generated(
-    how: _Experts, fits: Mapping[str, Fit], first_column: int, end: str, tracks: bool, kv_frac: float, keeps_ledger: bool
+    how: _Experts,
+    fits: Mapping[str, Fit],
+    first_column: int,
+    end: str,
+    tracks: bool,
+    kv_frac: float,
+    dense_format: str,
+    keeps_ledger: bool,
 ) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
@@ -329,7 +337,7 @@ def _generated(
     apart = () if profile.activations else _activations(geometry, at, blocks)
     if tracks:
         apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
-    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks)
+    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
@@ -466,7 +474,8 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool)
     numbers = globals() | {"room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
-        keys = [*(f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)), "context = scores / max(n_decodes, 1.0)"]
+        keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
+        keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if has_near else []
     start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []

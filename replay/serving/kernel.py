@@ -42,6 +42,7 @@ from tokentape.replay.serving.state import (
     IN_WINDOW,
     JOINED,
     N_DECODE,
+    N_NODES,
     N_REQUEUED,
     N_STATE,
     NEWEST,
@@ -58,7 +59,8 @@ from tokentape.replay.serving.state import (
     leave,
     restart,
 )
-from tokentape.replay.serving.verify import node_blocks, verify
+from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
+from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import (
     CACHE,
     CHOOSE,
@@ -93,8 +95,8 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, KV, CHOOSE)
+_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
+_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, function(ITERATION), KV, CHOOSE)
 
 
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
@@ -104,9 +106,9 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
-    iteration, table, layers_before, cov_prefill, cov_decode, draft_s,
+    iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n,
-    rank_of, where, split, cache, slots, placed, migrate, moves, kv, choose, routed, sliced, served,
+    rank_of, where, split, cache, slots, placed, migrate, moves, draft_iteration, kv, choose, routed, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -114,6 +116,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
     tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
+    drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. moves:
     the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router, or None;
     sliced, served: of SliceMoE in place of `routed` (sliced.py).
@@ -121,9 +124,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
+    has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
-    carried[NODES] = n_nodes
     bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
     leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
     state = np.zeros(N_STATE, np.int64)
@@ -156,11 +159,15 @@ def run_engine(  # type: ignore[no-untyped-def]
                 times[STARTED, r] = now
                 requests[r, GENERATED] = 1
                 join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+        if has_drafts:
+            state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
         while n_blocks > 0:
-            needed = node_blocks(at, n_nodes, block_tokens, requests, state) if n_nodes > 0 else needs_block[at % block_tokens]
+            needed = needs_block[at % block_tokens]
+            if has_drafts:
+                needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
             if kv is not None:
-                needed = reserve(needed, at, n_nodes, hidden, requests, state, members, n_members, kv)
+                needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
             if state[N_DECODE] == 0 or state[FREE] >= needed:
                 state[FREE] -= needed
                 break
@@ -171,6 +178,10 @@ def run_engine(  # type: ignore[no-untyped-def]
             restart(r, at, requests, state, bucket, leaves_window, needs_block)
             counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
             times[FINISHED, r] = now  # until it finishes: when it had its last token
+            if has_drafts:
+                state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+        if has_drafts:
+            carried[NODES] = state[N_NODES] / max(1, state[N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
             n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
             group = 0
@@ -193,7 +204,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         if kv is not None:
             hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
             serve_kv(
-                at, n_nodes, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
+                at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
                 kv,
             )  # fmt: skip
         if served is not None:
@@ -203,7 +214,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         if routed is not None:
             serve_experts(
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots, choose, routed, migrate, moves,
+                cache, slots, drafts, choose, routed, migrate, moves,
             )  # fmt: skip
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -211,6 +222,9 @@ def run_engine(  # type: ignore[no-untyped-def]
         iteration(table)
         if n_decode > 0:
             cost[N_PARTS - 1] += draft_s
+            if slots is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
+                if drafts[1].shape[0] > 0:
+                    draft_passes(at, requests, state, draft_iteration, slots[1], drafts, slots[15], cost)
         seconds = 0.0
         for i in range(N_PARTS):
             seconds += cost[i]
@@ -229,7 +243,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         counts[N_DECODED] += n_decode
         counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:
-            if n_nodes > 0:
+            if has_drafts:
                 stacked = 0  # `verify` keeps the longest gaps, request by request
             else:
                 add_gap(seconds, n_decode, histogram, sums, scratch)
@@ -245,9 +259,9 @@ def run_engine(  # type: ignore[no-untyped-def]
         state[CONTEXT_W] += state[IN_WINDOW]
         state[IN_WINDOW] -= leaves_window[at % (window + 1)]
         leaves_window[at % (window + 1)] = 0
-        if n_nodes > 0:
+        if has_drafts:
             counts[N_ACCEPTED] += verify(
-                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block,
+                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
                 times[LARGEST_GAP], histogram, sums, scratch,
             )  # fmt: skip
         r = bucket[at % bucket.shape[0]]

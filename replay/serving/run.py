@@ -40,6 +40,7 @@ from tokentape.replay.serving.kernel import (
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
 
 if TYPE_CHECKING:
@@ -162,23 +163,26 @@ def run_rule(
     what a system's experts do, where the costs are of events; kv: what it keeps of keys and values."""
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
-    _refuse_what_never_fits(requests, limits, speculation.n_nodes)
+    n_nodes = slots.n_nodes if slots is not None else speculation.n_nodes
+    _refuse_what_never_fits(requests, limits, n_nodes)
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
     columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
     assert cost.events == (slots is not None), "costs of events go with the experts' slots"
     if slots is not None and speculation.n_nodes:
-        raise ValueError(
-            "experts' slots: no tape of plain routing holds the experts of rejected drafts; leave the draft slot out"
-        )
+        raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
     engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
-    of_slots = (None,) * 13 if slots is None else slots.arguments(n_recorded, kv.arguments(n_recorded) if kv else no_kv())
+    drafts: tuple[Any, ...] = NO_DRAFTS
+    of_slots: tuple[Any, ...] = (None,) * 14
+    if slots is not None:
+        drafts, draft_iteration = slots.drafts()
+        of_slots = slots.arguments(n_recorded, draft_iteration, kv.arguments(n_recorded) if kv else no_kv())
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
@@ -189,6 +193,7 @@ def run_rule(
         seed,
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
+        drafts,
         *(times, histogram, sums, totals, counts, recorded, recorded_n),
         *of_slots,
     )

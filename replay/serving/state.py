@@ -42,10 +42,17 @@ N_REQUEST = 13
     PARTIAL,  # request whose prompt was cut
     REQUEUED,  # first of those that lost their KV
     N_REQUEUED,
-) = range(12)
-N_STATE = 12
+    N_NODES,  # drafts that the decodes have verified in this iteration
+) = range(13)
+N_STATE = 13
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
+
+
+@kernel(inline="always")
+def input_of(r, at, requests):  # type: ignore[no-untyped-def]
+    """Position of the token that decode r takes in iteration `at`, its last: as many tokens are in the cache."""
+    return requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
 
 
 @kernel(int64(int64, int64))
@@ -169,10 +176,10 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule: fills `members`, `takes` (tokens of each) and `carried` (iteration.py); returns how many, and
-    their tokens. rule: BatchRule.numbers(), the window, drafts verified per decode, and whether pairs are those of a slice's
+    their tokens. rule: BatchRule.numbers(), the window, drafts drawn per decode, and whether pairs are those of a slice's
     middle."""
-    budget, counts_decodes, may_split, _, max_prompts, _, window, n_nodes, by_middle = rule
-    room = budget - state[N_DECODE] * (1 + n_nodes) if counts_decodes else budget
+    budget, counts_decodes, may_split, _, max_prompts, _, window, _, by_middle = rule
+    room = budget - state[N_DECODE] - state[N_NODES] if counts_decodes else budget
     n_members, tokens = 0, 0
     carried[PROMPTS : HELD_W + 1] = 0.0
     while n_members < max_prompts:

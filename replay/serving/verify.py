@@ -8,28 +8,56 @@ from __future__ import annotations
 from tokentape.policies.kernels import array, float64, int64, kernel
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
-from tokentape.replay.serving.state import FREE, GENERATED, JOINED, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, jump
+from tokentape.replay.serving.state import FREE, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump
+from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 _I1, _I2, _F1 = array(int64, 1), array(int64, 2), array(float64, 1)
 
 
-@kernel(int64(int64, int64, int64, _I2, _I1))
-def node_blocks(at, n_nodes, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """KV blocks that the decodes need more in iteration `at`: of the last token and of its n_nodes drafts."""
+@kernel(int64(int64, int64, int64, _I2, _I1, DRAFTS))
+def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ignore[no-untyped-def]
+    """KV blocks that the decodes need more in iteration `at`: of the last token and of its drafts, n_nodes where drawn."""
     needed = 0
     r = state[OLDEST]
     while r >= 0:
-        held = requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
-        needed += blocks_of(held + 1 + n_nodes, block_tokens) - blocks_of(held, block_tokens)
+        held = input_of(r, at, requests)
+        needed += blocks_of(held + 1 + nodes_of(r, held, n_nodes, drafts), block_tokens) - blocks_of(held, block_tokens)
         r = requests[r, NEWER]
     return needed
 
 
+@kernel(int64(int64, int64, _I2, _I1, DRAFTS))
+def count_nodes(at, n_nodes, requests, state, drafts):  # type: ignore[no-untyped-def]
+    """Drafts that the decodes have verified in iteration `at`, n_nodes of each where drawn."""
+    if drafts[1].shape[0] == 0:
+        return n_nodes * state[N_DECODE]
+    n = 0
+    r = state[OLDEST]
+    while r >= 0:
+        n += nodes_of(r, input_of(r, at, requests), n_nodes, drafts)
+        r = requests[r, NEWER]
+    return n
+
+
 @kernel(
-    int64(int64, float64, int64, int64, _F1, _I2, _I1, _I1, _I1, _I1, _F1, _I1, _F1, _F1),
+    int64(int64, float64, int64, int64, _F1, _I2, _I1, _I1, _I1, _I1, DRAFTS, _F1, _I1, _F1, _F1),
 )
 def verify(  # type: ignore[no-untyped-def]
-    at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, largest, histogram, sums, scratch
+    at,
+    seconds,
+    n_nodes,
+    seed,
+    survival,
+    requests,
+    state,
+    bucket,
+    leaves_window,
+    needs_block,
+    drafts,
+    largest,
+    histogram,
+    sums,
+    scratch,
 ):
     """Ends the round of iteration `at`, in which every decode already got one token; returns the drafts accepted.
 
@@ -39,10 +67,11 @@ def verify(  # type: ignore[no-untyped-def]
     n_accepted, block_tokens = 0, needs_block.shape[0]
     r = state[OLDEST]
     while r >= 0:
-        generated = requests[r, GENERATED] + at - requests[r, JOINED]
-        n = min(accepted(seed, r, generated - 1, survival), requests[r, OUTPUT] - generated)
-        held = requests[r, PROMPT] + generated - 1
-        state[FREE] += blocks_of(held + n_nodes, block_tokens) - blocks_of(held + n, block_tokens)
+        before = input_of(r, at, requests)
+        held, generated, k = before + 1, before + 2 - requests[r, PROMPT], round_of(r, before, drafts)
+        n = 0 if k == -1 else drafts[2][k] if k >= 0 else accepted(seed, r, generated - 1, survival)
+        n = min(n, requests[r, OUTPUT] - generated)
+        state[FREE] += blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens) - blocks_of(held + n, block_tokens)
         add_gap(seconds / (1 + n), 1 + n, histogram, sums, scratch)
         largest[r] = max(largest[r], seconds)
         if n > 0:

@@ -19,7 +19,8 @@ from tokentape.policies.ranked import ABSENT, run_ranked
 from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
 from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.policies.uniform import run_uniform
-from tokentape.replay.serving.state import GENERATED, JOINED, N_DECODE, NEWER, OLDEST, POSITION, PROMPT
+from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
+from tokentape.replay.system.drafts import DRAFTS, decode_rows
 from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
 # Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; FLAG: promote or bypass; PLACE: of PLACES; AWAY: of AWAYS, where experts
@@ -67,14 +68,9 @@ CACHE = tuple_of(*CACHE_STATE)
 
 
 @kernel(inline="always")
-def _rows_of(at, requests, state, members, takes, n_members, first_row, rows):  # type: ignore[no-untyped-def]
+def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows):  # type: ignore[no-untyped-def]
     """Tape rows of an iteration: of decodes in order of joining, then of the prompts' slices. Returns decodes, and all."""
-    n_decode = 0
-    r = state[OLDEST]
-    while r >= 0:  # the input of a decode is the last token it made
-        rows[n_decode] = first_row[r] + requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
-        n_decode += 1
-        r = requests[r, NEWER]
+    n_decode = decode_rows(at, requests, state, first_row, drafts, rows)
     n_all = n_decode
     for i in range(n_members):
         first = first_row[members[i]] + requests[members[i], POSITION]
@@ -209,10 +205,10 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
 _OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
 
 
-@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, CHOOSE, ROUTED, MIGRATE, MOVES))
+@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES))
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
-    choose, routed, migrate, moves,
+    drafts, choose, routed, migrate, moves,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
@@ -226,7 +222,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
     keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
     near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
     looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
-    n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, rows)
+    n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
     for m in range(of_layer.shape[1]):
         entries = table[of_layer[1, m], first_entry : first_entry + N_EVENT]
         entries[:] = 0.0

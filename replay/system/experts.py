@@ -28,9 +28,12 @@ from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
-from tokentape.replay.serving.iteration import IterationCosts, near_bound
+from tokentape.replay.passes import fits_of
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
 from tokentape.warehouse.formats import bytes_per_value
 
@@ -67,7 +70,7 @@ class ExpertSlots:
         self._refuse()
         self.how = self.totals = np.zeros(0, np.int64)
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
-        self.log_keys, self.log_hits = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
 
     @property
@@ -109,8 +112,36 @@ class ExpertSlots:
         """Experts of a layer that such a placement has room for."""
         return min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
 
-    def arguments(self, n_iterations: int, kv: Arguments) -> Arguments:
-        """Of a run that starts now: `rank_of` .. `served` of replay/serving/kernel.py. n_iterations: that are recorded."""
+    @property
+    def rounds(self) -> Rounds | None:
+        """Of the tape, where the system drafts."""
+        return self.recorded.rounds if self.system.draft is not None else None
+
+    @property
+    def n_nodes(self) -> int:
+        """The most that a round has verified beside its root."""
+        return int(np.diff(self.rounds.verify).max()) - 1 if self.rounds else 0
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds of draft passes."""
+        return float(self.drafted[-1][DRAFT_S])
+
+    def drafts(self) -> tuple[Arguments, Any]:
+        """DRAFTS of a run that starts now, and what a draft pass costs."""
+        rounds, costs = self.rounds, self.costs
+        if rounds is None:
+            return NO_DRAFTS, costs.iteration
+        dense = rounds.dense_format or costs.expert_format
+        of = (costs.geometry, costs.machine, FixedCoverage(), costs.profile, costs.expert_format, fits_of(costs.machine, dense))
+        costs = iteration_costs(*of, events=True, end=self.end, dense_format=dense)
+        first_row = self.recorded.first[:-1][self.requests.tape_request]
+        self.drafted = rounds.arrays(first_row, costs)
+        return self.drafted, costs.iteration
+
+    def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
+        """Of a run that starts now: rank, where, split, cache, slots, placed, the cost of draft passes, kv, choose, routed, and
+        nothing served otherwise. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, system.place
@@ -132,10 +163,10 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
-        costs = self.costs
+        costs, n_nodes = self.costs, max(self.n_nodes, self.rounds.widest_pass) if self.rounds else 0
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
-        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
+        n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
         routed = self._routed(n_rows)
         slots = (
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
@@ -150,8 +181,8 @@ class ExpertSlots:
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
         migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
-        placed = self._placed()
-        return rank, where, split, arrays, slots, placed, migrate, moves, kv, compiled(router), routed, None, None
+        of_place = (self._placed(), migrate, moves)
+        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, None, None
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""
@@ -229,6 +260,13 @@ class ExpertSlots:
                 f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "
                 f"all {len(self.requests)} requests; lower schedule.max_seqs"
             )
+        if system.draft is not None:
+            if system.route is not None:
+                raise ValueError(
+                    f"system {name}: what is accepted holds for the experts that were recorded, and a router changes them; leave "
+                    "route or draft out, or measure both in the model"
+                )
+            refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
         if system.route is not None:
             refuse_scores(self.recorded, system)
         if residency is not None and residency.kind == "future" and system.route is not None:

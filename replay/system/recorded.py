@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.system.drafts import Rounds, rounds_of
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
 
@@ -23,9 +26,10 @@ MOST_IMPUTED = 0.05
 class Recorded:
     """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
-    request_ids (S,): as the tape numbers them. tracks: of KV policies on its attention (kv.py), once computed. scores: of rows x
-    MoE layers, where a router asks; row_of: which of those a row of the trace is. A request without a recorded prompt begins with
-    one position that was not run."""
+    rounds: of drafts, whose nodes' rows stand behind those of positions. request_ids (S,): of the tape. tracks: of KV
+    policies on its attention (kv.py), once computed. scores: of rows x MoE layers, where a router asks; row_of: which of those a
+    row of the trace is. no_prompts: requests without any row of a prompt; where the first position is a decode's, one that was
+    not run stands before it."""
 
     trace_id: str
     origin: str
@@ -40,6 +44,9 @@ class Recorded:
     tracks: dict[Any, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     scores: Scores | None = None
     row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    rounds: Rounds | None = None
+    no_prompts: int = 0
+    batch: int = 1
 
     @property
     def n_inputs(self) -> Ints:
@@ -57,9 +64,10 @@ class Recorded:
 
     @property
     def gaps(self) -> str:
-        """What of its routing is missing, where that is more than MOST_IMPUTED; empty: it is whole."""
-        share = self.not_run / (self.ids.shape[0] * self.ids.shape[1])
-        return f"{share:.1%} of the tape's (token, layer)s have no routing" if share > MOST_IMPUTED else ""
+        """What of its routing is missing, where that is a prompt or more than MOST_IMPUTED; empty: it is whole."""
+        share = self.not_run / (int(self.first[-1]) * self.ids.shape[1])
+        prompts = f", no prompt of {self.no_prompts} requests has: they look nothing up" if self.no_prompts else ""
+        return f"{share:.1%} of the tape's (token, layer)s have no routing{prompts}" if prompts or share > MOST_IMPUTED else ""
 
     def refuse_longer(self, requests: Requests) -> None:
         """Raises ValueError naming the first request that needs more tokens than the tape holds of it."""
@@ -95,9 +103,10 @@ class Recorded:
 
     def _used(self, rows: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         shape = (self.n_prompt.size, self.ids.shape[1], self.geometry.n_experts)
-        there = (self.ids >= 0) & rows[:, None, None]
+        ids = self.ids[: rows.size]
+        there = (ids >= 0) & rows[:, None, None]
         row, layer, _ = np.nonzero(there)
-        at = np.ravel_multi_index((self._places()[0][row], layer, self.ids[there]), shape)
+        at = np.ravel_multi_index((self._places()[0][row], layer, ids[there]), shape)
         n = int(np.prod(shape))
         used, weights = np.bincount(at, minlength=n), np.bincount(at, self.gates[there], n)
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
@@ -108,16 +117,19 @@ def recorded(
     gate_weights: ArrayLike | None = None,
     attention: AttentionTape | None = None,
     scores: Scores | None = None,
+    drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
 ) -> Recorded:
     """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; scores: of every row
-    of the trace."""
+    of the trace; drafted: of a speculative one, see rounds_of."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_prompt = np.zeros(requests.size, np.int64)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
-    position = position + (n_prompt == 0)[of]
-    n_prompt = np.maximum(n_prompt, 1)
+    without, begins = n_prompt == 0, np.full(requests.size, np.iinfo(np.int64).max)
+    np.minimum.at(begins, of, position)
+    position = position + (without & (begins == 0))[of]
+    n_prompt = np.where(without, np.maximum(1, begins), n_prompt)
     n_inputs = n_prompt.copy()
     np.maximum.at(n_inputs, of, position + 1)
     first = np.concatenate(([0], np.cumsum(n_inputs)))
@@ -128,8 +140,10 @@ def recorded(
     at = (first[of][row] + position[row], layer[row], np.arange(trace.ids.size) - trace.offsets[:-1][row])
     ids[at] = trace.ids
     gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
-    not_run = int((ids[:, :, 0] < 0).sum())
+    not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
     row_of = (first[of] + position) * shape[1] + layer
+    if drafted is not None:
+        ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
     return Recorded(
         trace.trace_id,
         trace.origin,
@@ -143,4 +157,7 @@ def recorded(
         attention,
         scores=None if scores is None else scores.at(row_of, shape[0] * shape[1]),
         row_of=row_of,
+        rounds=rounds,
+        no_prompts=int(np.sum(without)),
+        batch=int(np.diff(trace.member_offsets).max()),
     )

@@ -30,9 +30,9 @@ class SlicedSlots(ExpertSlots):
     def sizes(self) -> tuple[int, ...]:
         return (sum(self.slices),) * self.recorded.ids.shape[1]
 
-    def arguments(self, n_iterations: int, kv: Arguments) -> Arguments:
+    def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
         """As of other slots, with the policy's state and what it serves at the end."""
-        others = super().arguments(n_iterations, kv)
+        others = super().arguments(n_iterations, draft_iteration, kv)
         rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[4]
         assert rec.scores is not None
         (n_rows, n_layers, top_k), geometry = rec.ids.shape, rec.geometry

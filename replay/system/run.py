@@ -27,6 +27,7 @@ from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system import kv as kept
+from tokentape.replay.system.drafts import ROUNDS, VERIFIED
 from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
@@ -100,6 +101,7 @@ def simulate(
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
         keeps_ledger=keeps_ledger,
+        dense_format=how.expert_format,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
@@ -258,6 +260,11 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
         "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
+    if made.slots.rounds:
+        n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
+        found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
+        found["verified_mean"] = (n_verified / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
+        found["draft_frac"] = (made.slots.draft_s / serving.busy_s, "1", "busy time")
     found |= {f"{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
     if made.kv.refresh_w_per_byte:
         found["refresh_j_per_token"] = (made.kv.refresh_j / n_out, "J", "output tokens")
@@ -269,14 +276,23 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     roles = machine.roles
     kv = 0.0 if made.kv.shares else float(made.kv.numbers[kept.PEAK])
     budget = made.slots.budget_bytes
-    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget, "kv_home": kv})
-    found += made.kv.outside(int(made.serving.n_restarts.sum()))
+    rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
+    drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
+    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget + drafts, "kv_home": kv})
+    n_restarts = int(made.serving.n_restarts.sum())
+    found += made.kv.outside(n_restarts)
+    if rounds:
+        found += rounds.outside(budget, geometry, expert_format)
+        if n_restarts:
+            found.append(f"{n_restarts} times a request lost its KV and decoded plainly until its next recorded round")
     if not roles.expert_cache and (system.residency is not None or made.slots.is_placed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
     if system.place is not None and not roles.near_compute:
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
     found += filter(None, [recorded.gaps])
+    if recorded.batch > 1:
+        found.append(f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where routing does not see the batch")
     repeats = len(requests) - np.unique(requests.tape_request).size
     if repeats:
         found.append(f"{repeats} requests repeat another, whose experts they share")

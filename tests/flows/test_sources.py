@@ -34,8 +34,8 @@ ENGINES: dict[str, tuple[str, ...]] = {
     **{f"kv: {table}": engine for table, engine in kelle.ENGINES.items()},
 }
 INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module for module in engine)}
-SLICED = {"serving", "sliced", "sweeps", *INSIDE} - {"kv: kv_replays"}
 LOOP = {"serving", "sliced", "sweeps"}
+LIVE = {*LOOP, *INSIDE}  # one decode loop: whatever runs inside a model takes all slots
 # A file, and the engines whose results are made again after a comment in it.
 TOUCHED = {
     "replay/experts.py": {"experts"},
@@ -51,7 +51,7 @@ TOUCHED = {
     "replay/cxl_ndp/system.py": set(),
     "capture/fidelity.py": {"sliced inside: fidelity"},
     "capture/speculation/study.py": {"drafts"},
-    "capture/cxl_ndp/loop.py": {"cxl_ndp inside"},
+    "capture/live/routers.py": INSIDE,
     "capture/kv/divergence.py": {"kv: kv_divergence"},
     "capture/kv/orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),
@@ -62,11 +62,11 @@ TOUCHED = {
     "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
     "warehouse/load.py": set(),
     # kernels, and what engines share
-    "policies/queue.py": {"experts", *LOOP},
+    "policies/queue.py": {"experts", *LIVE},
     "replay/stream.py": {"experts"},
-    "policies/sliced/event.py": SLICED,
+    "policies/sliced/event.py": LIVE,
     "replay/serving/kernel.py": LOOP,
-    "policies/kv/slots.py": {name for name in ENGINES if name.startswith("kv: ")} | LOOP,
+    "policies/kv/slots.py": LIVE,
     "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/profiles/slicemoe.toml": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/timings/hbm3-6400.toml": {"experts", "sliced", "sweeps", "serving", "sliced inside: fidelity"},

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command import Cli
 from tiny_tape import N_OUTPUT, N_REQUESTS
 
+from bench.compare import MACHINES, SYSTEMS
+from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "bigmoeonedge" / "qwen.route.csv"
 
 
 @pytest.fixture
@@ -133,3 +138,16 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
 def test_a_run_that_cannot_be_made_again_is_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape("explain", "nope")
     assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")
+def test_the_qwen_tape_is_compared_on_three_machines(tokentape: Cli, store: Store) -> None:
+    trace = import_bigmoe(PUBLISHED, store)
+    given = ("--systems", ",".join(SYSTEMS), "--machine", ",".join(MACHINES), "--model", "qwen3-30b-a3b", "--json")
+    done = tokentape("compare", trace, *given)
+    assert done.code == 0, done.err
+    cells, best = (table["rows"] for table in json.loads(done.out))
+    empty = {(row["system"], row["machine"]) for row in cells if not row["tokens/s"]}
+    assert (len(cells), empty) == (21, {("no_offload", "phone-lpddr5x-ufs4")})
+    assert {row["tokens_per_s"] for row in best} == {"no_offload", "lru_offload"}
+    assert "prefix_split on h100-cxl-ndp: losses of experts at few bits are drawn" in done.err

@@ -7,7 +7,7 @@ import pytest
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import PLACEMENTS
 from tokentape.policies.serving import Chunked
-from tokentape.policies.slots import SLOTS, System, of_table, parse_settings, shipped, system_of
+from tokentape.policies.slots import SLOTS, System, of_table, parse_settings, shipped, slots_of, system_of
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -16,7 +16,8 @@ def test_a_shipped_system_is_read_and_told_slot_by_slot(name: str) -> None:
     told = system.told()
     assert tuple(told) == SLOTS
     assert told["schedule"] != "none"
-    assert sum(text != "none" for text in told.values()) == len(system.policies)
+    filled = {taken for slot, policy in system.policies.items() for taken in slots_of(slot, policy)}
+    assert {slot for slot, text in told.items() if text != "none"} == filled
 
 
 def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
@@ -37,7 +38,6 @@ def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
         ({"residency": {"policy": "lru"}, "place": {"policy": "prefill_guided"}}, "slot residency is filled twice, by LRU"),
         ({"residency": {"policy": "lru", "size": 3}}, "unknown parameter of lru: 'size'.*the slot itself takes budget, scope"),
         ({"residency": {"policy": "lri"}}, "did you mean 'lru'"),
-        ({"route": {"policy": "cumsum"}}, "no policy of slot route is shipped"),
         ({"place": {"policy": "near_if_rare", "most": -1}}, "must be 0 tokens or more"),
     ],
 )

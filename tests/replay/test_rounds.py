@@ -11,8 +11,14 @@ pytest.importorskip("torch")
 from tokentape.capture import models
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.hw.spec import load
+from tokentape.policies.slots import system_of
 from tokentape.policies.speculation import POOLS
 from tokentape.replay.rounds import RoundTape, accepted_lengths
+from tokentape.replay.system.drafts import ROUNDS, VERIFIED
+from tokentape.replay.system.recorded import recorded as dense
+from tokentape.replay.system.run import simulate
+from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tape import Store
 
 pytestmark = pytest.mark.skipif(
@@ -59,6 +65,22 @@ def test_accepted_lengths_come_out_again(recorded, draft):
     assert ours["n_accepted"].to_list() == theirs["n_accepted"].to_list()
     blind = {**tables, "acceptance": tables["acceptance"].with_columns(is_accepted=pl.lit(False))}
     assert accepted_lengths(blind).equals(ours)  # the flags are not what it reads
+
+
+@pytest.mark.parametrize("draft", [{"width": 3, "verify_nodes": 5, "pool_frac": 0.3}, {"draft": "ngram"}], ids=str)
+def test_the_loop_accepts_what_was_accepted(recorded, draft):
+    """Every round once, whatever the schedule; and the bytes of rejected nodes beside those of the accepted path alone."""
+    tape, tables = recorded(**draft)
+    trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", tables["routing"], tables["passes"])
+    of = dense(trace, drafted=(tape.manifest.settings["speculation"], tables))
+    lengths = accepted_lengths(tables)
+    for system in (system_of("lru_offload", {"draft": "recorded"}), system_of("layered", {"draft": "recorded"})):
+        made = simulate(of, of.requests(), system, load("workstation-rtx4090-pcie4"))
+        rounds, verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]]
+        assert rounds == len(lengths)
+        assert verified == tables["rounds"].unique(["request_id", "round"])["n_verified"].sum()
+        clipped = tables["rounds"].filter(pl.col("bonus_token_id").is_null()).unique(["request_id", "round"]).height
+        assert made.serving.n_accepted == lengths["n_accepted"].sum() - clipped, "a last round's accepted draft ends the output"
 
 
 def test_an_accepted_token_changed_on_the_tape_is_noticed(recorded):

@@ -249,9 +249,10 @@ def test_what_cannot_be_had_is_one_line() -> None:
         (bare, system(kv=KV_POLICIES["aerp"]()), "holds none; record it with --attention full"),
         (tape, system(options={"kv": {"storage": "fp3"}}, kv=KV_POLICIES["full"]()), "kv.storage 'fp3'"),
         (tape, system(options={"kv": {"storage": "quarot", "bits": "x"}}, kv=KV_POLICIES["full"]()), "kv.bits 'x'"),
-        (tape, system(options=shared("8 experts"), **lru), "leaves keys and values nothing"),
-        (tape, system(options=shared("9 experts"), **lru), "request 0: its 12 prompt and 31 output tokens need"),
+        (tape, system(options=shared("8 experts"), **lru), "leaves room for 0"),
+        (tape, system(options=shared("9 experts"), **lru), "request 0: keys and values of its 42 tokens never fit"),
         (tape, system(options=shared("75%"), residency=CACHES["belady"]()), "no share_kv"),
+        (tape, system_of("slicemoe", {"residency.share_kv": "true"}), "slices keep their room"),
     ):
         with pytest.raises(ValueError, match=said):
             simulate(of, of.requests(), made, machine, INT8)

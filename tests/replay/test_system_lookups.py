@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tapes import make_trace
+from tapes import GEOMETRY, make_trace
 
-from tokentape.hw.spec import load
+from tokentape.hw.spec import load, shipped
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
-from tokentape.replay.experts import look_up, make_cache
+from tokentape.replay.experts import look_up, make_cache, replay
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.system.recorded import recorded
@@ -39,3 +39,19 @@ def test_every_lookup_is_that_of_the_expert_engine(name, scope, percent) -> None
         made = simulate(tape, tape.requests(), system(policy, scope, percent), MACHINE, SETTING, logs=wanted.keys.size)
         assert np.array_equal(made.slots.log_keys, wanted.keys)
         assert np.array_equal(made.slots.log_hits, hits), (name, seed)
+
+
+@pytest.mark.parametrize("expert_format", ["bf16", "int8-g32"])
+def test_every_pass_costs_what_its_iteration_does(expert_format) -> None:
+    """All lookups of a fixed schedule at once, and the loop: seconds of each pass and joules in all, on every machine."""
+    trace = make_trace(0, n_requests=3)
+    tape, size = recorded(trace), round(sum(GEOMETRY.expert_bytes(expert_format)) * 8 * 0.5)
+    for name in shipped():
+        machine = load(name)
+        if GEOMETRY.n_heads % machine.n_devices:
+            continue
+        wanted = replay(trace, CACHES["lru"](), machine, Semantics("global"), size, expert_format)
+        setting = Setting(expert_format=expert_format)
+        made = simulate(tape, tape.requests(), system(CACHES["lru"](), "global", 50), machine, setting, record=True).serving
+        assert made.iterations["seconds"].tolist() == pytest.approx(wanted.timeline["step_s"].tolist(), rel=1e-12), name
+        assert sum(made.joules_of.values()) == pytest.approx(wanted.metrics["total_energy_j"].value, rel=1e-12), name

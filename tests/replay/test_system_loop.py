@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import cxl_ndp_tapes
 import numpy as np
+import polars as pl
 import pytest
-from tapes import GEOMETRY, make_trace
+from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
@@ -26,7 +27,7 @@ from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
-from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.trace import trace_from_tables
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
@@ -192,6 +193,24 @@ def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(nam
                 end,
                 step,
             )
+
+
+def test_a_tape_of_decodes_alone_and_one_of_batches_run_and_say_so() -> None:
+    routing, passes = make_tables(2, n_requests=4)
+    decodes = routing.filter(pl.col("position") >= 10)
+    kept = passes.filter(pl.col("pass_id").is_in(decodes["pass_id"].unique().to_list()))
+    tape = recorded(trace_from_tables("test", GEOMETRY, "imported", decodes, kept))
+    assert tape.n_prompt.tolist() == [10] * 4
+    held = System("held", {"schedule": Chunked(16)})
+    result = run(tape, tape.requests(), held, load("h100"), INT8)
+    assert result.metrics["n_lookups"].value == 2 * decodes.height, "one request at a time: top-2 of every token"
+    assert (
+        "33.3% of the tape's (token, layer)s have no routing, no prompt of 4 requests has" in result.settings["outside_envelope"]
+    )
+    together = passes.with_columns(request_ids=pl.lit([0, 1], pl.List(pl.Int64)))
+    tape = recorded(trace_from_tables("test", GEOMETRY, "captured", routing, together))
+    result = run(tape, tape.requests(), held, load("h100"), INT8)
+    assert "recorded in batches of up to 2" in result.settings["outside_envelope"]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in PLACEMENTS.items() if kind.kind != "event"])

@@ -12,7 +12,7 @@ from tokentape.warehouse.columns import COLUMNS, Column
 class Table:
     """Column names in order, the ones that may be absent, and the key that identifies a row.
 
-    own: columns that mean something else here than in columns.py.
+    own: columns that mean something else here than in columns.toml.
     """
 
     columns: tuple[str, ...]
