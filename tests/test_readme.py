@@ -186,7 +186,7 @@ def test_operator_errors_are_those_of_the_calibration_page():
         expected.setdefault(operator, []).append((fitted, other))
     assert len(expected) == 4
     for operator, devices in expected.items():
-        means = [f"{mean} %" for column in zip(*devices, strict=True) for mean in column]
+        means = [f"{fitted} % ({other} %)" for fitted, other in devices]
         row = next(line for line in README.splitlines() if line.lower().startswith(f"| {operator.replace('_', ' ')} |"))
         assert row.split(" | ", 1)[1].removesuffix(" |").split(" | ") == means
 

@@ -13,6 +13,6 @@ select trace_id || ': ' || comparison as chosen, hardware as machine, system, an
     min(low) filter (metric = 'energy_j_per_output_token') as joules_low,
     max(high) filter (metric = 'energy_j_per_output_token') as joules_high,
     median(value) filter (metric = 'hit_frac') as hits,
-    arg_max(replace(metric, '_frac', ''), value)
+    first(replace(metric, '_frac', '') order by value desc, metric)
         filter (metric in ('moe_frac', 'dense_frac', 'attention_frac', 'communication_frac', 'other_frac')) as busiest
 from told group by all order by chosen, machine, place

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tokentape.capture.kv.divergence import divergence
-from tokentape.capture.kv.evaluate import KVRun, evaluate_kv
+from tokentape.capture.kv.evaluate import KVRun
+from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.kv.orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
 from tokentape.capture.orderings import measured
 from tokentape.policies.kv import KV_POLICIES
@@ -55,7 +56,7 @@ def test_high_bits_and_high_scores_matter_more(lab):
 
 def test_no_eviction_is_the_plain_model(loaded, lab):
     run = KVRun(KV_POLICIES["full"](), "full", {}, prompt_tokens=32, decode_tokens=24, n_items=2)
-    row = evaluate_kv(loaded, "code", run)
+    row = evaluate_inside(loaded, "code", run)
     assert row["kl"] == pytest.approx(0, abs=1e-6)
     assert row["acceptance"] == pytest.approx(1, abs=1e-4)
     assert row["kv_bytes"] == 4 * 4 * 44.0 * 2 * 32 * 2  # layers, heads, mean tokens, K and V of 32, 16 bits
@@ -85,7 +86,7 @@ def test_recall_shows_what_eviction_loses(loaded):
     ]  # fmt: skip
     names = {kind: name for name, kind in KV_POLICIES.items()}
     runs = [KVRun(policy, names[type(policy)], asdict(policy) | {"storage": "plain"}, n_items=12) for policy in tried]
-    rows = [evaluate_kv(loaded, "recall", run, 0) for run in runs]
+    rows = [evaluate_inside(loaded, "recall", run, 0) for run in runs]
     full, *evicting = rows
     assert full["accuracy"] > 0.9
     assert all(row["kv_bytes"] < full["kv_bytes"] for row in evicting)

@@ -111,6 +111,7 @@ hardware new h10 | Missing argument 'NAME'.
 hardware validate truncated.parquet --record | truncated.parquet: not a readable Parquet file
 hardware validate gemm.parquet --json | no machine has measured_as = "My GPU"; give
 hardware validate --nope | No such option: --nope
+validate serving nowhere --hardware h100 | nowhere: neither a request log (meta.json, requests.jsonl) nor experiments
 hardware list --nope | No such option: --nope
 
 models show qwen3-30b | give qwen3-30b-a3b, or the path of a config.json

@@ -160,7 +160,7 @@ def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
         "from tokentape.policies.sliced.ranking import compiled\n"
         "@kernel(int64(int64))\n"
         "def shifted(value): return uint64(value) + uint64(1)\n"
-        "print(type(shifted(2)).__name__, compiled(Stock.select).__name__)"
+        "print(type(shifted(2)).__name__, compiled(Stock()).__name__)"
     )
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
