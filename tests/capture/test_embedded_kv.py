@@ -12,8 +12,8 @@ import pytest
 
 from tokentape.capture.kv.divergence import divergence
 from tokentape.capture.kv.evaluate import KVRun
-from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.kv.orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
+from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.orderings import measured
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, H2O
