@@ -23,7 +23,7 @@ from tokentape.warehouse.tape import Store
 TABLES = ("requests", "tokens", "routing", "scores")
 POINTS = "acceptance_points"
 REPLAYED = ("tokentape.replay.rounds", "tokentape.policies.speculation")
-MEASURED = ("tokentape.capture.speculation.study", "tokentape.capture.orderings")
+MEASURED = ("tokentape.capture.speculation.study", "tokentape.capture.orderings", "tokentape.capture.run")
 
 
 @dataclass(frozen=True)
