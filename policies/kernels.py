@@ -162,7 +162,7 @@ def _either(is_first, first, second):  # type: ignore[no-untyped-def]
 
 @functools.lru_cache(maxsize=64)
 def dispatcher_of(written: Any, signature: Type) -> Any:
-    """A function as compiled code; one of a person's own that is plain Python is compiled here, once. Raises what numba raises."""
+    """A function as compiled code; one of a person's own that is plain Python is compiled once, here. Raises what numba does."""
     from numba import njit
 
     if isinstance(written, Kernel):

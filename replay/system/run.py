@@ -32,7 +32,9 @@ from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.routes import SlicedSlots
+from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.warehouse.model_sizes import other_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +280,8 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     budget = made.slots.budget_bytes
     rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
     drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
-    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget + drafts, "kv_home": kv})
+    held = {"weights_home": other_bytes(geometry, expert_format, ACTIVATION), "kv_home": kv}
+    found = overfull(machine, {**held, "expert_cache" if roles.expert_cache else "expert_home": budget + drafts})
     n_restarts = int(made.serving.n_restarts.sum())
     found += made.kv.outside(n_restarts)
     if rounds:
