@@ -44,6 +44,11 @@ class PoolRounds:
     overlap_frac: float
     captured_mass_frac: float
 
+    @property
+    def proxies(self) -> dict[str, float]:
+        """By their names as metrics."""
+        return {"pool_overlap_frac": self.overlap_frac, "captured_mass_frac": self.captured_mass_frac}
+
 
 def accepted_lengths(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """request_id, round, n_accepted of every round: the longest drafted path that the text follows.

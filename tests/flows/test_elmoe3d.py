@@ -18,6 +18,7 @@ from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import run
+from tokentape.flows.study_file import Grid
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
@@ -37,10 +38,15 @@ from tokentape.warehouse.tape import Store
 
 STUDY = Settings.shipped()
 FEW = {"seeds": (0,), "prompts": 2, "prompt": 16, "output": 6, "whole_windows": 2, "recorded_requests": 2}
+LOOPS = (
+    Grid(series="pool", bits=0, pool=["hotness", "random"]),
+    Grid(series="batch", bits=0, batch=2),
+    Grid(series="drafters", draft="ngram"),
+)
 SMALL = STUDY.model_copy(
     update={
         "tapes": STUDY.tapes.model_copy(update={"requests": 4, "output": 17, "batches": (1, 4, 16), "warm_steps": 2}),
-        "live": STUDY.live.model_copy(update={**FEW, "pool_fracs": (0.5,), "batches": (1,)}),
+        "live": STUDY.live.model_copy(update={**FEW, "pool_fracs": (0.5,), "loops": LOOPS}),
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
