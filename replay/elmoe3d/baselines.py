@@ -18,11 +18,10 @@ from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec, with_values
-from tokentape.replay.elmoe3d.energy import PARTS
 from tokentape.replay.elmoe3d.platforms import Holds, baseline
 from tokentape.replay.elmoe3d.points import ELASTIC, Points, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.runs import Mode, Run, ours
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 
 DATASET = "mt-bench"  # the one with published acceptance
 OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"

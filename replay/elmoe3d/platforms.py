@@ -15,11 +15,10 @@ import numpy as np
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import Profile
 from tokentape.hw.work import Rows, Work
-from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import Floats, Group, Points
 from tokentape.replay.elmoe3d.runs import Mode, Run, need_nodes
-from tokentape.replay.elmoe3d.timing import NOMINAL, faded, hits, reads_of
+from tokentape.replay.elmoe3d.timing import NOMINAL, Joules, faded, hits, nothing, parts_of, reads_of
 from tokentape.replay.elmoe3d.work import STATIC_KINDS, Place, expert_rows, head_work, stacked, static_work
 
 Holds = Literal["dense", "experts"]

@@ -13,9 +13,8 @@ from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows
-from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of, total
 from tokentape.replay.elmoe3d.points import Floats, Points
-from tokentape.replay.elmoe3d.timing import Outcome
+from tokentape.replay.elmoe3d.timing import Joules, Outcome, nothing, parts_of, total
 from tokentape.replay.elmoe3d.work import partial_sum_bytes, pool_writes
 from tokentape.warehouse.geometry import Geometry
 

@@ -1,7 +1,8 @@
 """An AR step, a draft step and a verification, for many points at once (paper sections 4 and 6, the forms ours): what they read
 where, and what that costs on the machine under a cost profile.
 
-The reference is the same engine with everything in EXT. Nothing overlaps a draft with a verification.
+The reference is the same engine with everything in EXT. Nothing overlaps a draft with a verification. The paper gives read
+energies of HB and EXT alone: operations, links and static power have ranges, and low and high take all of them together.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import Prepared, StepCost, clock, prepare
+from tokentape.hw.clock import BACKGROUND, Prepared, StepCost, clock, prepare
 from tokentape.hw.profile import ENDS, Profile
-from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of
+from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched
-from tokentape.replay.elmoe3d.mapping import SLICE_FRAC, Mapping, map_bytes
-from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, Flags, Floats, Group, Ints, Points
+from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
+from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Floats, Group, Ints, Points
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
 
 PAPER = "elmoe3d"  # the cost profile
 NOMINAL = ("value",)
+PARTS = ("compute", "ext", "hb", "links", "static")
+Joules = dict[str, Floats]  # of every part of PARTS, (3, n): at the ends of ENDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +132,6 @@ def _routed(of: Ready, p: Points, reads: dict[str, Reads], profile: Profile, wit
         yield names, group.at, clock(work, group.machine, profile, on=prepared, ends=ends)
 
 
-def policy_phi(found: Outcome, batch: Floats, tau: float) -> Floats:
-    """(n,) speed-up of the paper's policy, speculation from batch tau on. A tau beyond all batches is AR throughout."""
-    return np.where(batch >= tau, found.phi_sd, found.phi_ar)
-
-
 def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:
     """Of the passes by name."""
     slices = p.is_elastic & p.is_sliced  # each hit brings its MSB half from HB, its LSB half from EXT
@@ -190,3 +188,26 @@ def hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
         found[of] = HIT_LAWS[str(name)](share[of], beta[of], p.weights[of], n_tokens[of], p.n_experts[of])
     assert np.all((found >= 0.0) & (found <= 1.0 + 1e-12)), "a hit rate is outside 0..1"
     return np.minimum(found, 1.0)
+
+
+def nothing(n: int) -> Joules:
+    """Of n points."""
+    return {part: np.zeros((len(ENDS), n)) for part in PARTS}
+
+
+def parts_of(cost: StepCost, machine: HardwareSpec) -> Joules:
+    """hb: the tier in front of the experts' home, ext: all other memory."""
+    found = nothing(cost.seconds.value.size)
+    hb = f"tiers.{machine.roles.expert_cache}"
+    for name, band in cost.joules_of.items():
+        kind = {BACKGROUND: "static", hb: "hb"}.get(name) or {"tiers": "ext", "engines": "compute"}.get(
+            name.split(".")[0], "links"
+        )
+        for i, end in enumerate(ENDS):
+            found[kind][i] += getattr(band, end)
+    return found
+
+
+def total(*of: tuple[Floats | float, Joules]) -> Joules:
+    """Sums of so many times each."""
+    return {part: np.asarray(sum(times * joules[part] for times, joules in of)) for part in PARTS}

@@ -27,9 +27,9 @@ from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.flows.systems.elmoe3d.tapes import measured_rows
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.cells import cells
-from tokentape.replay.elmoe3d.measured import through_machine
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
+from tokentape.replay.elmoe3d.tape import through_machine
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows

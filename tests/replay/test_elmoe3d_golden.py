@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 from elmoe3d_paper import GLM, GPT, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, arrays, point
@@ -15,7 +14,7 @@ from tokentape.replay.elmoe3d.fit import calibrate
 from tokentape.replay.elmoe3d.points import points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.runs import tokens_until_link_binds
-from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
+from tokentape.replay.elmoe3d.timing import evaluate
 
 PROFILE = profiles.load("elmoe3d")
 # R GB, x, X GB, h, T_AR ms, t ms, Phi_AR, X_v GB, h_v, t_v ms, t_d ms, L, Phi_SD
@@ -105,15 +104,6 @@ def test_slices_win_where_hb_is_small_and_meet_at_large_batch():
     for (gb, batch), times in wanted.items():
         found = evaluate(arrays(*(point(QWEN, scheme, gb, batch) for scheme in ("EAGLE3", "Elastic-SD"))))
         assert 1e3 * found.verify.seconds == pytest.approx(times, rel=2e-3)
-
-
-def test_the_policy_speculates_from_tau():
-    batches = (1, 4, 8, 16)
-    found = evaluate(arrays(*(point(QWEN, batch=batch) for batch in batches)))
-    at = np.array(batches, float)
-    assert np.array_equal(policy_phi(found, at, 4), np.where(at >= 4, found.phi_sd, found.phi_ar))
-    assert np.array_equal(policy_phi(found, at, 1000), found.phi_ar)
-    assert np.array_equal(policy_phi(found, at, 0), found.phi_sd)
 
 
 def test_a_missing_row_of_the_table_is_named():

@@ -14,10 +14,9 @@ from bench.elmoe3d import one_by_one
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation, load
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
 from tokentape.replay.elmoe3d.fit import calibrate
-from tokentape.replay.elmoe3d.interleaved import interleaved, lru_miss_frac
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
-from tokentape.replay.elmoe3d.measured import law_of, mean_accepted
 from tokentape.replay.elmoe3d.points import as_points, points_of
+from tokentape.replay.elmoe3d.tape import law_of, lru_miss_fracs, mean_accepted, side_by_side
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.trace import DECODE
 
@@ -37,14 +36,15 @@ def test_unions_against_draws():
         assert touched(weights, np.array([float(n_tokens)]))[0] == pytest.approx(mean, rel=0.015)
 
 
-def list_lru(events, n_slots):
+def list_lru(events, n_slots, n_warm=0):
     """(hits, lookups) of a list; experts of an event hit where they are in it when the event starts."""
     held, hits, lookups = [], 0, 0
-    for event in events:
+    for i, event in enumerate(events):
         unique = list(dict.fromkeys(reversed(event)))[::-1]  # in order of last mention
-        hits += sum(expert in held for expert in unique)
-        lookups += len(unique)
-        held = ([e for e in held if e not in unique] + unique)[-n_slots:]
+        if i >= n_warm:
+            hits += sum(expert in held for expert in unique)
+            lookups += len(unique)
+        held = ([e for e in held if e not in unique] + unique)[-n_slots:] if n_slots else []
     return hits, lookups
 
 
@@ -92,45 +92,27 @@ def uneven(n_requests=5):
     return replace(trace, **rows, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 5])
-def test_lru_over_requests_side_by_side_against_a_list(batch):
+@pytest.mark.parametrize(("batch", "n_warm"), [(1, 0), (2, 0), (2, 4), (3, 1), (5, 0)])
+def test_lru_over_requests_side_by_side_against_a_list(batch, n_warm):
     trace = uneven()
-    together = interleaved(trace, batch)
     by_layer = events_of(trace, batch)
-    assert together.pass_tokens.max() == batch
-    n_chosen = sum(len(event) for events in by_layer.values() for event in events)
-    assert together.row_pass.size * GEOMETRY.top_k == n_chosen
-    misses = []
-    for n_slots in (1, 3, 5, 8):
-        counts = [list_lru(events, n_slots) for events in by_layer.values()]
-        expected = 1.0 - sum(hits for hits, _ in counts) / sum(n for _, n in counts)
-        misses.append(lru_miss_frac(together, n_slots))
-        assert misses[-1] == pytest.approx(expected)
-    assert np.all(np.diff(misses) <= 0.0)  # more slots never hurt an LRU
+    steps = side_by_side(trace, batch)
+    assert steps.event_pass[-1] + 1 == len(by_layer[0])
+    expected = []
+    for n_slots in range(GEOMETRY.n_experts + 1):
+        counts = [list_lru(events, n_slots, n_warm) for events in by_layer.values()]
+        expected.append(1.0 - sum(hits for hits, _ in counts) / sum(n for _, n in counts))
+    found = lru_miss_fracs(steps, len(by_layer), GEOMETRY.n_experts, n_warm)
+    assert found == pytest.approx(expected)
+    assert np.all(np.diff(found) <= 0.0)  # more slots never hurt an LRU
 
 
-def test_steps_to_warm_up_are_not_counted():
-    together = interleaved(uneven(), 2)
-    assert lru_miss_frac(together, 8, n_warm=4) < lru_miss_frac(together, 8)
-    assert lru_miss_frac(together, 0) == 1.0
+def test_a_batch_larger_than_the_tape_and_no_step_to_count_are_refused():
+    for batch in (0, 9):
+        with pytest.raises(ValueError, match=f"decodes 5 requests; a batch of {batch}"):
+            side_by_side(uneven(), batch)
     with pytest.raises(ValueError, match="leave none to count"):
-        lru_miss_frac(together, 4, n_warm=10_000)
-
-
-def test_a_batch_of_one_request_at_a_time_is_the_tape():
-    trace = uneven()
-    alone = interleaved(trace, 1)
-    rows = trace.pass_kind[trace.row_pass] == DECODE
-    assert np.array_equal(alone.row_position, trace.row_position[rows])
-    taken = [trace.ids[trace.offsets[i] : trace.offsets[i + 1]] for i in np.flatnonzero(rows)]
-    assert np.array_equal(alone.ids, np.concatenate(taken))
-
-
-def test_a_batch_larger_than_the_tape_is_refused():
-    with pytest.raises(ValueError, match="decodes 5 requests; a batch of 9"):
-        interleaved(uneven(), 9)
-    with pytest.raises(ValueError, match="batch is 0"):
-        interleaved(uneven(), 0)
+        lru_miss_fracs(side_by_side(uneven(), 2), 3, GEOMETRY.n_experts, 10_000)
 
 
 def test_tokens_of_one_request_share_experts():

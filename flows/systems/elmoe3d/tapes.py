@@ -13,10 +13,9 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.grid import load_trace
 from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.replay.elmoe3d.measured import law_of, through_machine
-from tokentape.replay.elmoe3d.of_tape import coverage, misses
 from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
+from tokentape.replay.elmoe3d.tape import coverage, law_of, misses, through_machine
 from tokentape.replay.trace import DECODE
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
@@ -44,7 +43,7 @@ def rows_of(store: Store, study: Settings, fit: ELMoE3DConstants, trace_id: str)
     law = fit.laws.get(manifest.model_id) or law_of(trace)
     of, where = study.tapes, {name: getattr(manifest, name) for name in ("origin", "model_id", "dataset")}
     return {
-        "elmoe3d_misses": misses(trace, where, law, of.batches, of.cache_fracs, of.warm_steps),
+        "elmoe3d_misses": list(misses(trace, where, law, of.batches, of.cache_fracs, of.warm_steps)),
         "coverage_points": coverage(trace, manifest.model_id, law),
     }
 
