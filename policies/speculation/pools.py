@@ -32,32 +32,6 @@ class PoolPolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class Hotness:
-    """The experts that the original routing of this draft phase selected most often; counters start at zero in every phase."""
-
-    rehearses: ClassVar[bool] = False
-
-    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
-        return hottest(prompt, n)
-
-    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
-        return hottest(hotness, pool.size)
-
-
-@dataclass(frozen=True)
-class Random:
-    """A draw at the start, kept: no knowledge of the text."""
-
-    rehearses: ClassVar[bool] = False
-
-    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
-        return np.sort(rng.permutation(prompt.size)[:n])
-
-    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
-        return pool
-
-
-@dataclass(frozen=True)
 class Static:
     """The experts that the prompts selected most often, kept."""
 
@@ -71,29 +45,34 @@ class Static:
 
 
 @dataclass(frozen=True)
-class LRU:
-    """The experts that verification selected most recently; ties to the hotter, then to the lower id."""
+class Hotness(Static):
+    """The experts that the original routing of this draft phase selected most often; counters start at zero in every phase."""
 
-    rehearses: ClassVar[bool] = False
+    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
+        return hottest(hotness, pool.size)
+
+
+@dataclass(frozen=True)
+class Random(Static):
+    """A draw at the start, kept: no knowledge of the text."""
 
     def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
-        return hottest(prompt, n)
+        return np.sort(rng.permutation(prompt.size)[:n])
+
+
+@dataclass(frozen=True)
+class LRU(Static):
+    """The experts that verification selected most recently; ties to the hotter, then to the lower id."""
 
     def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
         return np.sort(np.lexsort((np.arange(hotness.size), -hotness, -last_used))[: pool.size])
 
 
 @dataclass(frozen=True)
-class Oracle:
+class Oracle(Static):
     """The hottest experts of the coming draft phase, as drafting it without restriction shows them: a bound."""
 
     rehearses: ClassVar[bool] = True
-
-    def first(self, prompt: Ids, n: int, rng: np.random.Generator) -> Ids:
-        return hottest(prompt, n)
-
-    def wanted(self, pool: Ids, hotness: Ids, last_used: Ids) -> Ids:
-        return pool
 
 
 class Pools:
