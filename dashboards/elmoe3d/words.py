@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tokentape.dashboards import theme
@@ -94,7 +95,7 @@ CUTS = {
     "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded",
     "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",
 }  # fmt: skip
-ASKED = {
+ASKED: dict[str, Mapping[str, Any]] = {
     "law": LAWS,
     "panel": PANELS,
     "part": PASS_PARTS | KNEES,

@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 START = Speculation(verify_tokens=6.0, draft_tokens=5.0, growth=0.8, fade=0.4)
 BOUNDS = {"verify_tokens": (1.0, 64.0), "growth": (0.1, 1.0), "fade": (0.01, 2.0), "draft_tokens": (1.0, 64.0)}
-LEAST_BETA, HALVINGS = 1e-3, 60
+LEAST_BETA = 1e-3
 
 
 def calibrate(
@@ -45,6 +45,7 @@ def calibrate(
     """
     if level not in LEVELS or rows not in ROWS:
         raise ValueError(f"level {level!r} with rows {rows!r} is unknown; choose of {', '.join(LEVELS)} and {', '.join(ROWS)}")
+    solver()
     laws, claims = {}, set[str]()
     for model in cells["model"].unique(maintain_order=True):
         mine = cells.filter((pl.col("model") == model) & (pl.col("role_ar") == CALIBRATE) & pl.col("published_ar").is_not_null())
@@ -99,14 +100,12 @@ def _least_beta(points: Points) -> float:
 
 
 def _root(error: Callable[[float], float], low: float, high: float, name: str) -> float:
-    """By bisection. Raises ValueError where the error has one sign at both ends."""
-    at_low, at_high = error(low), error(high)
-    if at_low * at_high > 0.0:
+    """Raises ValueError where the error has one sign at both ends."""
+    from scipy.optimize import brentq
+
+    if error(low) * error(high) > 0.0:
         raise ValueError(f"{name}: no value from {low:g} to {high:g} reproduces the cell it is read off")
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if error(middle) * at_low > 0.0 else (low, middle)
-    return (low + high) / 2.0
+    return float(brentq(error, low, high, xtol=1e-15 * high, rtol=1e-14))
 
 
 def fit_speculation(
