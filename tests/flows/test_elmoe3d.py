@@ -283,35 +283,21 @@ def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: C
 
 
 def test_speculate_prints_both_modes(tokentape: Cli):
-    done = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
+    def step(words):
+        return tokentape("step", "elmoe3d", *words.split())
+
+    done = step("--model qwen3-30b-a3b --batch 1,4,8,16 --alpha .91")
     assert done.code == 0
     assert "4.77" in done.out  # Phi_AR at batch 1, a calibration row
     assert "speculation pays at batch" in done.err
-    priced = tokentape(
-        "step", "elmoe3d", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1"
-    )
+    priced = step("--model gpt-oss-20b --scheme eagle3,SLM-SD --nodes 16,3 --batch 1")
     assert "SD J per token" in priced.out
     assert "none of these" in priced.err
-    long = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
-    assert "exceed HB" in long.err
-    own = (
-        "step",
-        "elmoe3d",
-        "--model",
-        "olmoe-1b-7b",
-        "--alpha",
-        ".8",
-        "--beta",
-        ".5",
-        "--exponent",
-        ".6",
-        "--accepted-form",
-        "chain",
-    )
-    assert tokentape(*own).code == 0
-    policy = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
-    assert "from 2 on x" in policy.out
-    assert policy.out.count("4.77") == 2
+    assert "exceed HB" in step("--model qwen3-30b-a3b --context 131072 --batch 8").err
+    assert step("--model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6 --accepted-form chain").code == 0
+    policy = step("--model qwen3-30b-a3b --batch 1 --tau 2").out
+    assert "from 2 on x" in policy
+    assert policy.count("4.77") == 2
 
 
 def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answers, points):
@@ -329,15 +315,11 @@ def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answe
         assert answers[gain, "paper"]["value"] == pytest.approx(100 * (by["hotness"] / by["random"] - 1))
 
 
-def test_errors_of_four_bit_codes_are_enumerated(answers):
-    for metric, statistic, paper, physical in (
-        ("truncation", "min", 0, 0),
-        ("truncation", "max", 15, 15),
-        ("rounding", "min", -8, -8),
-        ("rounding", "max", 7, 15),
-    ):
-        claim = next(c for c in STATED if f"{metric}_error_low4/{statistic}" in c)
-        assert (answers[claim, "paper"]["value"], answers[claim, "physical"]["value"]) == (paper, physical)
+@pytest.mark.parametrize("told", ["truncation/min 0 0", "truncation/max 15 15", "rounding/min -8 -8", "rounding/max 7 15"])
+def test_errors_of_four_bit_codes_are_enumerated(answers, told):
+    name, *values = told.replace("/", "_error_low4/").split()
+    claim = next(c for c in STATED if name in c)
+    assert [answers[claim, mode]["value"] for mode in ("paper", "physical")] == [*map(float, values)]
 
 
 def test_without_pools_their_claim_stays_open():
