@@ -91,7 +91,7 @@ def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np
     written, costs = Settings.shipped().platforms.pool_write_frac, profiles.load(profile)
     modes: dict[str, Mode] = {"AR J per token": "ar", "SD J per token": "sd"}
     runs = {name: ours(points, found, mode, costs, written) for name, mode in modes.items()}
-    return {name: np.asarray(sum(part[0] for part in run.joules_per_token.values())) for name, run in runs.items()}
+    return {name: run.joules_per_token.sum(axis=0)[0] for name, run in runs.items()}
 
 
 def _scheme(name: str) -> str:

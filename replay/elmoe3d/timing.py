@@ -24,7 +24,7 @@ from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, 
 PAPER = "elmoe3d"  # the cost profile
 NOMINAL = ("value",)
 PARTS = ("compute", "ext", "hb", "links", "static")
-Joules = dict[str, Floats]  # of every part of PARTS, (3, n): at the ends of ENDS
+Joules = Floats  # (parts, ends, n), of PARTS at ENDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +78,12 @@ def evaluate(p: Points, profile: str | Profile = PAPER, on: Sequence[Ready] | No
     joules = {name: nothing(len(p)) for name in seconds}
     for of in ready(p, costs, with_joules, reads) if on is None else on:
         for names, at, cost in (*_routed(of, p, reads, costs, with_joules), *of.whole):
-            parts = parts_of(cost, of.group.machine) if with_joules else {}
+            parts = parts_of(cost, of.group.machine) if with_joules else None
             for i, name in enumerate(names):
                 steps = slice(i * at.size, (i + 1) * at.size)
                 seconds[name][at] = cost.seconds.value[steps]
-                for part, values in parts.items():
-                    joules[name][part][:, at] = values[:, steps]
+                if parts is not None:
+                    joules[name][:, :, at] = parts[:, :, steps]
     found = {name: Pass(**vars(of), seconds=seconds[name], joules=joules[name]) for name, of in reads.items()}
     round_s = p.n_draft_steps * seconds["draft"] + seconds["verify"]
     return Outcome(
@@ -192,22 +192,14 @@ def hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
 
 def nothing(n: int) -> Joules:
     """Of n points."""
-    return {part: np.zeros((len(ENDS), n)) for part in PARTS}
+    return np.zeros((len(PARTS), len(ENDS), n))
 
 
 def parts_of(cost: StepCost, machine: HardwareSpec) -> Joules:
     """hb: the tier in front of the experts' home, ext: all other memory."""
-    found = nothing(cost.seconds.value.size)
-    hb = f"tiers.{machine.roles.expert_cache}"
+    found, hb = nothing(cost.seconds.value.size), f"tiers.{machine.roles.expert_cache}"
+    of_table = {"tiers": "ext", "engines": "compute"}
     for name, band in cost.joules_of.items():
-        kind = {BACKGROUND: "static", hb: "hb"}.get(name) or {"tiers": "ext", "engines": "compute"}.get(
-            name.split(".")[0], "links"
-        )
-        for i, end in enumerate(ENDS):
-            found[kind][i] += getattr(band, end)
+        kind = {BACKGROUND: "static", hb: "hb"}.get(name) or of_table.get(name.split(".")[0], "links")
+        found[PARTS.index(kind)] += [getattr(band, end) for end in ENDS]
     return found
-
-
-def total(*of: tuple[Floats | float, Joules]) -> Joules:
-    """Sums of so many times each."""
-    return {part: np.asarray(sum(times * joules[part] for times, joules in of)) for part in PARTS}

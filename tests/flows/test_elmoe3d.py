@@ -23,8 +23,7 @@ from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
-from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.flows.systems.elmoe3d.tapes import measured_rows
+from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.points import as_points

@@ -22,10 +22,9 @@ from tokentape.replay.elmoe3d.cells import IS_OPEN
 from tokentape.replay.elmoe3d.checks import checks, held_out
 from tokentape.replay.elmoe3d.fit import calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
-from tokentape.replay.elmoe3d.platforms import baseline
 from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated
-from tokentape.replay.elmoe3d.runs import ours, tokens_until_link_binds
+from tokentape.replay.elmoe3d.runs import baseline, ours, tokens_until_link_binds
 from tokentape.replay.elmoe3d.tape import law_of, lru_miss_fracs, mean_accepted, side_by_side
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.trace import DECODE
@@ -321,7 +320,7 @@ def test_energy_of_the_xpu_over_ours(pj_per_mac, watts, mean, largest):
     own = {"engines.xpu.energy_pj_per_op": pj_per_mac / 2, "static_w": watts}
     mine = ours_at("Elastic-SD", machine=with_values(SETUP.machines["8"], {**own, "links.aggregation.energy_pj_per_bit": 0.0}))
     xpu = on(with_values(XPU, own), "Elastic-SD")["ar"]
-    ar, sd, reference = (sum(run.joules_per_token.values())[0] for run in (mine["ar"], mine["sd"], xpu))
+    ar, sd, reference = (run.joules_per_token.sum(axis=0)[0] for run in (mine["ar"], mine["sd"], xpu))
     over = reference / np.where(mine["sd"].token_s < mine["ar"].token_s, sd, ar)
     assert (over.mean(), over.max()) == (pytest.approx(mean, abs=0.051), pytest.approx(largest, abs=0.051))
 
@@ -359,7 +358,7 @@ def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
         *(ours(points, found, mode, costs, STUDY.platforms.pool_write_frac) for mode in ("ar", "sd")),
     ]
     for run in runs:
-        total = sum(run.joules.values())
+        total = run.joules.sum(axis=0)
         assert np.all(np.isfinite(run.seconds) & (run.seconds > 0.0))
         assert np.all((total[1] <= total[0] * (1 + 1e-12)) & (total[0] <= total[2] * (1 + 1e-12)))
     roles = machine.roles
