@@ -15,7 +15,7 @@ from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.hw.profile import PHYSICAL
-from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of, without_windows
 from tokentape.replay.elmoe3d.runs import Mode, ours
 from tokentape.replay.elmoe3d.timing import PAPER, Outcome

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.resolve import resolve
 from tokentape.policies.scoring import gates, ranking
-from tokentape.policies.speculation.pool import pool_size, restricted_topk, selections
-from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.pools import Pools, pool_size, restricted_topk, selections
 from tokentape.warehouse.geometry import Geometry
 
 NEEDED = ("requests", "tokens", "passes", "routing", "acceptance", "rounds", "node_routing", "node_scores")

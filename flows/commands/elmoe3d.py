@@ -45,8 +45,7 @@ def calibrate_elmoe3d(
     from tokentape.flows.console import note
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
-    from tokentape.replay.elmoe3d.cells import cells
-    from tokentape.replay.elmoe3d.fit import calibrate
+    from tokentape.replay.elmoe3d.fit import calibrate, cells
     from tokentape.warehouse.load import claims
 
     table, setup = cells(claims().to_pylist()), setup_of(Settings.shipped())

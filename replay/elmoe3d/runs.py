@@ -1,5 +1,5 @@
-"""A step or a round as totals, seconds, tokens, joules by part: of the proposed design (paper section 5) and its baselines, the same
-xPU with EXT alone, with compute inside EXT's devices, or next to some of its channels.
+"""A step or a round as totals, seconds, tokens, joules by part: of the proposed design (paper section 5), and of its baselines,
+the same xPU with EXT alone, with compute inside EXT's devices, or next to some of its channels.
 
 What the paper (section 7) does not give is an argument or a number of the machine's file: nodes verified and drafted per request,
 the bandwidth of near-memory compute, what it holds. Every pass and draft of a baseline takes the faster of what is possible.

@@ -21,7 +21,7 @@ from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
 from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Floats, Group, Ints, Points
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
 
-PAPER = "elmoe3d"  # the cost profile
+PAPER = "elmoe3d"  # the cost profile, and the paper among the claims
 NOMINAL = ("value",)
 PARTS = ("compute", "ext", "hb", "links", "static")
 Joules = Floats  # (parts, ends, n), of PARTS at ENDS

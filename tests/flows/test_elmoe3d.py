@@ -25,7 +25,7 @@ from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
-from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
 from tokentape.replay.elmoe3d.tape import through_machine

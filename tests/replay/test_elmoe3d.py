@@ -18,9 +18,8 @@ from tokentape.hw.spec import load as load_machine
 from tokentape.hw.spec import shipped, with_values
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
 from tokentape.replay.elmoe3d.baselines import near_at
-from tokentape.replay.elmoe3d.cells import IS_OPEN
 from tokentape.replay.elmoe3d.checks import checks, held_out
-from tokentape.replay.elmoe3d.fit import calibrate
+from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
 from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
 from tokentape.hw.spec import with_values
-from tokentape.replay.elmoe3d.cells import IS_OPEN, cells
+from tokentape.replay.elmoe3d.fit import IS_OPEN, cells
 from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, touched, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import SCHEMES

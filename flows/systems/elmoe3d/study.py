@@ -23,8 +23,8 @@ from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, c
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
-from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.checks import check_rows
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
 from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
 from tokentape.replay.elmoe3d.tape import coverage, law_of, misses, through_machine
