@@ -94,8 +94,8 @@ means as (
         avg(speed_gain order by model, workload) as speed, count(energy_gain) as cells
     from points where series = 'sensitivity' and system = 'Kelle+eDRAM' and energy_gain is not null group by all
 )
-select m.*, c.value as error, energy / max(energy) filter (setting = 'as is') over (partition by reading) - 1 as change
-from means m left join kelle_checks c on c."check" = 'mean |ln| error, ' || setting order by all
+select m.*, c.value as error, energy / max(energy) filter (m.setting = 'as is') over (partition by reading) - 1 as change
+from means m left join kelle_checks c on c.series = 'sensitivity' and c.setting = m.setting order by all
 
 -- explorer: Gains over models, workloads, batches and budgets; a system that keeps everything has no budget.
 {points}
@@ -123,16 +123,20 @@ select sigma, anchor_frac as anchor, interval_s * 1e6 as us, failure_frac as fai
 from kelle_retention order by all
 
 -- chip_parts: Area and power of the parts beside the paper's shares.
-select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper, knobs
+select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper,
+    if(knobs = 'zero', 'paper, nothing fitted', 'paper') as reading
 from kelle_parts order by all
 
--- checks: What was derived anew, beside what the paper says of it; group, knobs: of an error; turned: systems out of their order.
-select "check" as name, value, published, unit, how, regexp_matches(name, '^(mean \|ln\| error|median error|order)') as is_verdict,
-    coalesce(nullif(regexp_extract(name, '^mean \|ln\| error, (.*), knobs', 1), ''),
-        if(starts_with(name, 'median error'), 'median error', null)) as "group",
-    nullif(regexp_extract(name, 'knobs (\w+)$', 1), '') as knobs,
-    nullif(regexp_extract(name, '^order reversed, paper, (.*)$', 1), '') as turned
-from kelle_checks order by name, value, published, unit, how
+-- checks: What was derived anew, beside what the paper says of it.
+select "check" as name, value, published, unit, how from kelle_checks where series = 'derived' order by all
+
+-- errors: Errors by group of ratios and knobs, with the bar each is held to.
+select "check" as name, value, published, unit, how, setting as "group", knobs, bar_high as bar,
+    if(knobs = 'zero', 'nothing fitted', knobs) as said
+from kelle_checks where series = 'error' order by all
+
+-- turned: Systems out of their order by the fit alone, and in which share of cells.
+select setting as turned, value from kelle_checks where series = 'order' and mode = 'paper' and setting is not null order by all
 
 -- quality: Perplexity over that without eviction or losses, or accuracy, of live models: mean over seeds, the least, the most.
 select series, model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage,

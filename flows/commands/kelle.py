@@ -26,9 +26,9 @@ def calibrate_kelle(
     """
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.replay.kelle.checks import order_lines, recompute_lines
-    from tokentape.replay.kelle.fit import calibrate, derived, log_errors, ratios
-    from tokentape.replay.kelle.setup import ZERO
+    from tokentape.flows.systems.kelle.study import checks, told
+    from tokentape.replay.kelle.ratios import calibrate, nothing_fitted, ratios
+    from tokentape.replay.kelle.rows import ZERO
     from tokentape.replay.kelle.systems import FITS
     from tokentape.warehouse.load import claims
 
@@ -37,12 +37,12 @@ def calibrate_kelle(
         fit = FITS.load(check)
     else:
         stated = claims().to_pylist()
-        fit = calibrate(stated, setup(study, derived(stated)).steps())
+        fit = calibrate(stated, setup(study, nothing_fitted(stated)).steps())
         FITS.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     made = setup(study, fit.constants)
     fitted, plain = made.steps(), made.steps(ZERO)
-    wanted = sorted(ratios(made.stated.values(), fitted), key=lambda ratio: ratio.role)
+    wanted = sorted(ratios(made.claims, fitted), key=lambda ratio: ratio.role)
     shown = [
         (
             *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g")),
@@ -54,12 +54,14 @@ def calibrate_kelle(
     columns = ("role", "ratio", "paper", "nothing fitted", "calibrated", "error")
     print_table("Kelle: ratios as the paper counts", columns, shown, numbers=columns[2:])
     for role in ("calibrate", "predict"):
-        errors = [abs(log_errors(fitted, [ratio])[0]) for ratio in wanted if ratio.role == role]
-        note(f"{role}: mean |ln(ours / published)| {sum(errors) / len(errors):.3f} over {len(errors)} ratios")
-    for line in recompute_lines(made):
+        errors = abs(fitted.errors(ratio for ratio in wanted if ratio.role == role))
+        note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")
+    derived = checks(study, made)
+    for line in told(study, derived):
         note(line)
-    for line in order_lines(made):
-        note(f"order reversed by the fit: {line}")
+    for row in derived:
+        if row["series"] == "order" and row["setting"]:
+            note(f"order reversed by the fit: {row['mode']}, {row['setting']} in {row['how']}")
 
 
 def kv_step(
@@ -102,9 +104,8 @@ def kv_step(
     from tokentape.hw import profile as profiles
     from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
-    from tokentape.replay.kelle.setup import CALIBRATED
-    from tokentape.replay.kelle.systems import FITS, KELLE, PROFILE
-    from tokentape.replay.kelle.work import MODES, WHOLE, Work
+    from tokentape.replay.kelle.rows import CALIBRATED
+    from tokentape.replay.kelle.systems import FITS, KELLE, MODES, PROFILE, WHOLE, Work
     from tokentape.warehouse import models
 
     modes = {"whole": WHOLE, **MODES}

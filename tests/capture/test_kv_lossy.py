@@ -8,9 +8,9 @@ import torch
 from test_kv_cache import generate, requests
 from tiny_families import build
 
-from tokentape.capture.kv.storage import Leaking, Rotated
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.caches import KVLayer
+from tokentape.capture.live.storage import Leaking, Rotated
 from tokentape.policies.kv.importance import AEP
 from tokentape.policies.kv.quarot import QuaRot
 from tokentape.policies.kv.refresh import BitRates

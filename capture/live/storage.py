@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from tokentape.policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from tokentape.policies.kv.quarot import WORDS, QuaRot
+from tokentape.policies.kv.quarot import STORAGES, WORDS, QuaRot
 from tokentape.policies.kv.refresh import BitRates
 
+NONE = BitRates()
 HEADROOM = 1.25  # of the largest value in the prompt, for those of later tokens (assumed)
 Planes = tuple[torch.Tensor, ...]
 
@@ -111,3 +112,15 @@ class Leaking(Plain):
         values = from_half(words) if is_half else from_fixed(words, self.scales[place], self.is_twos)
         made = torch.from_numpy(values).to(like.device)
         return made.to(like.dtype) if like.is_floating_point() else made
+
+
+def storage_of(name: str, rates: BitRates = NONE, resample: bool = False, bits: int = 4, seed: int = 0) -> Plain:
+    """A storage by its name; rates: of the bits that words lose. Raises ValueError for an unknown name, and where bits are to be
+    lost that do not lie in words."""
+    if name not in STORAGES:
+        raise ValueError(f"storage {name!r} is unknown; choose {', '.join(STORAGES)}")
+    if name in WORDS:
+        return Leaking(rates, name, resample, seed)
+    if resample or rates != NONE:
+        raise ValueError(f"storage {name} loses no bits: give rate, intervals or resample with storage int16 or fp16")
+    return Rotated(QuaRot(bits)) if name == "quarot" else Plain()
