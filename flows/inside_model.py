@@ -110,5 +110,5 @@ def system_tried(
     return dataclasses.replace(tried, parameters=told | lengths)
 
 
-def _windows(params: Mapping[str, Any]) -> dict[str, int]:
+def _windows(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert(name, params[name], int) for name in OF_WINDOWS if name in params}

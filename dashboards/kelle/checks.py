@@ -6,8 +6,7 @@ import polars as pl
 
 from tokentape.dashboards import claims, theme
 from tokentape.dashboards.engine import Ask, Drawn, in_words, some
-from tokentape.dashboards.kelle import rows
-from tokentape.dashboards.kelle.words import NAME
+from tokentape.dashboards.kelle.words import NAME, readings
 from tokentape.dashboards.units import significant
 
 EVERYWHERE = "; average over evaluated models and tasks"
@@ -33,7 +32,7 @@ def ratios(ask: Ask) -> Drawn:
 def sensitivity(ask: Ask) -> Drawn:
     """Settings by the gain that they have in the reading that the page opens with."""
     found = some(ask("sensitivity"))
-    own = found.filter(pl.col("reading") == next(iter(ask.made(rows.readings)), "")).sort("energy")["setting"].to_list()
+    own = found.filter(pl.col("reading") == next(iter(readings(ask)), "")).sort("energy")["setting"].to_list()
     names = [*own, *found.filter(~pl.col("setting").is_in(own))["setting"].unique().sort()]
     return Drawn({"sensitivity": found}, facts={"names": names})
 

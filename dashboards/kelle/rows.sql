@@ -104,7 +104,9 @@ from points where series = 'explorer' order by all
 
 -- requests: Joules of a prompt and of its output.
 select {reading}, model_id as model, n_context_tokens as context, n_decode_tokens as decode, batch, system, prefill_j, decode_j,
-    speed_gain as speed, energy_gain as gain, dram_overflow_bytes as over
+    speed_gain as speed, energy_gain as gain, dram_overflow_bytes as over,
+    if(context % 1024 = 0, context // 1024 || 'K', context::varchar) || ' in, '
+        || if(decode % 1024 = 0, decode // 1024 || 'K', decode::varchar) || ' out' as lengths, prefill_j + decode_j as saved
 from kelle_requests where prefill_j is not null and {is_read} order by all
 
 -- recompute: Recomputed share against operations per byte, operations per second, and what the roofline allows.
@@ -114,13 +116,15 @@ from kelle_recompute order by all
 
 -- lifetimes: When a layer's transient data live, in ms.
 select model_id as model, batch, budget_tokens as budget, schedule, tensor, start_s * 1e3 as start, seconds * 1e3 as ms,
-    (start_s + seconds) * 1e3 as until
+    (start_s + seconds) * 1e3 as until, if(schedule = 'kelle', 'Kelle''s scheduler', 'in program order') as said
 from kelle_lifetimes order by all
 
 -- retention: Assumed failure rates by refresh interval; name: the group of a marked point; is_default: of the curve that is used.
 select sigma, anchor_frac as anchor, interval_s * 1e6 as us, failure_frac as failures, refresh_group as name,
-    abs(sigma - (select value from kelle_checks where "check" = 'width of the retention curve')) < 1e-6 as is_default
-from kelle_retention order by all
+    abs(sigma - c.value) < 1e-6 as is_default,
+    replace(format('{:.0e} at 45 us, sigma {:.2f}{}', anchor, sigma, if(is_default, ' (used)', '')), 'e-0', 'e-') as curve
+from kelle_retention, (select max(value) as value from kelle_checks where "check" = 'width of the retention curve') c
+order by anchor, us, name
 
 -- chip_parts: Area and power of the parts beside the paper's shares.
 select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper,
