@@ -60,8 +60,8 @@ class Rotated(Plain):
 class Leaking(Plain):
     """16-bit words that lose bits. word: int16 (fixed point, sign and magnitude), int16-twos (complement), fp16.
 
-    Fixed point spans HEADROOM times the prompt's largest value, by request, layer, head, keys or values, and channel (per_channel
-    False: one range for all channels of a head); what exceeds it later saturates.
+    Fixed point spans HEADROOM times the prompt's largest value, by request, layer, head, keys or values, and channel; what is
+    larger later saturates.
     resample False: bits are lost once, when the token is stored; a token that changes group reads what that group has lost. True:
     anew at every read.
     """
@@ -70,7 +70,6 @@ class Leaking(Plain):
     word: str = "int16"
     resample: bool = False
     seed: int = 0
-    per_channel: bool = True
 
     def __post_init__(self) -> None:
         if self.word not in WORDS:
@@ -88,7 +87,7 @@ class Leaking(Plain):
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         values = x.detach().float().cpu().numpy()
         if is_prompt:
-            largest = HEADROOM * np.abs(values).max(axis=2 if self.per_channel else (2, 3), keepdims=True)
+            largest = HEADROOM * np.abs(values).max(axis=2, keepdims=True)
             self.scales[place] = np.maximum(largest / LARGEST, 1e-30).astype(np.float32)
         is_half = self.word == "fp16"
         words = to_half(values) if is_half else to_fixed(values, self.scales[place], self.is_twos)

@@ -28,12 +28,12 @@ SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
     "AERP+SRAM": ("kelle-sram", True, True, False),
     KELLE: ("kelle-edram", True, True, True),
 }
-# Lowest and highest value that a fit may take.
-BOUNDS = {
-    "serial_frac": (0.0, 1.0),
-    "kelle_serial_frac": (0.0, 1.0),
-    "recomputed_frac": (0.0, 0.6),
-}
+# Of the profile: what a system and the knobs decide.
+CONSTANTS = (
+    *("numbers.serial_frac", "numbers.parallel_frac"),
+    *("energy.refresh.transient.share", "energy.refresh.transient.interval_of"),
+)
+BOUNDS = {"serial_frac": (0.0, 1.0), "kelle_serial_frac": (0.0, 1.0), "recomputed_frac": (0.0, 0.6)}  # of a fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +91,12 @@ def decisions(name: str) -> dict[str, str]:
 
 def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, System]:
     """The five systems by name. machine_of: the machine of a name, the shipped one unless told otherwise."""
-    return {
-        name: System(
-            name=name,
-            machine=machine_of(machine),
-            evicts=evicts,
-            recomputes=recomputes,
-            overlaps=schedules,
-            transient_frac=TRANSIENT_FRAC if schedules else 1.0,
-        )
-        for name, (machine, evicts, recomputes, schedules) in SYSTEMS.items()
+    names = ("evicts", "recomputes", "overlaps")
+    made = {
+        name: System(name=name, machine=machine_of(machine), **dict(zip(names, decided, strict=True)))
+        for name, (machine, *decided) in SYSTEMS.items()
     }
+    return {name: replace(one, transient_frac=TRANSIENT_FRAC) if one.overlaps else one for name, one in made.items()}
 
 
 def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = False, profile: str = PROFILE) -> Profile:
@@ -109,20 +104,12 @@ def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = Fa
     if profile != PROFILE:
         return profiles.load(profile)
     parallel_frac = fitted.kelle_serial_frac if system.overlaps else 1.0
-    return _profile(fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv")
+    return _profile((fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv"))
 
 
 @lru_cache
-def _profile(serial_frac: float, parallel_frac: float, transient_frac: float, interval_of: str) -> Profile:
-    return profiles.with_values(
-        PROFILE,
-        {
-            "numbers.serial_frac": serial_frac,
-            "numbers.parallel_frac": parallel_frac,
-            "energy.refresh.transient.share": transient_frac,
-            "energy.refresh.transient.interval_of": interval_of,
-        },
-    )
+def _profile(values: tuple[float | str, ...]) -> Profile:
+    return profiles.with_values(PROFILE, dict(zip(CONSTANTS, values, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -118,23 +118,13 @@ def _measured(live: Live, job: Job) -> list[Row]:
 
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
-    settings = CaptureSettings(
-        model=study.live.model,
-        dataset=job.dataset,
-        tables=("requests", "tokens", "attention"),
-        max_requests=job.items,
-        max_prompt_tokens=job.prompt,
-        max_new_tokens=job.output,
-    )
+    tables, at_most = ("requests", "tokens", "attention"), {"max_prompt_tokens": job.prompt, "max_new_tokens": job.output}
+    settings = CaptureSettings(study.live.model, job.dataset, tables, max_requests=job.items, **at_most)
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
     evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
     policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
-    found = [replay_kv(tape, policy) for policy in policies]
-    return {
-        "kv_heads": [row for one in found for row in one.heads],
-        "kv_timeline": [row for one in found for row in one.timeline],
-        "kv_replays": [one.replay for one in found],
-    }
+    found = [replay_kv(tape, policy).tables for policy in policies]
+    return {table: [row for one in found for row in one[table]] for table in found[0]}
 
 
 def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
