@@ -52,8 +52,8 @@ TOUCHED = {
     "capture/fidelity.py": {"sliced inside: fidelity"},
     "capture/speculation/study.py": {"drafts"},
     "capture/live/routers.py": INSIDE,
-    "capture/kv/divergence.py": {"kv: kv_divergence"},
-    "capture/kv/orderings.py": {"kv: orderings"},
+    "capture/live/divergence.py": {"kv: kv_divergence"},
+    "capture/live/kv_orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),
     "capture/embedded/model/manifest.json": INSIDE,
     "policies/belady.py": set(),
@@ -70,8 +70,7 @@ TOUCHED = {
     "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/profiles/slicemoe.toml": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/timings/hbm3-6400.toml": {"experts", "sliced", "sweeps", "serving", "sliced inside: fidelity"},
-    "warehouse/geometry.py": set(ENGINES)
-    - {"kv: quality", "kv: orderings", "kv: kv_divergence", "sliced inside: policy", "sliced inside: orderings"},
+    "warehouse/geometry.py": set(ENGINES) - {"kv: orderings", "sliced inside: policy", "sliced inside: orderings"},
 }
 # The modules that decide a flow's rows and the engines that its keys name.
 CALLERS = [

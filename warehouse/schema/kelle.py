@@ -64,13 +64,13 @@ TABLES = {
         facts=names("sigma anchor_frac"),
     ),
     "kelle_checks": View(
-        names("check value published unit how"),
-        names("check"),
-        "a number of the paper derived a second way",
-        nullable=names("published"),
+        names("check series setting knobs mode value published unit bar_high how"),
+        names("check series setting knobs mode"),
+        "a number of the paper derived a second way, an error over its ratios, or an order of systems that the fit turns round",
+        nullable=names("setting knobs mode published bar_high"),
         engine="kelle",
         values="checks",
-        at=places("check value published unit how"),
+        at=places("check value published unit bar_high how"),
     ),
     "kelle_quality": View(
         names(

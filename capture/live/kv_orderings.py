@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,9 +17,11 @@ import numpy as np
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.kv.evaluate import KVRun
+from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Sampling, decode
-from tokentape.capture.live.quality import requests_of, windows
+from tokentape.capture.live.quality import Cut, requests_of, windows
+from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.storage import NONE, storage_of
 from tokentape.capture.orderings import Ordering, measured, over
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AEP
@@ -30,7 +32,7 @@ from tokentape.policies.kv.streaming import Streaming
 DATASET = "code"
 SINK = 4
 BUDGETS = (32, 64)
-NONE = BitRates()
+USUAL = Cut(n_items=24)
 EVERYTHING = AEP(None, importance="mean")  # evicts nothing, but scores tokens into HST and LST
 # The three sets of intervals of Kelle Table 4, by the harmonic mean in us that it states.
 REFRESH_SETS = {
@@ -40,32 +42,23 @@ REFRESH_SETS = {
 }
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much text a seed has: windows, and tokens of prompt and decoded ones in each."""
-
-    n_windows: int = 24
-    prompt_tokens: int = 64
-    decode_tokens: int = 192
-
-
 class Lab:
     """One seed's measurements on a loaded model, each made once."""
 
-    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort, dataset: str = DATASET) -> None:
-        self.loaded, self.seed, self.effort = loaded, seed, effort
-        prompt, decoded, n_items = effort.prompt_tokens, effort.decode_tokens, effort.n_windows
-        self.run = KVRun(EVERYTHING, "", {}, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
-        self.texts = np.array(windows(loaded, dataset, self.run, seed))
+    def __init__(self, loaded: models.Loaded, seed: int, cut: Cut, dataset: str = DATASET) -> None:
+        self.loaded, self.seed, self.cut = loaded, seed, cut
+        self.texts = np.array(windows(loaded, dataset, cut, seed))
         self.nll = cache(self._nll)
 
     def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
         """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
-        requests = requests_of(self.texts.tolist(), self.run)
-        with replace(self.run, policy=policy, storage=storage, rates=rates).inside(self.loaded, self.seed) as inside:
-            outcomes = decode(self.loaded.model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
+        model, requests = self.loaded.model, requests_of(self.texts.tolist(), self.cut)
+        if isinstance(policy, RandomEviction):
+            policy = replace(policy, seed=self.seed)
+        with Inside(model, KV(model, policy, storage_of(storage, rates, seed=self.seed))) as inside:
+            outcomes = decode(model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
         found = [o.nll for o in outcomes]
-        return torch.stack([nll for nll in found if nll is not None])[:, self.effort.prompt_tokens :].double().numpy()
+        return torch.stack([nll for nll in found if nll is not None])[:, self.cut.prompt_tokens :].double().numpy()
 
     def perplexity(self, policy: KVPolicy = EVERYTHING, storage: str = "plain", rates: BitRates = NONE) -> float:
         return math.exp(self.nll(policy, storage, rates).mean())
@@ -76,7 +69,7 @@ class Lab:
 
     def long_range(self, policy: KVPolicy, distance: int) -> float:
         """Perplexity on the targets whose bigram last stood more than `distance` tokens ago."""
-        mask = last_bigram(self.texts)[:, self.effort.prompt_tokens + 1 :] > distance
+        mask = last_bigram(self.texts)[:, self.cut.prompt_tokens + 1 :] > distance
         return math.exp(self.nll(policy)[mask].mean())
 
 
@@ -145,10 +138,10 @@ ORDERINGS = (
 def orderings(
     loaded: models.Loaded,
     seeds: Iterable[int] = range(4),
-    effort: Effort = Effort(),
+    cut: Cut = USUAL,
     progress: Callable[[float, float, str], None] = lambda done, total, name: None,
     dataset: str = DATASET,
     of: Sequence[Ordering] = ORDERINGS,
 ) -> list[dict[str, Any]]:
     """Rows of table `orderings`: see capture.orderings.measured."""
-    return measured(loaded, of, lambda seed: Lab(loaded, seed, effort, dataset), seeds, progress, dataset)
+    return measured(loaded, of, lambda seed: Lab(loaded, seed, cut, dataset), seeds, progress, dataset)

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from tokentape.policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from tokentape.policies.kv.quarot import WORDS, QuaRot
+from tokentape.policies.kv.quarot import STORAGES, WORDS, QuaRot
 from tokentape.policies.kv.refresh import BitRates
 
+NONE = BitRates()
 HEADROOM = 1.25  # of the largest value in the prompt, for those of later tokens (assumed)
 Planes = tuple[torch.Tensor, ...]
 
@@ -59,8 +60,8 @@ class Rotated(Plain):
 class Leaking(Plain):
     """16-bit words that lose bits. word: int16 (fixed point, sign and magnitude), int16-twos (complement), fp16.
 
-    Fixed point spans HEADROOM times the prompt's largest value, by request, layer, head, keys or values, and channel (per_channel
-    False: one range for all channels of a head); what exceeds it later saturates.
+    Fixed point spans HEADROOM times the prompt's largest value, by request, layer, head, keys or values, and channel; what is
+    larger later saturates.
     resample False: bits are lost once, when the token is stored; a token that changes group reads what that group has lost. True:
     anew at every read.
     """
@@ -69,7 +70,6 @@ class Leaking(Plain):
     word: str = "int16"
     resample: bool = False
     seed: int = 0
-    per_channel: bool = True
 
     def __post_init__(self) -> None:
         if self.word not in WORDS:
@@ -87,7 +87,7 @@ class Leaking(Plain):
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         values = x.detach().float().cpu().numpy()
         if is_prompt:
-            largest = HEADROOM * np.abs(values).max(axis=2 if self.per_channel else (2, 3), keepdims=True)
+            largest = HEADROOM * np.abs(values).max(axis=2, keepdims=True)
             self.scales[place] = np.maximum(largest / LARGEST, 1e-30).astype(np.float32)
         is_half = self.word == "fp16"
         words = to_half(values) if is_half else to_fixed(values, self.scales[place], self.is_twos)
@@ -111,3 +111,15 @@ class Leaking(Plain):
         values = from_half(words) if is_half else from_fixed(words, self.scales[place], self.is_twos)
         made = torch.from_numpy(values).to(like.device)
         return made.to(like.dtype) if like.is_floating_point() else made
+
+
+def storage_of(name: str, rates: BitRates = NONE, resample: bool = False, bits: int = 4, seed: int = 0) -> Plain:
+    """A storage by its name; rates: of the bits that words lose. Raises ValueError for an unknown name, and where bits are to be
+    lost that do not lie in words."""
+    if name not in STORAGES:
+        raise ValueError(f"storage {name!r} is unknown; choose {', '.join(STORAGES)}")
+    if name in WORDS:
+        return Leaking(rates, name, resample, seed)
+    if resample or rates != NONE:
+        raise ValueError(f"storage {name} loses no bits: give rate, intervals or resample with storage int16 or fp16")
+    return Rotated(QuaRot(bits)) if name == "quarot" else Plain()

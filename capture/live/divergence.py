@@ -12,21 +12,21 @@ import numpy as np
 
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
-from tokentape.capture.kv.evaluate import KVRun
 from tokentape.capture.live.caches import windows_of
 from tokentape.capture.live.loop import Pass, Request, Sampling, decode
 from tokentape.capture.live.quality import key_of, requests_of, run_in, windows
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.system import SystemTried
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.slots import Slots, salts_of
 
 Trail = list[list[np.ndarray]]  # by pass and layer: positions (batch, heads, slots), -1: none
 
 
-def divergence(loaded: models.Loaded, dataset: str, run: KVRun, seed: int = 0) -> list[dict[str, Any]]:
+def divergence(loaded: models.Loaded, dataset: str, run: SystemTried, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of table `kv_divergence`, one per layer, over the windows of `run`, at most one batch of them."""
-    requests = requests_of(windows(loaded, dataset, run, seed), run)
-    slot = run.slot(loaded, seed, keeps_trail=True)
+    requests, slot = requests_of(windows(loaded, dataset, run, seed), run), run.kv(loaded, seed, keeps_trail=True)
+    assert slot is not None
     with models.suitable_threads(loaded.model):
         opened = open_trail(loaded.model, slot.policy, requests, loaded.pad_id)
         with Inside(loaded.model, slot) as inside:
