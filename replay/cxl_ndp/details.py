@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,7 @@ def lanes(made: Setup, setting: Setting, systems: Sequence[str], tape: CXLNDPRou
         found = segments(made, system, counts, resident, bits, members.size, migrated)
         for lane in LANES:
             for place, one in enumerate(one for one in found if one.lane == lane):
-                where = {"model_id": made.name, "system": system.name, "lane": lane, "place": place}
-                yield where | {"label": one.label, "start_s": one.start_s, "seconds": one.seconds}
+                yield {"model_id": made.name, "system": system.name, "place": place, **asdict(one)}
 
 
 def _after_migration(

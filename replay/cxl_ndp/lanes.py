@@ -20,12 +20,13 @@ LANES = ("gpu", "ndp", "pcie")
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch in which one of LANES is busy."""
+    """A stretch in which one of LANES is busy; expert: whose it is, where it is one's."""
 
     lane: str
-    label: str
+    operation: str
     start_s: float
     seconds: float
+    expert: int | None = None
 
 
 def segments(
@@ -51,8 +52,8 @@ def segments(
         items = Items(at, counts[e : e + 1], np.array([width]), np.ones(1))
         return by_expert(made, items, engine, engine == "main", "decode", system.compute_scales)
 
-    gpu = {f"expert {e}": expert(e, "main", FP16_BITS) for e in on_gpu}
-    ndp = {f"expert {e}": expert(e, "near_compute", float(bits[e])) for e in on_ndp}
+    gpu = {e: expert(e, "main", FP16_BITS) for e in on_gpu}
+    ndp = {e: expert(e, "near_compute", float(bits[e])) for e in on_ndp}
     link = moved_rows(made, system, np.full((1, blocks.moe.size), system.moved_bits / FP16_BITS))
     activations = exchange_rows(made, np.full((1, blocks.moe.size), float(counts[on_ndp].sum())), "decode")
     rows = (*gpu.values(), *ndp.values(), *link, *activations)
@@ -63,22 +64,22 @@ def segments(
         return float(cost.rows_s[id(row)][0, at[0]])
 
     other = rest.other / blocks.moe.size
-    over_link = list(_after(other, "pcie", [(f"expert {e}", seconds(row)) for e in moved for row in link]))
+    over_link = list(_after(other, "pcie", [(e, seconds(row)) for e in moved for row in link]))
     start = other if system.overlaps or not over_link else over_link[-1].start_s + over_link[-1].seconds
     shared = float(rest.shared[0, at[0]])
-    computed = [("shared experts", shared)] if shared else []
-    computed += [(label, seconds(row)) for label, row in gpu.items()]
-    found = [Segment("gpu", "attention and KV", 0.0, other), *over_link, *_after(start, "gpu", computed)]
+    found = [Segment("gpu", "attention and KV", 0.0, other), *over_link]
+    found += [Segment("gpu", "shared experts", start, shared)] if shared else []
+    found += _after(start + shared, "gpu", [(e, seconds(row)) for e, row in gpu.items()])
     if on_ndp:
         half = sum(seconds(row) for row in activations) / 2
-        inside = list(_after(start + half, "ndp", [(label, seconds(row)) for label, row in ndp.items()]))
+        inside = list(_after(start + half, "ndp", [(e, seconds(row)) for e, row in ndp.items()]))
         back = Segment("pcie", "activations back", inside[-1].start_s + inside[-1].seconds, half)
         found += [Segment("pcie", "activations out", start, half), *inside, back]
     return sorted(found, key=lambda one: (LANES.index(one.lane), one.start_s))
 
 
-def _after(start: float, lane: str, parts: list[tuple[str, float]]) -> Iterator[Segment]:
-    """One after the other."""
-    for label, seconds in parts:
-        yield Segment(lane, label, start, seconds)
+def _after(start: float, lane: str, experts: list[tuple[int, float]]) -> Iterator[Segment]:
+    """One expert after the other."""
+    for expert, seconds in experts:
+        yield Segment(lane, "expert", start, seconds, expert)
         start += seconds
