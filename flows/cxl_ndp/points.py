@@ -10,7 +10,6 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
-from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
@@ -19,7 +18,7 @@ from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
 from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
+from tokentape.replay.cxl_ndp.setting import Setting, compared, gaussian_errors, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, system_of
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.work import Rows, Work
+from tokentape.policies.placement import start_average
 from tokentape.replay.cxl_ndp.decode import rest_of_steps
-from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
+from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
+from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System, system_of
 from tokentape.replay.cxl_ndp.work import Items, by_expert, exchange_rows, moved_rows
 
 LANES = ("gpu", "ndp", "pcie")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,31 @@ def _after(start: float, lane: str, experts: list[tuple[int, float]]) -> Iterato
     for expert, seconds in experts:
         yield Segment(lane, "expert", start, seconds, expert)
         start += seconds
+
+
+def lanes(made: Setup, setting: Setting, systems: Sequence[str], tape: CXLNDPRouting, losses: Floats) -> Iterator[Row]:
+    """The first batch's first decode step in the first layer, on every system."""
+    placed = placed_by(tape, setting)
+    members = placed.groups[0]
+    counts = np.bincount(tape.decode_ids[members, 0, 0].ravel(), minlength=tape.n_experts)
+    for name in systems:
+        system = system_of(name, made)
+        bits = np.full(tape.n_experts, float(FP16_BITS))
+        if system.bits != FP16_BITS:
+            bits = widths(tape, placed, losses, system.bits, setting.rule)[0, 0].astype(np.float64)
+        average = start_average(tape.prefill_counts[members, 0].sum(axis=0), members.size, tape.top_k)
+        resident, migrated = _after_migration(system, counts, placed.hot[0, 0], average, placed.capacity)
+        found = segments(made, system, counts, resident, bits, members.size, migrated)
+        for lane in LANES:
+            for place, one in enumerate(one for one in found if one.lane == lane):
+                yield {"model_id": made.name, "system": system.name, "place": place, **asdict(one)}
+
+
+def _after_migration(
+    system: System, counts: NDArray[np.int64], hot: NDArray[np.bool_], average: Floats, capacity: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """(E,) residents once the first step's experts have moved, and which did."""
+    before = (hot if system.starts_placed else np.zeros_like(hot)).astype(np.uint8)
+    resident = before.copy()
+    system.reactive.migrate(counts, average, resident, capacity, system.reactive.params())
+    return resident.astype(np.bool_), np.flatnonzero(resident > before)

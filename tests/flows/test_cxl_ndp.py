@@ -208,7 +208,7 @@ def test_constants_decide_the_headline(study):
     """Negative: a layer without its fixed time is too fast for the paper."""
     from dataclasses import replace
 
-    from tokentape.flows.systems.cxl_ndp.fit import drawn, gains
+    from tokentape.flows.systems.cxl_ndp.points import drawn, gains
 
     model = study.models[0]
     found = setup(study, model.name, replace(FILES.load().constants, fixed_s=0.0))
